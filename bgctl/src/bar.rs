@@ -31,7 +31,7 @@ pub fn is_drawable() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Whether standard error takes something without a wait.
+/// Reports whether standard error accepts output without blocking.
 fn is_ready() -> bool {
     let errors = io::stderr();
     poll(&mut [PollFd::new(errors.as_fd(), PollFlags::POLLOUT)], PollTimeout::ZERO) == Ok(1)
@@ -45,7 +45,7 @@ pub struct Bar {
 }
 
 enum State {
-    /// A task, with how far it is.
+    /// A task, with its progress in percent.
     One(Box<Task>, Option<u8>),
     Many(Many),
 }
@@ -55,9 +55,9 @@ enum State {
 struct Many {
     statuses: HashMap<TaskId, Status>,
     begun: Instant,
-    /// How many had already ended at `begun`.
+    /// Number of tasks that had already ended at `begun`.
     ended_before: usize,
-    /// How far the terminal was told that they are.
+    /// The percentage last sent to the terminal.
     told: Cell<Option<u8>>,
 }
 
@@ -95,7 +95,7 @@ impl Bar {
         }
     }
 
-    /// Takes how far the only task is, and tells the terminal (OSC 9;4, R165).
+    /// Stores the progress of the only task, and sends it to the terminal (OSC 9;4, R165).
     pub fn set_percent(&mut self, percent: Option<u8>) {
         if let State::One(_, known) = &mut self.state
             && *known != percent
@@ -107,7 +107,7 @@ impl Bar {
         }
     }
 
-    /// Redraws the current state, unless the terminal takes nothing now, as after Ctrl-S.
+    /// Redraws the current state, unless the terminal accepts no output now, for example after Ctrl-S.
     pub fn draw(&self) {
         if !is_ready() {
             return;
@@ -145,7 +145,7 @@ impl Drop for Bar {
     }
 }
 
-/// Tells the terminal how far it is, which may show that in its title or its bar.
+/// Sends the progress to the terminal, which may show it in its title or taskbar.
 fn tell(percent: Option<u8>) {
     // Standard error may be closed; nothing depends on it.
     let _ = io::stderr().write_all(telling(percent).as_bytes());
@@ -195,8 +195,8 @@ impl Many {
         words.join(", ")
     }
 
-    /// Estimates the remaining time in milliseconds from the rate at which tasks have ended since `begun`. `None`
-    /// while none has.
+    /// Estimates the remaining time in milliseconds from the rate at which tasks have ended since `begun`; `None` if no
+    /// task has ended.
     fn left(&self, ended: usize, now: Instant) -> Option<u64> {
         let since = u64::try_from(now.saturating_duration_since(self.begun).as_millis()).ok()?;
         let seen = u64::try_from(ended.checked_sub(self.ended_before)?).ok()?;
@@ -205,7 +205,7 @@ impl Many {
     }
 }
 
-/// Formats an estimated duration in a single unit: more would suggest a precision that it lacks.
+/// Formats an estimated duration in a single unit: more would suggest a precision that the estimate lacks.
 fn about(ms: u64) -> String {
     match ms / 1000 {
         seconds @ ..90 => format!("{seconds}s"),

@@ -26,10 +26,10 @@ use crate::render::clean;
 /// How long the shell waits for an unresponsive daemon.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the shell waits for another machine.
+/// How long the shell waits for a remote machine.
 const FAR_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most tasks to offer; the newest win.
+/// Maximum number of tasks to offer; the newest win.
 const TASKS: usize = 200;
 
 /// Ids of all tasks.
@@ -118,7 +118,7 @@ pub fn executors() -> ArgValueCandidates {
     })
 }
 
-/// Names of other machines: those of the user's ssh configuration, and those that were connected to.
+/// Names of remote machines: those in the user's ssh configuration, and those with known host keys.
 pub fn machines() -> ArgValueCandidates {
     ArgValueCandidates::new(|| hosts::known().into_iter().map(CompletionCandidate::new).collect())
 }
@@ -126,14 +126,14 @@ pub fn machines() -> ArgValueCandidates {
 /// Whether the word to complete comes after the first word of a command.
 static IS_ARGUMENT: OnceLock<bool> = OnceLock::new();
 
-/// Takes whether the word to complete is an argument of the command that is to run.
+/// Stores whether the word to complete is an argument of the command to run.
 pub fn take_argument(is_argument: bool) {
-    // Only the first one counts: one word is completed in a process.
+    // Only the first value counts: a process completes one word.
     let _ = IS_ARGUMENT.set(is_argument);
 }
 
-/// The words of a command: for the first one, programs on `PATH` and folders that may lead to one, or files if it has a
-/// slash; for the others, files.
+/// Completes the words of a command. The first word: programs on `PATH` and folders that may lead to one, or files if
+/// it contains a slash; later words: files.
 pub fn commands() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
         let begin = current.to_string_lossy();

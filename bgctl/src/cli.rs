@@ -1,8 +1,8 @@
-//! The arguments of every verb. Help texts, man pages and completions come from here.
+//! The arguments of every verb; the source of help texts, man pages and completions.
 //!
-//! A verb's arguments are defined only when that verb is used (`Command::defer`), and if the command line starts with
-//! a verb the others are not even named: defining and building all of them would cost each call more than the rest of
-//! its work.
+//! A verb's arguments are defined only when that verb is used (`Command::defer`), and if the command line starts with a
+//! verb, the other verbs are not even named: defining and building all of them would cost each call more than the rest
+//! of its work.
 
 mod agent;
 mod args;
@@ -52,10 +52,10 @@ pub use self::shell_prompt::ShellPromptArgs;
 pub use self::submit::SubmitArgs;
 pub use self::top::TopArgs;
 
-/// Reads a condition on another task, as in `3f2a:fail`.
+/// Parses a condition on another task, such as `3f2a:fail`.
 ///
 /// # Errors
-/// It names no task, or there is no such condition.
+/// The text names no task, or the condition is unknown.
 pub fn parse_after(text: &str) -> Result<AfterName, String> {
     order::parse_after(text)
 }
@@ -70,10 +70,9 @@ macro_rules! verbs {
         }
 
         impl Verb {
-            /// The names of all verbs.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
 
-            /// Its name on the command line.
+            /// Returns the verb's name on the command line.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$verb(_) => $name,)+
@@ -89,7 +88,7 @@ macro_rules! verbs {
                 ))+
             }
 
-            /// The same for the one verb of this name. `None`: there is none.
+            /// Defines only the verb of this name; `None` if there is none.
             fn define_only(root: Command, name: &str) -> Option<Command> {
                 let verb = match name {
                     $($name $(| $alias)* => <$args as Args>::augment_args(
@@ -111,11 +110,11 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// Hands over a command or a prompt. It has the most arguments by far, so they are kept elsewhere.
+    /// Submits a command or a prompt. Boxed because it has the most arguments by far.
     Submit(Box<SubmitArgs>) = "submit", "Run a command or an AI agent in the background and print the task's id";
     /// Runs a job in the foreground.
     Run(Box<RunArgs>) = "run", "Run a command or an AI agent in the foreground; Ctrl-B moves it to the background";
-    /// Gives a follow-up prompt.
+    /// Sends a follow-up prompt.
     Resume(ResumeArgs) = "resume", "Send a follow-up prompt to the agent of a completed task";
     /// Shows tasks.
     List(ListArgs) = "list" | "ls" | "ps" | "jobs", "List tasks, newest first";
@@ -129,7 +128,7 @@ verbs! {
     Attach(AttachArgs) = "attach" | "fg", "Attach to the terminal of a task";
     /// Waits for tasks.
     Block(BlockArgs) = "block" | "wait", "Wait for tasks to end";
-    /// Ends tasks.
+    /// Cancels tasks.
     Cancel(CancelArgs) = "cancel", "Cancel tasks, ending all their processes";
     /// Removes finished tasks.
     Clear(ClearArgs) = "clear", "Delete finished tasks and their output";
@@ -147,11 +146,11 @@ verbs! {
     Edit(EditArgs) = "edit", "Change what a pending task waits for";
     /// Shows and changes groups.
     Group(GroupArgs) = "group" | "groups", "Show, create, pause or remove task groups, each with its own slots";
-    /// An interactive host.
+    /// Opens an interactive prompt.
     Console(ConsoleArgs) = "console", "Open a prompt that runs each line in the foreground; Ctrl-B moves it to the background";
-    /// The tools of AI agents.
+    /// Serves tools to AI agents.
     Mcp(McpArgs) = "mcp", "Serve background-task tools to AI agents (an MCP server on stdio)";
-    /// Takes over a process.
+    /// Hands a process over to the daemon.
     Handoff(HandoffArgs) = "handoff", "Hand a running child process over to the daemon";
     /// Sends a signal.
     Signal(SignalArgs) = "signal", "Send a signal to a running task";
@@ -159,7 +158,7 @@ verbs! {
     Write(WriteArgs) = "write", "Write to a task's standard input";
     /// Shows agents.
     Agents(AgentsArgs) = "agents", "List the AI agents";
-    /// Shows where tasks can run.
+    /// Lists where tasks can run.
     Executors(ExecutorsArgs) = "executors", "List where tasks can run: other machines and clusters";
     /// Answers an agent.
     Answer(AnswerArgs) = "answer", "Show or answer the question of a task's agent";
@@ -169,23 +168,23 @@ verbs! {
     Inbox(InboxArgs) = "inbox", "Print a session's notifications about its tasks";
     /// Shows or ends parent sessions.
     Session(SessionArgs) = "session", "Print the current parent session, or end one";
-    /// The daemon for another machine.
+    /// Joins standard input and output to the daemon's socket.
     Dial(DialArgs) = "dial", "Join standard input and output to the daemon's socket (what -H runs on the other machine)";
-    /// The daemon itself.
+    /// Starts, stops or inspects the daemon.
     Daemon(DaemonArgs) = "daemon", "Start, stop or inspect the daemon";
-    /// Checks everything.
+    /// Checks the setup.
     Doctor(DoctorArgs) = "doctor", "Check the setup, and say how to fix what does not work";
-    /// Shell completions.
+    /// Prints or installs shell completions.
     Completions(CompletionsArgs) = "completions", "Print or install a completion script for a shell";
-    /// Manual pages.
+    /// Prints or installs the manual pages.
     Man(ManArgs) = "man", "Print or install the manual pages";
-    /// Shell integration.
+    /// Prints a shell integration script.
     ShellInit(ShellInitArgs) = "shell-init", "Print a script that binds a shell key to run the current line through bgctl";
-    /// Text for the prompt.
+    /// Prints a summary for a shell prompt.
     ShellPrompt(ShellPromptArgs) = "shell-prompt", "Print a summary of running and failed tasks for a shell prompt";
 }
 
-/// Options that every verb takes.
+/// Options that every verb accepts.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
@@ -195,7 +194,7 @@ pub struct Globals {
     /// Socket of the daemon [default: $BGD_SOCKET, else $XDG_RUNTIME_DIR/bgd/bgd.sock, else /tmp/bgd-UID/bgd.sock]
     #[arg(long, global = true, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub socket: Option<PathBuf>,
-    /// Talk to the daemon of another machine by ssh; `list` and `top` take several (a,b) [default: $BGD_HOST, else this machine]
+    /// Use the daemon of another machine, over ssh; `list` and `top` accept several (a,b) [default: $BGD_HOST, else this machine]
     #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST", conflicts_with = "socket", add = crate::candidates::machines())]
     pub host: Option<String>,
     /// With --host: give up if it can't be reached within this time [default: 30s; 5s for each of several hosts]
@@ -213,8 +212,8 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// The same as words of a command line, for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` go with the
-    /// environment.
+    /// Returns the options as command-line words for another `bgctl`. `$BGD_HOST` and `$BGD_SOCKET` are passed on in
+    /// the environment.
     pub fn words(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         words.extend(self.socket.iter().flat_map(|path| ["--socket".into(), path.clone().into()]));
@@ -242,7 +241,7 @@ EXAMPLES:
 
 If no daemon is running, bgctl starts one.";
 
-/// The whole command line; man pages and completions are generated from it.
+/// Defines the whole command line; man pages and completions are generated from it.
 pub fn command() -> Command {
     let root = Globals::augment_args(Command::new("bgctl"))
         .version(env!("CARGO_PKG_VERSION"))
@@ -260,16 +259,16 @@ fn long_help() -> String {
     format!("{ROOT_EXAMPLES}\n\nEXIT CODES:\n{}", codes.collect::<String>())
 }
 
-/// Reads the command line. Interactively, some verbs default to the latest task.
+/// Parses the command line. Interactively, some verbs default to the latest task.
 ///
 /// # Errors
-/// Wrong usage; help and version come this way too.
+/// Wrong usage; requests for help and the version are also returned as errors.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // Errors and help need the complete definitions: build them only if this fails.
+    // Errors and help need the complete definitions, so they are built only if this fails.
     if let Some(mut command) = command_of_verb(&args)
         && let Ok(parsed) = parse_as(&mut command, &args, is_interactive)
     {
@@ -278,10 +277,10 @@ pub fn parse(
     parse_as(&mut command(), &args, is_interactive)
 }
 
-/// Parses a command line that has global options at the most, and no verb. `None`: it has more than those, asks for
-/// help, for the version or for JSON, or is wrong.
+/// Parses a command line that has at most global options and no verb. `None` if it has more than those, asks for help,
+/// the version or JSON, or is invalid.
 pub fn parse_without_verb(args: &[OsString]) -> Option<Globals> {
-    // Most command lines begin with their verb: nothing is built for them.
+    // Most command lines begin with their verb: skip building any definitions for them.
     if args.get(1).is_some_and(|first| !first.as_encoded_bytes().starts_with(b"-")) {
         return None;
     }
@@ -290,7 +289,7 @@ pub fn parse_without_verb(args: &[OsString]) -> Option<Globals> {
     (!globals.json).then_some(globals)
 }
 
-/// The command line with no verb but the one that it begins with, if it does.
+/// Defines the command line with only the verb that it begins with; `None` if it does not begin with one.
 fn command_of_verb(args: &[OsString]) -> Option<Command> {
     let name = args.get(1)?.to_str()?;
     Verb::define_only(Globals::augment_args(Command::new("bgctl")), name)

@@ -17,10 +17,10 @@ use crate::{candidates, hosts};
 /// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
 pub const VARIABLE: &str = "BGCTL_COMPLETE";
 
-/// The program, as the shells know it.
+/// The program's name, as known to the shells.
 const NAME: &str = "bgctl";
 
-/// What the file for the `fpath` of zsh needs besides: without it, the first Tab of a session only defines the function.
+/// Appended to the script for zsh's `fpath`: without it, the first Tab of a session would only define the function.
 const ZSH_FIRST: &str = include_str!("complete/zsh.sh");
 
 /// Answers a completion request. Returns `false` if this is an ordinary call.
@@ -38,11 +38,11 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
 }
 
-/// Whether the word to complete comes after the first word of the command that `run` or `submit` is to start.
+/// Reports whether the word to complete comes after the first word of the command that `run` or `submit` is to start.
 fn is_argument(args: &[OsString]) -> bool {
     let line: Vec<OsString> = args.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
     let before = line.iter().take(place_of_word(&line));
-    // An unfinished line lacks what it will need.
+    // An unfinished line may lack required arguments.
     let matches = cli::command().ignore_errors(true).try_get_matches_from(before);
     let words = matches.ok().and_then(|matches| {
         let (_, of_verb) = matches.subcommand()?;
@@ -70,22 +70,23 @@ pub fn script(of: ShellName) -> io::Result<Vec<u8>> {
     Ok(script)
 }
 
-/// A shell that is given options only where one is begun: on an empty word they would hide the few ids, verbs or paths that
+/// A shell that gets options only where one is begun: on an empty word they would hide the few ids, verbs or paths that
 /// are expected there.
 struct Expected<S>(S);
 
-/// Whether the word to complete begins an option.
+/// Reports whether the word to complete begins an option.
 fn begins_option(args: &[OsString], place: usize) -> bool {
     args.get(place).is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"))
 }
 
-/// The word to complete, as the scripts of Bash and Zsh tell it; that of Fish and Nushell is the last one.
+/// Returns the index of the word to complete, as passed by the Bash and Zsh scripts; with Fish and Nushell it is the
+/// last word.
 fn place_of_word(args: &[OsString]) -> usize {
     let told = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
     told.unwrap_or(args.len().saturating_sub(1))
 }
 
-/// What separates candidates, as the scripts of Bash and Zsh tell it.
+/// Returns the separator between candidates, as passed by the Bash and Zsh scripts.
 fn separator() -> String {
     std::env::var("_CLAP_IFS").unwrap_or_else(|_| "\n".to_owned())
 }
@@ -126,7 +127,7 @@ impl<S: EnvCompleter> EnvCompleter for Expected<S> {
     }
 }
 
-/// What the word to complete can be: an option only if one is begun.
+/// Returns the candidates for the word to complete, with options only if one is begun.
 fn candidates(
     command: &mut Command,
     args: Vec<OsString>,
@@ -140,14 +141,14 @@ fn candidates(
     Ok(candidates)
 }
 
-/// The same of candidates that a shell's own adapter has written.
+/// Removes options from the candidates that a shell's own adapter has written.
 fn without_options(candidates: &str, separator: &str) -> String {
     let kept = candidates.split(separator).filter(|candidate| !candidate.starts_with('-'));
     kept.collect::<Vec<_>>().join(separator)
 }
 
-/// Bash, with descriptions. Bash can only show them in the list that a second key press opens; nothing from that list
-/// is inserted.
+/// Bash, with descriptions. Bash can only show them in the list that a second press of the key opens; nothing is
+/// inserted from that list.
 struct DescribingBash;
 
 const BASH: &str = include_str!("complete/bash.sh");
@@ -199,18 +200,18 @@ impl EnvCompleter for DescribingBash {
     }
 }
 
-/// A script of ours with these names in it.
+/// Fills these names into a script template.
 fn filled(script: &str, variable: &str, name: &str, program: &str) -> String {
     script.replace("@VARIABLE@", variable).replace("@NAME@", name).replace("@PROGRAM@", program)
 }
 
-/// Returns what a candidate means, on one line.
+/// Returns the description of a candidate, on one line.
 fn help_of(candidate: &CompletionCandidate) -> Option<String> {
     candidate.get_help().map(|help| help.to_string().replace(['\n', '\x0b'], " "))
 }
 
-/// Nushell, which asks a closure of its configuration about commands that are not its own. That of others still answers
-/// for their commands.
+/// Nushell, which asks a closure in its configuration about external commands. A closure configured for other commands
+/// keeps answering for them.
 struct Nushell;
 
 const NUSHELL: &str = include_str!("complete/nushell.nu");

@@ -13,18 +13,18 @@ use crate::link::{Host, Link, Options, Target};
 use crate::render::json;
 use crate::render::look::Colours;
 
-/// How long a host may take to answer, by default.
+/// Default timeout for connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The same for each of several hosts: nobody waits long for one that is switched off (R144).
+/// Default timeout for each of several hosts: nobody waits long for one that is switched off (R144).
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(5);
 
 /// State of one `bgctl` run.
 pub struct Context {
     globals: Globals,
-    /// The connection to the daemon; with several hosts that of the first one.
+    /// The connection to the daemon; with several hosts, that of the first one.
     pub link: Link,
-    /// The machines to ask if there are several, else empty.
+    /// The hosts to ask if there are several, else empty.
     hosts: Vec<Host>,
     /// Not locked permanently: `mcp` writes to standard output from a thread of its own.
     out: BufWriter<Stdout>,
@@ -34,7 +34,7 @@ impl Context {
     /// Creates a context without a connection, for the daemon that the options or the environment name.
     ///
     /// # Errors
-    /// They name something that can't be a host, or several: `verb` takes one.
+    /// They contain an invalid host name, or several hosts, of which `verb` accepts only one.
     pub fn new(globals: Globals, verb: &str) -> Result<Self, Failure> {
         let context = Self::for_hosts(globals)?;
         match context.hosts.len() {
@@ -44,10 +44,10 @@ impl Context {
         }
     }
 
-    /// Like [`Self::new`], for a verb that takes several hosts.
+    /// Like [`Self::new`], for a verb that accepts several hosts.
     ///
     /// # Errors
-    /// The options or the environment name something that can't be a host.
+    /// The options or the environment contain an invalid host name.
     pub fn for_hosts(globals: Globals) -> Result<Self, Failure> {
         let named = match (&globals.host, &globals.socket) {
             (Some(named), _) => Some(named.clone()),
@@ -66,11 +66,11 @@ impl Context {
         Ok(Self { hosts, ..Self::to(target, globals) })
     }
 
-    /// Creates a context for the daemon of this machine unless the options name another one, whatever the environment
-    /// says: with `BGD_HOST` set there, `dial` on that host would call itself for ever.
+    /// Creates a context for the daemon of this machine unless the options name a host. Ignores the environment: with
+    /// `BGD_HOST` set on the remote machine, `dial` there would call itself forever.
     ///
     /// # Errors
-    /// The host's name can't be one.
+    /// The host name is invalid.
     pub fn here(globals: Globals) -> Result<Self, Failure> {
         let target = match globals.host.clone() {
             Some(host) => Target::There(Host::new(host)?),
@@ -84,8 +84,8 @@ impl Context {
         Self { globals, link, hosts: Vec::new(), out: BufWriter::new(io::stdout()) }
     }
 
-    /// A link to each of the hosts if there are several, else none. Their ssh asks no questions: they would come all at
-    /// once.
+    /// Returns a link to each of the hosts if there are several, else none. Their ssh asks no questions, as the
+    /// questions of all hosts would come at once.
     pub fn links(&self) -> Vec<Link> {
         let connect_timeout = self.connect_timeout();
         let options = |host: &Host| options(Target::There(host.clone()), &self.globals);
@@ -93,13 +93,13 @@ impl Context {
         self.hosts.iter().map(|host| Link::new(quiet(host))).collect()
     }
 
-    /// The machines to ask if there are several, else none.
+    /// Returns the hosts to ask if there are several, else none.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// A link of its own to the daemon of one of several hosts by its place, else to the same daemon. It reports nothing
-    /// and asks nothing: for what has the screen.
+    /// Returns a separate link to the daemon of the host at this index if there are several, else to the same daemon.
+    /// It reports nothing and asks nothing: for full-screen views.
     pub fn quiet_link(&self, place: usize) -> Link {
         let target = match self.hosts.get(place).or(self.link.host()) {
             Some(host) => Target::There(host.clone()),
@@ -108,28 +108,26 @@ impl Context {
         Link::new(Options { asks: false, reports: false, ..options(target, &self.globals) })
     }
 
-    /// The global options.
     pub fn globals(&self) -> &Globals {
         &self.globals
     }
 
-    /// The most time until a host answers.
+    /// Returns the timeout for connecting to a host.
     pub fn connect_timeout(&self) -> Duration {
         let usual = if self.hosts.is_empty() { CONNECT_TIMEOUT } else { CONNECT_TIMEOUT_OF_SEVERAL };
         self.globals.connect_timeout.map_or(usual, Duration::from_millis)
     }
 
-    /// Whether to copy this program to a host that has none.
+    /// Reports whether to copy this program to a host on which it is not installed.
     pub fn bootstraps(&self) -> bool {
         self.globals.bootstrap
     }
 
-    /// Whether to print wire objects as JSON.
+    /// Reports whether to print wire objects as JSON.
     pub fn json(&self) -> bool {
         self.globals.json
     }
 
-    /// When to colour lists.
     pub fn colours(&self) -> Colours {
         self.globals.color
     }
@@ -142,7 +140,8 @@ impl Context {
         self.link.call::<M>(params)
     }
 
-    /// Like [`Self::call`], for what changes nothing the second time with these params: see [`Link::call_repeatable`].
+    /// Like [`Self::call`], for calls that have no further effect when repeated with these params: see
+    /// [`Link::call_repeatable`].
     ///
     /// # Errors
     /// As for [`Self::call`]; or a host can't be reached again.
@@ -150,11 +149,10 @@ impl Context {
         self.link.call_repeatable::<M>(params, &[])
     }
 
-    /// Does something that may be done again from the start, as often as a connection that can be replaced is lost
-    /// meanwhile: see [`Link::recover`].
+    /// Runs an operation, and restarts it whenever it loses a connection that can be replaced: see [`Link::recover`].
     ///
     /// # Errors
-    /// It fails otherwise, or the connection can't be replaced.
+    /// The operation fails otherwise, or the connection can't be replaced.
     pub fn recovering<T>(
         &mut self,
         mut attempt: impl FnMut(&mut Self) -> Result<T, Failure>,
@@ -214,7 +212,7 @@ fn options(target: Target, globals: &Globals) -> Options {
     Options {
         target,
         starts: !globals.no_start,
-        // Programs find what was lost in `daemon status`.
+        // Programs find losses in `daemon status`.
         reports: !globals.json,
         asks: true,
         bootstraps: globals.bootstrap,
@@ -222,9 +220,9 @@ fn options(target: Target, globals: &Globals) -> Options {
     }
 }
 
-/// `$BGD_HOST`; empty counts as unset.
+/// Returns `$BGD_HOST`; empty counts as unset.
 fn host_of_environment() -> Result<Option<String>, Failure> {
     let Some(host) = std::env::var_os("BGD_HOST").filter(|host| !host.is_empty()) else { return Ok(None) };
-    // Going on with this machine instead could cancel the wrong tasks.
+    // Falling back to this machine could cancel the wrong tasks.
     host.into_string().map(Some).map_err(|_| Failure::usage("BGD_HOST is not UTF-8"))
 }

@@ -20,9 +20,8 @@ use crate::remark::say;
 /// A section of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Bytes that are stored.
     Bytes(Range<u64>),
-    /// How many bytes were dropped here.
+    /// Number of bytes that were dropped here.
     Dropped(u64),
 }
 
@@ -70,7 +69,7 @@ pub fn report_loss(output: &Output) {
     }
 }
 
-/// Tells the user that a split task has also written to standard error, if they asked for no particular stream and
+/// Reports that a split task has also written to standard error, if the user asked for no particular stream and
 /// therefore got standard output only.
 pub fn report_stderr(task: &Task, stream: Option<Stream>) {
     let Some(path) = task.output.stderr_path.as_ref().filter(|_| stream.is_none()) else { return };
@@ -139,7 +138,7 @@ impl Growing {
         }
     }
 
-    /// Skips the hole if the next byte lies in it.
+    /// Skips the hole if it contains the next byte.
     fn skip_hole(&mut self, length: u64) {
         let hole_end = self.hole_end(length);
         if self.position < hole_end {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bgd_shared::limits::DURATION_MS;
 pub use bgd_shared::show::elapsed as show_ms;
 
-/// How durations are written, for errors.
+/// The accepted formats, for error messages.
 const HOW: &str = "use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds";
 
 /// Parses `90s`, `10m`, `1h 30m`, or a plain number of seconds such as `90` or `0.5`, into milliseconds.
@@ -31,16 +31,16 @@ pub fn parse_ms(text: &str) -> Result<u64, String> {
     Ok(ms)
 }
 
-/// Whether a text is a number such as `0.5`, without a unit.
+/// Reports whether a text is a number such as `0.5`, without a unit.
 fn is_decimal(text: &str) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     text.split_once('.').is_some_and(|(whole, part)| is_number(whole) && is_number(part))
 }
 
-/// Parses a duration like [`parse_ms`] that is a limit for a task.
+/// Like [`parse_ms`], for a limit of a task.
 ///
 /// # Errors
-/// The text is not a duration, or it is 0: the task could do nothing.
+/// The text is not a duration, or is 0, which would leave the task no time.
 pub fn parse_limit(text: &str) -> Result<u64, String> {
     match parse_ms(text)? {
         0 => Err("a limit must be longer than 0".to_owned()),

@@ -31,7 +31,7 @@ fn code_of_unstarted(failure: Option<&Failure>) -> Code {
     code.and_then(|code| u8::try_from(code).ok()).map_or(Code::INTERNAL, Code)
 }
 
-/// Returns a message about the end, unless the exit code says everything.
+/// Returns a message about the end, unless the exit code explains it.
 pub fn remark(task: &Task) -> Option<String> {
     let kind = task.failure.as_ref().map(|failure| failure.kind);
     let is_told_by_code = matches!(kind, Some(FailureKind::Exit | FailureKind::Signal));

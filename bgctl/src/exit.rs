@@ -1,4 +1,4 @@
-//! The exit codes, in one table. The man page lists the same ones; scripts rely on them.
+//! The exit codes, in one table. The man page lists the same codes; scripts rely on them.
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
@@ -41,7 +41,7 @@ impl Code {
     pub const HUNG_UP: Self = Self(128 + 1);
     /// Interrupted by Ctrl-C.
     pub const INTERRUPTED: Self = Self(128 + 2);
-    /// The reader of standard output is gone: what a shell reports for SIGPIPE.
+    /// The reader of standard output is gone; the code that a shell reports for SIGPIPE.
     pub const BROKEN_PIPE: Self = Self(128 + 13);
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "exit codes are 0 to 255")]
@@ -155,7 +155,7 @@ pub fn of_client(error: &ClientError) -> Code {
     }
 }
 
-/// Maps a system error on the way to the daemon: either access is denied, or nobody is there.
+/// Maps a system error on the way to the daemon: access is denied, or no daemon is there.
 fn of_system(error: &std::io::Error) -> Code {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => Code::NOT_ALLOWED,

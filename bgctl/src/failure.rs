@@ -14,20 +14,18 @@ use serde::Serialize;
 use crate::exit::{self, Code};
 use crate::state::log_file;
 
-/// What ended a verb: an exit code, a message, and optionally a hint.
+/// The failure of a verb: an exit code, a message, and optionally a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
     pub code: Code,
     /// The kind that programs match on: the wire's, or for local failures one of `usage`, `no_daemon`, `no_answer`,
-    /// `connection_lost`, `maybe_done`, `input_lost`, `other_instance`, `untrusted_socket`, `not_split`,
-    /// `no_question`, `garbled`, `signalled` and `io`.
+    /// `connection_lost`, `maybe_done`, `input_lost`, `other_instance`, `untrusted_socket`, `not_split`, `no_question`,
+    /// `garbled`, `signalled` and `io`.
     pub kind: &'static str,
     /// The JSON-RPC error code if the daemon refused the call.
     pub rpc_code: Option<i32>,
-    /// What went wrong.
     pub message: String,
-    /// How to fix it.
+    /// How to fix the problem.
     pub hint: Option<String>,
     /// The ids that match an ambiguous prefix.
     pub candidates: Vec<TaskId>,
@@ -59,18 +57,18 @@ struct ErrorData<'a> {
 const LOCAL_CODE: i32 = -32000;
 
 impl Failure {
-    /// Creates a local failure. What the message quotes of libraries becomes plain words.
+    /// Creates a local failure. Library errors quoted in the message are put into plain words.
     pub fn new(code: Code, kind: &'static str, message: impl Into<String>) -> Self {
         let message = plain(&message.into()).into_owned();
         Self { code, kind, rpc_code: None, message, hint: None, candidates: Vec::new() }
     }
 
-    /// Arguments that parse but are invalid.
+    /// Creates a failure for arguments that parse but are invalid.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::USAGE, "usage", message)
     }
 
-    /// The daemon sent output that does not match its declared encoding.
+    /// Creates a failure for output from the daemon that does not match its declared encoding.
     pub fn unreadable_output(error: impl fmt::Display) -> Self {
         Self::new(Code::INTERNAL, "garbled", format!("can't decode the output that the daemon sent: {error}"))
     }
@@ -83,17 +81,16 @@ impl Failure {
         }
     }
 
-    /// The daemon went away during an operation that depends on it.
+    /// Creates a failure for a daemon that went away during an operation that depends on it.
     pub fn lost(message: impl Into<String>) -> Self {
         Self::new(Code::NO_DAEMON, "connection_lost", message).hint(log_hint())
     }
 
-    /// A local system call failed.
+    /// Creates a failure for a local system call.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))
     }
 
-    /// Adds a hint on how to fix it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -106,7 +103,7 @@ impl Failure {
             return;
         }
         let text = if json { self.json() } else { self.to_string() };
-        // If standard error is closed too, nobody is left to tell.
+        // If standard error is closed too, there is nobody left to notify.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 

@@ -1,5 +1,5 @@
-//! Files that bgctl installs for its user: where they belong, and how they are written and removed again. What somebody
-//! else has written in their place is never touched.
+//! Files that bgctl installs for its user: where they belong, and how they are written and removed. Files of other
+//! authors in their place are never touched.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,12 +13,12 @@ use bgd_shared::replace;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// The path in an environment variable, unless it is empty.
+/// Returns the path in an environment variable, unless the variable is empty.
 pub fn set(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Writes a file that others may read, and its folder. Whoever opens it meanwhile reads the old one or the new one.
+/// Writes a file that others may read, and creates its folder. Concurrent readers see the old file or the new one.
 ///
 /// # Errors
 /// The folder or the file can't be written; then the old file stays.
@@ -29,10 +29,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace::replace(path, 0o644, |file| file.write_all(bytes))
 }
 
-/// Makes sure that there is no file at `path`, or one that bgctl has written.
+/// Checks that there is no file at `path`, or one that bgctl has written.
 ///
 /// # Errors
-/// Somebody else has written it, or it can't be read.
+/// Somebody else has written the file, or it can't be read.
 pub fn may_replace(path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<(), Failure> {
     match fs::read(path) {
         Ok(there) if is_ours(&there) => Ok(()),
@@ -48,13 +48,13 @@ fn not_ours(path: &Path) -> Failure {
         .hint("keep what you need of it, then remove it yourself")
 }
 
-/// Tells a file that some bgctl has written by its content.
+/// Recognises by its content a file that some bgctl has written.
 pub type IsOurs<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
 
-/// Removes files that bgctl has written, as [`remove`] does. Returns the paths of those that were there.
+/// Removes files that bgctl has written, as [`remove`] does. Returns the paths of the files that existed.
 ///
 /// # Errors
-/// Somebody else has written one of them, or one can't be read: then none is removed. Or one can't be removed.
+/// Somebody else has written one of the files, or one can't be read: then none is removed. Or one can't be removed.
 pub fn remove_all(files: Vec<(PathBuf, IsOurs<'_>)>) -> Result<Vec<PathBuf>, Failure> {
     for (path, is_ours) in &files {
         may_replace(path, is_ours)?;
@@ -63,8 +63,8 @@ pub fn remove_all(files: Vec<(PathBuf, IsOurs<'_>)>) -> Result<Vec<PathBuf>, Fai
     removed.filter_map(Result::transpose).collect()
 }
 
-/// Removes a file that bgctl has written, and the folders that are empty then, up to the user's home or its folders for
-/// data and configurations. Returns the path if there was such a file.
+/// Removes a file that bgctl has written, and the folders that become empty, up to the user's home or data and
+/// configuration folders. Returns the path if the file existed.
 ///
 /// # Errors
 /// Somebody else has written the file, or it can't be read or removed.
@@ -80,12 +80,12 @@ pub fn remove(path: PathBuf, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<Opti
     }
 }
 
-/// Removes a folder and those above it while they are empty, but none that a user's folders are in.
+/// Removes a folder and its parents while they are empty, except those that contain the user's own folders.
 pub fn remove_empty(folder: Option<&Path>) {
     let kept = [home(), data_home(), config_home()];
     let is_kept = |folder: &Path| kept.iter().flatten().any(|kept| kept.starts_with(folder));
     let mut next = folder;
-    // The first one that is not empty ends it.
+    // Stops at the first folder that is not empty.
     while let Some(folder) = next.filter(|folder| !is_kept(folder) && fs::remove_dir(folder).is_ok()) {
         next = folder.parent();
     }

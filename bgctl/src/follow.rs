@@ -17,7 +17,7 @@ use crate::watch::Changes;
 /// Copies existing and new output until the task has ended, then returns the task.
 ///
 /// # Errors
-/// The daemon went away (everything written until then has been copied), or the reader of standard output closed it.
+/// The daemon went away (everything written before that has been copied), or the reader of standard output closed it.
 pub fn follow(
     client: &mut Client,
     id: TaskId,

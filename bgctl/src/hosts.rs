@@ -1,4 +1,4 @@
-//! The other machines that a command line may name, for its completion. Reads files only.
+//! The remote machines that a command line may name, for its completion. Reads only files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -10,26 +10,26 @@ use std::sync::OnceLock;
 use crate::failure::Failure;
 use crate::link::Host;
 
-/// The most bytes of each file that are read.
+/// Maximum number of bytes read from each file.
 const FILE_BYTES: u64 = 1024 * 1024;
 
-/// The most machines to offer.
+/// Maximum number of machines to offer.
 const MACHINES: usize = 500;
 
 /// The words of the command line that is being completed.
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Takes the command line that is being completed, after its `--`.
+/// Stores the command line that is being completed: the words after its `--`.
 pub fn take_line(words: &[OsString]) {
     let words = words.iter().skip_while(|word| *word != "--").skip(1);
-    // Only the first one counts: there is one line in a process.
+    // Only the first value counts: a process completes one line.
     let _ = LINE.set(words.cloned().collect());
 }
 
-/// The machine that the command line or the environment names; `None`: this one.
+/// Returns the machine that the command line or the environment names; `None` for this one.
 ///
 /// # Errors
-/// They name what is no machine, or several.
+/// They contain an invalid host name, or several hosts.
 pub fn of_line() -> Result<Option<Host>, Failure> {
     let named = LINE.get().and_then(|words| named(words));
     let named = named.or_else(|| std::env::var_os("BGD_HOST").filter(|host| !host.is_empty()));
@@ -41,7 +41,7 @@ pub fn of_line() -> Result<Option<Host>, Failure> {
     Ok(hosts.pop())
 }
 
-/// The value of the last `-H` or `--host` before a command begins.
+/// Returns the value of the last `-H` or `--host` before a command begins.
 fn named(words: &[OsString]) -> Option<OsString> {
     let mut found = None;
     let mut words = words.iter().take_while(|word| *word != "--");
@@ -56,7 +56,7 @@ fn named(words: &[OsString]) -> Option<OsString> {
     found
 }
 
-/// The names in the user's ssh configuration, and those of known keys.
+/// Returns the names in the user's ssh configuration, and those with known keys.
 pub fn known() -> BTreeSet<String> {
     let Some(folder) = std::env::home_dir().map(|home| home.join(".ssh")) else { return BTreeSet::new() };
     let (configured, keys) = (text(&folder.join("config")), text(&folder.join("known_hosts")));
@@ -71,7 +71,7 @@ fn text(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The names after `Host` that are no patterns.
+/// Returns the names after `Host` that are not patterns.
 fn aliases(configuration: &str) -> impl Iterator<Item = String> {
     let lines = configuration.lines().filter_map(|line| {
         let (key, names) = line.trim().split_once([' ', '\t', '='])?;
@@ -81,7 +81,7 @@ fn aliases(configuration: &str) -> impl Iterator<Item = String> {
     names.filter(|name| !name.is_empty() && !name.contains(['*', '?', '!'])).map(str::to_owned)
 }
 
-/// The names of known keys that are neither hashed nor have a port.
+/// Returns the names of known keys that are neither hashed nor have a port.
 fn connected(keys: &str) -> impl Iterator<Item = String> {
     let lines = keys.lines().filter(|line| !line.starts_with(['#', '|', '@']));
     let names = lines.filter_map(|line| line.split_whitespace().next()).flat_map(|names| names.split(','));

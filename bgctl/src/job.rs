@@ -1,4 +1,4 @@
-//! What a job is submitted with: everything that a child of this shell would inherit.
+//! The params that a job is submitted with: everything that a child of this shell would inherit.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::failure::Failure;
 use crate::link::Link;
 use crate::session;
 
-/// The longest description made from a prompt, in characters.
+/// Maximum length of a description made from a prompt, in characters.
 const DESCRIPTION_CHARS: usize = 80;
 
-/// What a job runs.
+/// The work of a job.
 #[derive(Debug)]
 pub enum Work {
     /// A program with its arguments.
@@ -29,33 +29,31 @@ pub enum Work {
     Prompt {
         /// `None` for the configured default.
         agent: Option<String>,
-        /// The text of the prompt.
         prompt: String,
-        /// Settings for the agent's session.
         settings: AgentSettings,
     },
 }
 
-/// The machine that a job runs on.
+/// The machine on which a job runs.
 #[derive(Clone, Debug)]
 pub enum Machine {
-    /// This one, with the daemon's socket if the command line gave it.
+    /// This machine, with the daemon's socket if the command line gave it.
     This(Option<String>),
     Another,
 }
 
 impl Machine {
-    /// The machine of the daemon.
+    /// Returns the daemon's machine.
     ///
     /// # Errors
-    /// The path of its socket can't be one.
+    /// The socket path is invalid.
     pub fn of(link: &Link) -> Result<Self, Failure> {
         Ok(if link.is_remote() { Self::Another } else { Self::This(link.named_socket()?) })
     }
 }
 
-/// The params of a submit, without those that only one verb has. A task on this machine inherits everything from this
-/// process; one on another machine inherits it from `bgctl dial` there, and begins in the home folder.
+/// Returns the params of a submit, without those that only one verb has. A task on this machine inherits everything
+/// from this process; one on a remote machine inherits it from `bgctl dial` there, and starts in the home folder.
 ///
 /// # Errors
 /// The folder can't be determined, or no command was given.
@@ -78,7 +76,7 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
         Machine::This(socket) => {
             let mut set = args.env;
             if let Some(socket) = socket {
-                // If the task itself calls bgctl, that goes to the same daemon.
+                // If the task itself calls bgctl, it reaches the same daemon.
                 set.push(("BGD_SOCKET".to_owned(), socket));
                 set.push(("BGD_HOST".to_owned(), String::new()));
             }
@@ -108,7 +106,7 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
     })
 }
 
-/// Returns which parts of a job's surroundings its user chose.
+/// Returns which parts of a job's environment the user chose.
 pub fn chosen(args: &JobArgs) -> Chosen {
     Chosen { cwd: args.cwd.is_some(), env: args.env.iter().map(|(name, _)| name.clone()).collect() }
 }

@@ -1,8 +1,8 @@
 //! `bgctl`: the command line of the background-task daemon `bgd`.
 //!
 //! Scripts run it thousands of times, so start-up time matters: no async runtime (except in `mcp`, which is
-//! long-lived), no configuration file, no logging. Each verb has its own file, and most make a single request. It
-//! keeps no state and makes no decisions about tasks; that is up to the daemon.
+//! long-lived), no configuration file, no logging. Each verb has its own file, and most make a single request. The
+//! program keeps no state and makes no decisions about tasks; that is up to the daemon.
 //!
 //! No code here may print with a macro that panics on a broken pipe, or end the process: handlers return an exit code
 //! or a [`Failure`], which [`main`] reports.
@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
     {
         return alone("bgctl", globals, commands::overview).into();
     }
-    // A shell waits for it before each prompt: it does not pay for knowing all other verbs.
+    // A shell waits for this verb before each prompt, so it skips the definitions of all other verbs.
     if args.len() == 2 && args[1] == "shell-prompt" {
         let verb = cli::Verb::ShellPrompt(ShellPromptArgs::default());
         return run(verb, cli::Globals::default()).into();
@@ -95,9 +95,8 @@ pub fn main() -> ExitCode {
     code.into()
 }
 
-/// Runs a verb.
 fn run(verb: cli::Verb, globals: cli::Globals) -> Code {
-    // From now on a `--json` of a job's own arguments is known as such.
+    // `--json` has been parsed by now, so one among the job's own arguments is not mistaken for it.
     let json = globals.json;
     match context_of(&verb, globals) {
         Ok(mut context) => {
@@ -109,7 +108,7 @@ fn run(verb: cli::Verb, globals: cli::Globals) -> Code {
             }
             code
         }
-        // A prompt is no place for errors, and other verbs tell this one.
+        // Errors do not belong in a prompt; other verbs report this one.
         Err(_) if matches!(verb, cli::Verb::ShellPrompt(_)) => Code::OK,
         Err(failure) => {
             failure.tell(json);
@@ -136,7 +135,7 @@ fn alone(
     }
 }
 
-/// `dial` is the other end of a `--host`, and goes no further.
+/// Creates the context of a verb. `dial` is the remote end of a `--host` and must not connect to another host.
 fn context_of(verb: &cli::Verb, globals: cli::Globals) -> Result<Context, Failure> {
     match verb {
         cli::Verb::Dial(_) => Context::here(globals),

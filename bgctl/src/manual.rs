@@ -1,5 +1,5 @@
-//! The manual pages, which are part of this program so that `cargo install` brings them too, and where `man` finds them.
-//! This module reads no files.
+//! The manual pages, which are embedded in the program so that `cargo install` includes them, and where `man` finds
+//! them. This module reads no files.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use crate::files::{data_home, home};
 /// A manual page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
-    /// Its name, as for `man`.
+    /// The name of the page, as for `man`.
     pub name: &'static str,
     pub section: u8,
-    /// Its source.
+    /// The roff source.
     pub text: &'static str,
 }
 
@@ -31,7 +31,7 @@ macro_rules! page {
     };
 }
 
-/// Every page. The files are links: what a published package needs has to be in its folder.
+/// Every page. The files are links, since everything that a published package needs must be in its folder.
 pub const PAGES: &[Page] = &[
     page!("bgctl", 1),
     page!("bgd", 1),
@@ -48,18 +48,18 @@ pub const PAGES: &[Page] = &[
     page!("bgd-shell", 7),
 ];
 
-/// What can follow `bgctl man`.
+/// Returns the words that can follow `bgctl man`.
 pub fn words() -> impl Iterator<Item = &'static str> {
     PAGES.iter().map(|page| page.name).chain([INSTALL, UNINSTALL])
 }
 
 impl Page {
-    /// Returns its file in a folder of manuals.
+    /// Returns the path of the page in a folder of manuals.
     pub fn file(&self, manuals: &Path) -> PathBuf {
         manuals.join(format!("man{}/{}.{}", self.section, self.name, self.section))
     }
 
-    /// Says whether this is the source of some version of this page.
+    /// Reports whether the text is the source of some version of this page.
     pub fn is_version(&self, text: &[u8]) -> bool {
         let title = format!(".TH {} {} ", self.name.replace('-', "\\-"), self.section);
         let plain = title.replace('\\', "");
@@ -71,8 +71,8 @@ impl Page {
     }
 }
 
-/// Returns the folder of manuals in the user's home where `man` looks for those of the program at this path: beside the
-/// `bin` that it is in, since `man` goes by the user's `PATH`. `None` without a home.
+/// Returns the folder in the user's home where `man` looks for the manuals of the program at this path: beside its
+/// `bin` folder, since `man` goes by the user's `PATH`. `None` without a home.
 pub fn folder(program: Option<&Path>) -> Option<PathBuf> {
     let beside = || {
         let bin = program?.parent().filter(|folder| folder.ends_with("bin"))?;
@@ -82,7 +82,7 @@ pub fn folder(program: Option<&Path>) -> Option<PathBuf> {
     beside().or_else(|| Some(data_home()?.join("man")))
 }
 
-/// Returns the line for a shell's start-up file that has `man` look in a folder, too.
+/// Returns the line for a shell's start-up file that makes `man` also look in this folder.
 pub fn line_for(manuals: &Path) -> String {
     format!("export MANPATH=\"{}:\"", manuals.display())
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use bgd_shared::id::{TaskRef, TaskRefError};
 
-/// The most digits of a number after `@`; longer ones are batch ids.
+/// Maximum number of digits after `@`; longer numbers are batch ids.
 const COUNT_DIGITS: usize = 3;
 
 /// One or more tasks as typed by the user.

@@ -1,5 +1,5 @@
-//! Tells people once a day that an installation has replaced the program of the running daemon (R124). Asks on a
-//! connection that the verb has used, and neither makes one nor fails.
+//! Notifies the user once a day that an installation has replaced the program of the running daemon (R124). Asks on a
+//! connection that the verb has used; never opens one, and never fails.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _};
@@ -14,16 +14,16 @@ use crate::remark::say;
 use crate::render::clean;
 use crate::state::state_folder;
 
-/// How long nothing is said after it was said.
+/// Interval between two notices.
 const PAUSE: Duration = Duration::from_hours(24);
 
-/// How long nobody asks again after the program was found as it was.
+/// Interval between checks while the program has not been replaced.
 const LOOK_EVERY: Duration = Duration::from_mins(10);
 
-/// How long the daemon has to answer.
+/// Timeout for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Says on standard error, if that is a terminal, what to do about a program that was replaced.
+/// Prints a notice on standard error, if that is a terminal, when the daemon's program was replaced.
 pub fn tell(context: &mut Context) {
     if context.json()
         || context.link.is_remote()
@@ -34,7 +34,7 @@ pub fn tell(context: &mut Context) {
     }
     let folder = state_folder();
     let file = folder.join("look-for-program");
-    // The daemon of another socket may keep its state elsewhere; without a place for the note nothing is said.
+    // The daemon of another socket may keep its state elsewhere; without a place for the note, nothing is printed.
     if !folder.is_dir() || !is_due(&file, SystemTime::now()) {
         return;
     }
@@ -53,7 +53,8 @@ pub fn tell(context: &mut Context) {
     }
 }
 
-/// Whether a verb may be followed by such a line: it is not about the daemon itself, and no program reads what it says.
+/// Reports whether a notice may follow this verb: the verb does not concern the daemon itself, and its output is not
+/// read by a program.
 pub const fn may_follow(verb: &Verb) -> bool {
     !matches!(
         verb,
@@ -66,8 +67,8 @@ pub const fn may_follow(verb: &Verb) -> bool {
     )
 }
 
-/// Whether it is time to ask again. The file's time is that of the next look; none that an honest clock has set is further
-/// away than the longest pause.
+/// Reports whether it is time to check again. The file's modification time is that of the next check; a time beyond the
+/// longest pause must come from a wrong clock.
 fn is_due(file: &Path, now: SystemTime) -> bool {
     let Ok(next) = fs::metadata(file).and_then(|meta| meta.modified()) else { return true };
     next <= now || next > now + PAUSE

@@ -1,11 +1,11 @@
-//! Which option of an agent's question a word means.
+//! Matches a word to an option of an agent's question.
 
 use bgd_shared::agent::{InputOption, OptionKind};
 
-/// Finds the option for a word: by id, by name, or by what it does (`allow`, `deny`).
+/// Finds the option for a word: by id, by name, or by its effect (`allow`, `deny`).
 ///
 /// # Errors
-/// No option is meant, or several could be.
+/// The word matches no option, or several.
 pub fn pick<'a>(options: &'a [InputOption], word: &str) -> Result<&'a InputOption, String> {
     if let Some(option) = options.iter().find(|option| option.id == word) {
         return Ok(option);

@@ -1,18 +1,18 @@
-//! How far a task is, as its output says (R165). Read on this side, only for tasks that somebody looks at.
+//! The progress of a task, parsed from its output (R165). Parsed by the client, only for tasks that somebody looks at.
 
 use bgd_shared::request::OutputResult;
 
-/// Bytes at the end of an output in which its progress is looked for.
+/// Number of bytes at the end of an output that are searched for progress.
 pub const LINE_BYTES: i64 = 4096;
 
-/// Reads the progress in an answer with the last bytes of an output.
+/// Parses the progress from an answer with the last bytes of an output.
 pub fn in_output(answer: OutputResult) -> Option<u8> {
     let bytes = answer.encoding.decode(answer.data).unwrap_or_default();
     percent(&bytes, answer.task.progress.last_line.as_deref())
 }
 
-/// Reads the progress in the last bytes of an output: what it told the terminal last (OSC 9;4), else `n%` or `a/b` in
-/// its last line.
+/// Parses the progress from the last bytes of an output: the last one sent to the terminal (OSC 9;4), else `n%` or
+/// `a/b` in the last line.
 pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
     match told(bytes) {
         Told::Nothing => last_line.and_then(of_line),
@@ -20,14 +20,14 @@ pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
     }
 }
 
-/// What the terminal was told.
+/// The progress sent to the terminal.
 enum Told {
     Nothing,
-    /// How far it is; `None`: that there is no progress (any more).
+    /// The percentage; `None` if the sequence reports no progress (any more).
     Progress(Option<u8>),
 }
 
-/// What the last OSC 9;4 says: `ESC ] 9 ; 4 ; state ; percent`, closed by BEL or `ESC \`.
+/// Parses the last OSC 9;4: `ESC ] 9 ; 4 ; state ; percent`, terminated by BEL or `ESC \`.
 fn told(bytes: &[u8]) -> Told {
     const START: &[u8] = b"\x1b]9;4;";
     let mut end = bytes.len();
@@ -36,13 +36,13 @@ fn told(bytes: &[u8]) -> Told {
         if let Some(length) = rest.iter().position(|byte| matches!(byte, 0x07 | 0x1b)) {
             return Told::Progress(state(&rest[..length]));
         }
-        // It is not complete yet: the one before counts.
+        // This sequence is incomplete: the one before it counts.
         end = at;
     }
     Told::Nothing
 }
 
-/// `state;percent`: 1 is progress, 2 an error, 4 a warning. 0 is none, and 3 one without a number.
+/// Parses `state;percent`. State 1 is progress, 2 an error, 4 a warning; 0 is none, and 3 progress without a number.
 fn state(parameters: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(parameters).ok()?;
     let (state, percent) = text.split_once(';')?;
@@ -50,7 +50,7 @@ fn state(parameters: &[u8]) -> Option<u8> {
     percent.trim_end_matches(';').parse::<u8>().ok().map(|percent| percent.min(100))
 }
 
-/// The last `n%` of a line, else the last `a/b` of it. Neither is part of a longer word.
+/// Returns the last `n%` of a line, else its last `a/b`. Neither may be part of a longer word.
 pub fn of_line(line: &str) -> Option<u8> {
     let words = || {
         let is_around =
@@ -60,7 +60,7 @@ pub fn of_line(line: &str) -> Option<u8> {
     words().find_map(of_hundred).or_else(|| words().find_map(of_all))
 }
 
-/// `42%`, `42.7%`.
+/// Parses `42%` or `42.7%`.
 fn of_hundred(word: &str) -> Option<u8> {
     let number = word.strip_suffix('%').or_else(|| word.trim_end_matches(['.', ';']).strip_suffix('%'))?;
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
@@ -69,7 +69,7 @@ fn of_hundred(word: &str) -> Option<u8> {
     whole.parse::<u8>().ok().filter(|percent| *percent <= 100)
 }
 
-/// `3/8`: how many of how many.
+/// Parses `3/8`: done and total.
 fn of_all(word: &str) -> Option<u8> {
     let (done, all) = word.trim_end_matches(['.', ';']).split_once('/')?;
     let number = |text: &str| {
@@ -81,7 +81,7 @@ fn of_all(word: &str) -> Option<u8> {
     u8::try_from(done.saturating_mul(100).checked_div(all)?).ok()
 }
 
-/// The sequence that tells a terminal how far something is; `None` removes it.
+/// Returns the sequence that sets the terminal's progress; `None` removes it.
 pub fn telling(percent: Option<u8>) -> String {
     match percent {
         Some(percent) => format!("\x1b]9;4;1;{percent}\x1b\\"),

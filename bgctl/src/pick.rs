@@ -1,4 +1,4 @@
-//! Resolves what was typed to tasks: `@` is this session's latest task, `@9c1e` a batch, and options select tasks by
+//! Resolves typed names to tasks: `@` is this session's latest task, `@9c1e` a batch, and options select tasks by
 //! common properties. Plain ids are resolved without asking the daemon.
 
 use std::io::{self, IsTerminal as _};
@@ -19,13 +19,13 @@ use crate::remark::say;
 use crate::render::clean;
 use crate::session;
 
-/// The most tasks to list when several match.
+/// Maximum number of tasks to list when several match.
 const CANDIDATES: usize = 10;
 
-/// That many ids fit into the smallest request that a daemon can be configured to take.
+/// This many ids fit into the smallest request that a daemon can be configured to accept.
 const FEW: usize = 64;
 
-/// The most bytes of a request beside the ids.
+/// Maximum number of bytes in a request besides the ids.
 const REST_BYTES: usize = 1024;
 
 /// The tasks that a call applies to.
@@ -38,7 +38,7 @@ pub enum Chosen {
 }
 
 impl Chosen {
-    /// Splits into the ids and the filter that a request takes.
+    /// Splits into the ids and the filter of a request.
     pub fn split(self) -> (Vec<TaskRef>, Option<Matching>) {
         match self {
             Self::Ids(ids) => (ids, None),
@@ -47,7 +47,7 @@ impl Chosen {
     }
 }
 
-/// Reports on standard error that nothing was done, where standard output is just empty.
+/// Reports on standard error that nothing was done, as standard output is just empty then.
 pub fn tell_none(what: &str) {
     say(format_args!("bgctl: no {what} matches"));
 }
@@ -72,17 +72,17 @@ pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Re
     together(names, context).map(Chosen::Ids)
 }
 
-/// Resolves names for a request that has all of them.
+/// Resolves names for a single request that contains all of them.
 ///
 /// # Errors
-/// As for [`all`], or they do not fit into one.
+/// As for [`all`], or the ids do not fit into one request.
 pub fn together(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let has_batch = names.iter().any(|name| matches!(name, Name::Batch(_)));
     let ids = all(names, context)?;
     if !has_batch || ids.len() <= FEW {
         return Ok(ids);
     }
-    // In quotes, with a comma.
+    // Each id is quoted and followed by a comma.
     let bytes: usize = ids.iter().map(|id| id.as_str().len() + 3).sum();
     if (bytes + REST_BYTES) as u64 <= context.call::<Hello>(&HelloParams::default())?.limits.frame_bytes {
         return Ok(ids);
@@ -199,7 +199,7 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
             None => implied(context).map(|id| vec![id]),
         };
     };
-    // Several statuses, all active: the verb itself is limited to active tasks, which the message should say.
+    // Several statuses, all active: the verb itself is limited to active tasks, which the message should mention.
     let is_active = matching.status.len() > 1 && matching.status.iter().all(|status| status.is_active());
     let ids = listed(&matching.into(), context)?;
     if ids.is_empty() {
@@ -210,11 +210,11 @@ pub fn each(name: Option<Name>, select: SelectArgs, context: &mut Context) -> Re
     Ok(ids)
 }
 
-/// Does something with each task, which also gets the number of those that it was done with. One of several whose failure
-/// is of one of these kinds is left out: it does not fit, or was cleared meanwhile.
+/// Runs `job` for each task, passing the number of tasks done so far. With several tasks, failures of the kinds in
+/// `left_out` are skipped: the task does not fit, or was cleared meanwhile.
 ///
 /// # Errors
-/// It failed in another way, or with every task.
+/// A job failed in another way, or no job succeeded.
 pub fn for_each(
     ids: Vec<TaskRef>,
     left_out: &[&str],

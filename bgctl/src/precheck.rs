@@ -1,5 +1,5 @@
 //! Detects jobs that can't work before they are submitted: a missing program or folder, or a whole command line in
-//! quotes. The daemon detects the same when the job starts, which may be much later.
+//! quotes. The daemon detects the same problems when the job starts, which may be much later.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -17,10 +17,10 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::{bounded_line, clean};
 
-/// The longest text quoted in a message, in characters.
+/// Maximum length of text quoted in a message, in characters.
 const SHOWN_CHARS: usize = 80;
 
-/// Returns a warning, one sentence each, for everything that is likely to fail.
+/// Returns a warning of one sentence for each likely failure.
 ///
 /// # Errors
 /// The command is a whole line in quotes that matches no program; `code` is the verb's exit code for this.
@@ -85,8 +85,8 @@ fn is_name(word: &str) -> bool {
     word.chars().all(is_of_names) && word.starts_with(|c: char| !c.is_ascii_digit())
 }
 
-/// Checks that the folder of a job that starts at once can be entered: a wrong one is a mistake of the caller, not an
-/// error inside bgd.
+/// Checks that the folder of a job that starts at once can be entered: a wrong folder is a mistake of the caller, not
+/// an internal error of bgd.
 ///
 /// # Errors
 /// The folder can't be entered.
@@ -111,8 +111,8 @@ pub fn channel(name: &str, context: &mut Context) -> Result<Option<String>, Fail
 
 /// Returns why the channel is unlikely to deliver anything.
 fn problem(channel: ChannelStatus) -> Option<String> {
-    // A channel that has failed and never delivered is treated as misconfigured. `tty` covers many terminals: an
-    // error of another one says nothing about this one.
+    // A channel that has failed and never delivered is treated as misconfigured. `tty` covers many terminals: an error
+    // of another one proves nothing about this one.
     let is_one = channel.kind != "tty";
     channel.problem.or_else(|| channel.last_error.filter(|_| is_one && channel.sent == 0))
 }
@@ -121,7 +121,7 @@ fn shown(text: &str) -> String {
     bounded_line(text, SHOWN_CHARS)
 }
 
-/// What exists under the name of a program.
+/// The file found under a program's name.
 enum Found {
     Program,
     /// A file that can't be executed, or a folder.

@@ -1,4 +1,4 @@
-//! Tells users on a terminal what a long wait is for.
+//! Shows users on a terminal the reason for a long wait.
 
 use std::io::{self, IsTerminal as _};
 use std::sync::mpsc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::remark::say;
 
-/// Prints what is being waited for at intervals until dropped.
+/// Prints the reason for a wait at intervals until dropped.
 pub struct Progress {
-    /// Dropping it ends the thread.
+    /// Dropping the sender ends the thread.
     _end: Option<mpsc::Sender<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is said to a person beside the output: a line on standard error.
+//! Remarks to the user besides the output: lines on standard error.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ pub fn say(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Says a line as this program's own.
+/// Writes a line with this program's name in front.
 pub fn report(text: &str) {
     say(format_args!("bgctl: {text}"));
 }

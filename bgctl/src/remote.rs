@@ -12,11 +12,10 @@ use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::tail::start_of_last_lines;
 
-/// An output that is read through the daemon.
 pub struct Remote<'a> {
-    /// The task that wrote it.
+    /// The task that wrote the output.
     pub id: &'a TaskRef,
-    /// Which of its streams; `None` for the combined output.
+    /// The stream to read; `None` for the combined output.
     pub stream: Option<Stream>,
 }
 
@@ -35,7 +34,7 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn tail(&self, context: &mut Context, lines: u64) -> Result<i64, Failure> {
-        // Reading the last byte returns where this stream ends.
+        // The answer to reading the last byte contains the offset where this stream ends.
         let last = self.chunk(context, -1, 1)?;
         let output = &last.task.output;
         let dropped = match self.stream {
@@ -68,7 +67,7 @@ impl Remote<'_> {
         self.print_from(context, &mut offset)
     }
 
-    /// Prints from `offset`, which it advances.
+    /// Prints from `offset`, and advances it.
     fn print_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
         loop {
             match self.step(context, *offset)? {
@@ -87,7 +86,7 @@ impl Remote<'_> {
         context.recovering(|context| self.follow_from(context, &mut offset))
     }
 
-    /// Follows on one connection, from `offset`, which it advances.
+    /// Follows the output on one connection from `offset`, and advances it.
     fn follow_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
         let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
         let mut events = Listener::new(context.link.existing()?, params)?;

@@ -22,18 +22,18 @@ use crate::watch::Changes;
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 
-/// What to wait for.
+/// The line to wait for.
 #[derive(Debug)]
 pub struct LineQuery {
     pub id: TaskId,
     /// What the line must match.
     pub pattern: Regex,
-    /// Offset in bytes to start at; a negative one counts from the end of the output that exists when the search
-    /// opens it.
+    /// Offset in bytes to start at; a negative one counts from the end of the output at the time when the search opens
+    /// it.
     pub since: i64,
     /// Deadline; `None` waits indefinitely.
     pub until: Option<Instant>,
-    /// Whether the output may be read from its file: the daemon is on this machine.
+    /// Whether the output may be read from its file, which requires the daemon on this machine.
     pub reads_files: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct LineQuery {
 pub enum Found {
     /// The line was found.
     Line(Line),
-    /// The line was not found.
+    /// No line was found.
     Nothing {
         /// The task at that time.
         task: Box<Task>,
@@ -66,21 +66,21 @@ pub enum WaitEnd {
     Rejected,
 }
 
-/// What ends a wait early.
+/// Conditions that end a wait early.
 pub struct Stop<'a> {
     /// Becomes readable, or is closed by its peer, when the line is no longer wanted.
     pub descriptor: Option<BorrowedFd<'a>>,
-    /// Returns whether to stop waiting for a task in this state.
+    /// Reports whether to stop waiting for a task in this state.
     pub gives_up: fn(&Task) -> bool,
 }
 
-/// Where the output is read from.
+/// The source of the output.
 enum Source {
     /// Not open yet.
     Nothing,
     /// The output file.
     File(Growing, Changes),
-    /// The daemon, as the file can't be opened here; with the offset of the next byte.
+    /// The daemon, if the file can't be opened here; with the offset of the next byte.
     Daemon(i64),
 }
 

@@ -7,7 +7,7 @@ use nix::sys::utsname::uname;
 
 use crate::failure::Failure;
 
-/// Names the parent session of this process where a session key is expected.
+/// Stands for the parent session of this process where a session key is expected.
 const THIS: &str = ".";
 
 /// Returns the parent session key: the given one, else `$BGD_SESSION` (empty for none), else one derived from the
@@ -30,12 +30,12 @@ fn chosen(named: Option<String>, found: Option<String>) -> Option<String> {
     key.or(found).filter(|key| !key.is_empty())
 }
 
-/// The name of this machine: on another one, a terminal's key alone could be that of a terminal there.
+/// Returns the name of this machine. On a remote machine, a terminal's key alone could be that of a terminal there.
 fn this_machine() -> String {
     uname().map(|system| system.nodename().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the given parent session, if any; `.` is that of this process.
+/// Returns the given parent session, if any; `.` means that of this process.
 ///
 /// # Errors
 /// `.` was given, but this process has no parent session.
@@ -102,7 +102,7 @@ fn of_stat(stat: &ProcessStat) -> Option<OriginTerminal> {
         4 => format!("/dev/ttyS{}", minor - 64),
         _ => return None,
     };
-    // A leader of 0 or less is outside this pid namespace, where nobody here can see what the terminal shows.
+    // A leader of 0 or less is outside this pid namespace, so nobody here can see what the terminal shows.
     (leader > 0).then_some(OriginTerminal { path, leader })
 }
 

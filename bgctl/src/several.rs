@@ -1,4 +1,4 @@
-//! Asks several hosts at the same time, so that one that does not answer delays nobody (R144).
+//! Asks several hosts at the same time, so that an unresponsive host does not delay the answers of the others (R144).
 
 use std::sync::mpsc;
 use std::thread;
@@ -11,16 +11,16 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Link;
 
-/// How long an ssh whose time is over may take to end.
+/// How long an ssh may take to exit after its timeout.
 const ENDING: Duration = Duration::from_secs(6);
 
-/// How long to wait for the next answer before those so far may be shown: most hosts answer at once.
+/// How long to wait for the next answer before the answers so far may be shown: most hosts answer at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How many answers may wait until they are taken.
+/// Maximum number of answers queued for the receiver.
 const WAITING: usize = 4;
 
-/// The calls to one of the hosts.
+/// Makes calls to one of the hosts.
 pub struct Asked<'a> {
     client: Client,
     link: &'a Link,
@@ -44,18 +44,19 @@ impl Asked<'_> {
     }
 }
 
-/// What is told while hosts are asked.
+/// News while hosts are asked.
 pub enum News<T> {
-    /// The host of this index has given a part of its answer.
+    /// A part of the answer of the host at this index.
     Part(usize, T),
-    /// No more comes from the host of this index: it has answered, or not.
+    /// Nothing more comes from the host at this index: its answer is complete, or it failed.
     End(usize, Result<(), Failure>),
-    /// Since the last of these nothing has come for a short time, and some hosts have not answered yet.
+    /// No news has arrived for a short time, and some hosts have not answered yet.
     Pause,
 }
 
-/// Asks each host on a thread of its own by `ask`, which gives parts of the answer to its last argument, and gets false
-/// when nobody wants more. Tells what comes, and returns when all have answered or their time is over.
+/// Calls `ask` for each host on its own thread. `ask` passes parts of the answer to its last argument, which returns
+/// false when they are no longer wanted. Passes the news to `tell`, and returns when all hosts have answered or timed
+/// out.
 ///
 /// # Errors
 /// Those of `tell`.
@@ -76,7 +77,7 @@ pub fn ask<T: Send + 'static>(
                 ask(&mut asked, &|part| sender.send(News::Part(index, part)).is_ok())
             });
             let outcome = outcome.map_err(|failure| link.name_host(failure));
-            // Nobody listens any more if this took too long.
+            // The receiver is gone if this took too long.
             let _ = sender.send(News::End(index, outcome));
         });
         if let Err(error) = thread {

@@ -1,15 +1,14 @@
-//! Shells: where each looks for completions and what it reads at its start. This module reads no files.
+//! Shells: where each looks for completions, and which files it reads when it starts. This module reads no files.
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::ShellName;
 use crate::files::{config_home, data_home, home, set};
 
-/// A shell of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shell(pub ShellName);
 
-/// Returns the shell that `$SHELL` names, if it is a known one.
+/// Returns the shell that `$SHELL` names, if it is supported.
 pub fn own_shell() -> Option<Shell> {
     let path = std::env::var_os("SHELL")?;
     match Path::new(&path).file_name()?.to_str()? {
@@ -21,11 +20,10 @@ pub fn own_shell() -> Option<Shell> {
     }
 }
 
-/// The shells that are known, for messages.
+/// The supported shells, for messages.
 pub const KNOWN: &str = "bash, zsh, fish or nushell";
 
 impl Shell {
-    /// All of them.
     pub const ALL: [Self; 4] =
         [Self(ShellName::Bash), Self(ShellName::Zsh), Self(ShellName::Fish), Self(ShellName::Nushell)];
 
@@ -38,8 +36,8 @@ impl Shell {
         }
     }
 
-    /// Returns the file in the user's home that it finds by itself; for zsh, the folder must be in its `fpath`. `None`
-    /// without a home.
+    /// Returns the completion file in the user's home that the shell finds by itself; for zsh, its folder must be in
+    /// `fpath`. `None` without a home.
     pub fn own_completion_file(self) -> Option<PathBuf> {
         Some(match self.0 {
             ShellName::Bash => data_home()?.join("bash-completion/completions/bgctl"),
@@ -49,7 +47,7 @@ impl Shell {
         })
     }
 
-    /// Returns every file that it may have completions in: the user's own, and those of packages.
+    /// Returns every file that may contain completions for the shell: the user's own, and those of packages.
     pub fn completion_files(self) -> Vec<PathBuf> {
         let of_packages: &[&str] = match self.0 {
             ShellName::Bash => &["bash-completion/completions/bgctl"],
@@ -60,12 +58,12 @@ impl Shell {
         let packages = ["/usr/local/share", "/usr/share"]
             .into_iter()
             .flat_map(|folder| of_packages.iter().map(move |file| Path::new(folder).join(file)));
-        // For zsh the user's own file counts only if the start-up file names its folder.
+        // For zsh, the user's own file counts only if the start-up file names its folder.
         let own = self.own_completion_file().filter(|_| self.0 != ShellName::Zsh);
         own.into_iter().chain(packages).collect()
     }
 
-    /// Returns every file that it reads when it starts for a user and that may exist.
+    /// Returns every start-up file that the shell may read for a user.
     pub fn startup_files(self) -> Vec<PathBuf> {
         let autoload = match self.0 {
             ShellName::Nushell => config_home().map(|home| home.join("nushell/autoload/bgctl.nu")),
@@ -74,7 +72,7 @@ impl Shell {
         self.startup_file().into_iter().chain(autoload).collect()
     }
 
-    /// Returns the file that it reads when it starts for a user. `None` without a home.
+    /// Returns the file that the shell reads when it starts for a user. `None` without a home.
     pub fn startup_file(self) -> Option<PathBuf> {
         Some(match self.0 {
             ShellName::Bash => home()?.join(".bashrc"),

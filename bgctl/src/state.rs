@@ -1,4 +1,4 @@
-//! Where a daemon that bgctl starts keeps its state, and bgctl notes when its user has looked.
+//! Where a daemon started by bgctl keeps its state, and where bgctl notes when the user last looked at the tasks.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,46 +12,48 @@ use bgd_shared::replace::replace;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
-/// The most failures that are noted as not looked at; those that ended first count as looked at.
+/// Maximum number of failures noted as unseen; beyond it, those that ended first count as seen.
 const UNSEEN: usize = 1000;
 
-/// The most bytes that are read of the note.
+/// Maximum number of bytes read from the note.
 const NOTE_BYTES: u64 = 64 * 1024;
 
-/// What the user has looked at: all that had ended by a time, except some.
+/// The tasks that the user has seen: all that had ended by `at`, except `unseen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Looked {
     /// When the user last looked.
     pub at: Timestamp,
-    /// What was not shown then.
+    /// Tasks that were not shown then.
     pub unseen: BTreeSet<TaskId>,
 }
 
 impl Looked {
-    /// Whether the user has looked at a task that ended at this time.
+    /// Reports whether the user has seen that this task ended at this time.
     pub fn has(&self, id: TaskId, ended_at: Timestamp) -> bool {
         ended_at <= self.at && !self.unseen.contains(&id)
     }
 }
 
-/// What the user has looked at, with `bgctl` alone or `bgctl top`. `None`: nothing yet, or nobody can tell.
+/// Returns what the user has seen with bare `bgctl` or `bgctl top`. `None` if nothing yet, or if the note can't be
+/// read.
 pub fn last_look() -> Option<Looked> {
     looked(&look_file())
 }
 
-/// Whether the user has not seen yet that a task has ended, by what was last looked at.
+/// Reports whether the user has not yet seen that a task has ended.
 pub fn is_news(looked: Option<&Looked>, task: &Task) -> bool {
     let is_later = |at| looked.is_none_or(|looked| !looked.has(task.id, at));
     !task.ended_in_foreground && task.completed_at.is_some_and(is_later)
 }
 
-/// Notes that the user has looked at this time at all that had ended, except these failures with the times of their
-/// ends. What was looked at elsewhere meanwhile stays so. Without a place for the note, more is shown the next time.
+/// Notes that the user has seen all tasks that had ended by `at`, except these failures with their end times. Failures
+/// already seen elsewhere stay seen. If the note can't be written, more is shown the next time.
 pub fn note_look(at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
     let _ = note(&look_file(), at, unseen);
 }
 
-/// The file whose time is that of the last look. It has the ids of what was not shown, one a line.
+/// Returns the note, whose modification time is that of the last look. It lists the ids of tasks not shown, one per
+/// line.
 fn look_file() -> PathBuf {
     state_folder().join("looked")
 }
@@ -61,7 +63,7 @@ fn looked(file: &Path) -> Option<Looked> {
     let since = file.metadata().and_then(|meta| meta.modified()).ok()?.duration_since(UNIX_EPOCH).ok()?;
     let at = i64::try_from(since.as_millis()).ok().map(Timestamp::from_unix_ms)?;
     let mut text = String::new();
-    // What is no list of ids names nothing.
+    // Invalid text contains no ids.
     let _ = file.take(NOTE_BYTES).read_to_string(&mut text);
     Some(Looked { at, unseen: text.lines().filter_map(|line| line.parse().ok()).collect() })
 }
@@ -75,7 +77,7 @@ fn note(file: &Path, at: Timestamp, mut unseen: Vec<(TaskId, Timestamp)>) -> io:
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Another bgctl may read it now.
+    // Another bgctl may be reading the file now.
     replace(file, 0o600, |new| {
         new.write_all(text.as_bytes())?;
         new.set_modified(UNIX_EPOCH + Duration::from_millis(u64::try_from(at.unix_ms()).unwrap_or(0)))
@@ -108,7 +110,7 @@ mod tests {
         let first = looked(&file).unwrap();
         assert_eq!(first.at, at(10));
         assert!(first.has(id(3), at(10)) && !first.has(id(1), at(5)) && !first.has(id(3), at(11)));
-        // Somebody else has looked at 2 meanwhile, and does not know that.
+        // Another process has seen 2 meanwhile and does not know about this note.
         note(&file, at(11), vec![(id(1), at(5))]).unwrap();
         note(&file, at(20), vec![(id(2), at(6)), (id(4), at(15))]).unwrap();
         let last = looked(&file).unwrap();

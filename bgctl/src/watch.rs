@@ -19,7 +19,7 @@ pub fn next_look() -> Instant {
     Instant::now() + LOOK_EVERY
 }
 
-/// Reports that a file has grown; `None` if it must be polled.
+/// Watches for the growth of a file; `None` if the file must be polled.
 pub struct Changes(Option<Inotify>);
 
 impl Changes {

@@ -14,7 +14,7 @@ const FORMS: &str = "use 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
 /// The accepted formats of a past time.
 const PAST_FORMS: &str = "use 2h (ago), 14:30, today, yesterday, 2026-03-01, or 2026-03-01 14:30";
 
-/// How many days to search for a time of day: a daylight saving change can skip it on one of them at most.
+/// How many days to search for a time of day: a daylight saving change can skip it on at most one of them.
 const DAYS: i64 = 3;
 
 /// Parses a future time, in the time zone of this process unless the text has an offset.

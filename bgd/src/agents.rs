@@ -1,5 +1,5 @@
-//! The known agents: those in the configuration, and built-in ones that need no configuration. This module looks
-//! up programs but must not start them.
+//! The known agents: those in the configuration, and built-in ones that need no configuration. This module looks up
+//! programs but must not start them.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -25,12 +25,12 @@ pub const PROMPT_FILE: &str = "{prompt_file}";
 /// The placeholder for the agent's session ID in a template's command line.
 pub const SESSION: &str = "{session}";
 
-/// Another machine that an agent's program runs on.
+/// Another machine, on which an agent's program runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The name of its executor.
     pub name: Arc<str>,
-    /// How to reach it, and what its tasks get.
+    /// How to reach it, and the settings of its tasks.
     pub ssh: Ssh,
 }
 
@@ -53,9 +53,9 @@ pub struct Agent {
     pub counts: Counts,
     /// For `opencode`: the URL of a server that is already running.
     pub url: Option<String>,
-    /// The other machine that its program runs on; `None`: this one.
+    /// The machine on which its program runs; `None` for this one.
     pub on: Option<Arc<Machine>>,
-    /// Variables added to the submitter's environment; on another machine, to what there is.
+    /// Variables added to the submitter's environment; on another machine, to the environment there.
     pub env: BTreeMap<String, String>,
     /// How its permission requests are handled.
     pub permissions: Permissions,
@@ -78,12 +78,12 @@ pub struct Agent {
     pub install: Option<&'static str>,
 }
 
-/// JSON pointers to what a program says that it has consumed in a run.
+/// JSON pointers to a program's figures about its consumption in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// To the tokens that the model has read.
+    /// Pointer to the number of tokens that the model has read.
     pub input: Option<String>,
-    /// To the tokens that it has written.
+    /// Pointer to the number of tokens that the model has written.
     pub output: Option<String>,
     pub cost: Option<String>,
     /// The unit of the cost.
@@ -95,12 +95,11 @@ pub struct Counts {
 pub struct Settings {
     /// How permission requests are handled.
     pub permissions: Permissions,
-    /// Explicit settings. If they name no mode, a mode in which the agent asks is chosen, unless
-    /// everything is allowed.
+    /// Explicit settings. If they name no mode, a mode in which the agent asks is chosen, unless everything is allowed.
     pub named: AgentSettings,
 }
 
-/// The variable that tells opencode what to ask for.
+/// The variable that configures which permissions opencode asks for.
 const OPENCODE_PERMISSION: &str = "OPENCODE_PERMISSION";
 
 impl Agent {
@@ -159,13 +158,13 @@ impl Agent {
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(how))
     }
 
-    /// Whether the user has configured what it asks for by means other than a mode.
+    /// Reports whether the user has configured what the agent asks for by means other than a mode.
     pub fn is_told_to_ask(&self, submitter: &Env) -> bool {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
     }
 
-    /// Returns a warning if the agent is known to act without asking although its `permissions` should prevent
-    /// that. For other agents this is known only once a session is open.
+    /// Returns a warning if the agent is known to act without asking although its `permissions` should prevent that.
+    /// For other agents, this is known only once a session is open.
     pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
@@ -180,8 +179,8 @@ impl Agent {
         })
     }
 
-    /// Returns the environment of the agent's program: the submitter's, with the configured variables added. On another
-    /// machine only what is configured: the rest is known there.
+    /// Returns the environment of the agent's program: the submitter's, with the configured variables added. For
+    /// another machine, only the configured variables: the rest is known there.
     pub fn environment(&self, submitter: &Env) -> Env {
         if let Some(machine) = &self.on {
             let theirs = machine.ssh.env.iter().filter(|(name, _)| !self.env.contains_key(*name));
@@ -266,7 +265,7 @@ impl Agent {
     }
 }
 
-/// Whether the file has any execute bit set. Follows symlinks.
+/// Reports whether the file has any execute bit set. Follows symlinks.
 fn is_program(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
@@ -335,7 +334,6 @@ impl Agents {
         })
     }
 
-    /// Whether an agent of this name exists.
     pub fn knows(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }

@@ -36,10 +36,9 @@ pub enum Chat {
 }
 
 impl Chat {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Discord, Self::Slack, Self::Telegram];
 
-    /// Its `type` in the configuration.
+    /// Returns the service's `type` in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Discord => "discord",
@@ -48,12 +47,11 @@ impl Chat {
         }
     }
 
-    /// The service of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|chat| chat.as_str() == name)
     }
 
-    /// The configuration key that names a chat.
+    /// Returns the configuration key that names a chat.
     pub const fn chat_key(self) -> &'static str {
         match self {
             Self::Discord | Self::Slack => "channel_id",
@@ -61,7 +59,7 @@ impl Chat {
         }
     }
 
-    /// The default `api_base`.
+    /// Returns the default `api_base`.
     pub const fn api_base(self) -> &'static str {
         match self {
             Self::Discord => "https://discord.com/api/v10",
@@ -70,7 +68,7 @@ impl Chat {
         }
     }
 
-    /// Whether a bot can show that somebody is typing (R53).
+    /// Reports whether a bot can show that somebody is typing (R53).
     pub const fn shows_typing(self) -> bool {
         match self {
             Self::Discord | Self::Telegram => true,
@@ -82,8 +80,8 @@ impl Chat {
 /// Key prefixes of parent sessions that `bgctl` detects in a terminal.
 const TERMINALS: [&str; 3] = ["ssh", "tmux", "tty"];
 
-/// Key prefix of the parent sessions that `bgctl console` creates for itself. A running console reports
-/// everything itself.
+/// Key prefix of the parent sessions that `bgctl console` creates for itself. A running console reports everything
+/// itself.
 const CONSOLE: &str = "console";
 
 /// Key prefix of the parent sessions that `bgctl mcp` creates for itself. It reads the inbox.
@@ -130,16 +128,14 @@ pub enum ChannelKind {
         command: Vec<String>,
         /// Variables added to the daemon's environment.
         env: BTreeMap<String, Secret>,
-        /// The timeout of the command.
         timeout: Duration,
     },
     /// An HTTP POST for each notice.
     Webhook {
-        /// The URL. It may contain a secret.
+        /// May contain a secret.
         url: Secret,
         /// Additional request headers.
         headers: BTreeMap<String, Secret>,
-        /// The timeout of a request.
         timeout: Duration,
     },
     Chat(Chat, Bot),
@@ -152,7 +148,7 @@ pub enum ChannelKind {
 }
 
 impl ChannelKind {
-    /// The channel's `type` in the configuration.
+    /// Returns the channel's `type` in the configuration.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Exec { .. } => "exec",
@@ -164,7 +160,7 @@ impl ChannelKind {
         }
     }
 
-    /// Returns the end of a sentence that says what this build lacks to support the channel, if anything.
+    /// Returns the end of a sentence about the feature that this build lacks to support the channel, if any.
     pub fn missing_feature(&self) -> Option<String> {
         match self {
             Self::Webhook { .. } | Self::Chat(..) => Feature::Chats.missing_feature(),
@@ -173,7 +169,6 @@ impl ChannelKind {
         }
     }
 
-    /// Whether the channel is a chat bot.
     pub fn is_bot(&self) -> bool {
         matches!(self, Self::Chat(..))
     }
@@ -183,14 +178,13 @@ impl ChannelKind {
 pub struct Channel {
     /// The name users refer to it by.
     pub name: Arc<str>,
-    /// The type, with its settings.
     pub kind: ChannelKind,
     /// Whether the channel is notified when a task starts.
     pub started: bool,
 }
 
 impl Channel {
-    /// Whether it delivers notices of this kind. The inbox gets its items otherwise.
+    /// Reports whether the channel delivers notices of this kind. The inbox gets its items in another way.
     pub fn wants(&self, kind: NoticeKind) -> bool {
         self.kind != ChannelKind::Inbox && (kind != NoticeKind::Started || self.started)
     }
@@ -200,7 +194,7 @@ impl Channel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels {
     by_name: BTreeMap<Arc<str>, Arc<Channel>>,
-    /// `default_deliver_to`, if it is set.
+    /// `default_deliver_to`, if set.
     default: Option<Vec<Arc<str>>>,
 }
 
@@ -228,19 +222,18 @@ impl Channels {
         Self { by_name, default }
     }
 
-    /// Whether nothing in the configuration mentions this channel: it is built-in, and not the first of
+    /// Reports whether nothing in the configuration mentions this channel: it is built-in, and not the first entry of
     /// `default_deliver_to`.
     pub fn is_unset(&self, name: &str) -> bool {
         let default = self.default.as_ref().and_then(|names| names.first());
         BUILT_IN.contains(&name) && default.is_none_or(|default| **default != *name)
     }
 
-    /// Returns the channel of this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Channel>> {
         self.by_name.get(name)
     }
 
-    /// Iterates over all channels in name order.
+    /// Returns all channels in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Channel>> {
         self.by_name.values()
     }
@@ -250,12 +243,12 @@ impl Channels {
         self.by_name.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether the channel delivers to the submitter's desktop or terminal, and so needs to know where that is.
+    /// Reports whether the channel delivers to the submitter's desktop or terminal, and so needs to know where that is.
     pub fn wants_place(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Desktop | ChannelKind::Tty))
     }
 
-    /// Whether the channel is the terminal that a task was submitted from.
+    /// Reports whether the channel is the terminal that a task was submitted from.
     pub fn is_tty(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Tty))
     }
@@ -322,9 +315,9 @@ impl Channels {
         self.get(name).is_some_and(|channel| channel.kind == ChannelKind::Inbox)
     }
 
-    /// Returns the channel for parent sessions with this key prefix: the channel of that name, else the first of
-    /// that type. A chat that is not configured is returned by name nevertheless, so that its absence is noticed
-    /// instead of notices going to another channel.
+    /// Returns the channel for parent sessions with this key prefix: the channel of that name, else the first of that
+    /// type. The name of a chat is returned even if it is not configured, so that its absence is noticed instead of
+    /// notices going to another channel.
     fn of_family(&self, family: &str) -> Option<Arc<str>> {
         if TERMINALS.contains(&family) {
             return None;

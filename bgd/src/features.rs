@@ -1,6 +1,6 @@
-//! The optional parts of a build (`[features]` in the manifest) and their names. Each left-out part is replaced
-//! by a stub with the same interface: a file `absent.rs` that its `mod` declaration includes instead, so that
-//! callers need no `cfg`.
+//! The optional parts of a build (`[features]` in the manifest) and their names. Each omitted part is replaced by a
+//! stub with the same interface: a file `absent.rs` that its `mod` declaration includes instead, so that callers need
+//! no `cfg`.
 
 /// An optional part of bgd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// The feature's name in the manifest.
+    /// Returns the feature's name in the manifest.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -26,7 +26,7 @@ impl Feature {
         }
     }
 
-    /// Whether this build includes it.
+    /// Reports whether this build includes the feature.
     pub const fn is_here(self) -> bool {
         match self {
             Self::Acp => cfg!(feature = "acp"),

@@ -1,5 +1,5 @@
-//! Common parts of all HTTP clients: creating a client, reading a response up to a limit, and describing errors.
-//! This module sends no requests, and shows no URL, as it may contain a secret.
+//! Common parts of all HTTP clients: creating a client, reading a response up to a limit, and describing errors. This
+//! module sends no requests. It never shows a URL, which may contain a secret.
 
 #[cfg_attr(not(feature = "chats"), path = "http/absent.rs")]
 mod tls;
@@ -8,7 +8,7 @@ use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder, Response, redirect};
 
-/// Returns a client builder. The client follows no redirects; that is up to the caller.
+/// Returns a client builder. The client does not follow redirects; that is up to the caller.
 pub fn client() -> ClientBuilder {
     tls::provide();
     Client::builder().redirect(redirect::Policy::none())
@@ -19,11 +19,11 @@ pub fn plain_client() -> ClientBuilder {
     tls::without_root_certs(client().no_proxy())
 }
 
-/// Appends a response body to `body`, up to `limit` bytes in total. Returns whether the body is complete; does
-/// not wait for the rest if it exceeds the limit.
+/// Appends a response body to `body`, up to `limit` bytes in total. Returns whether the body is complete; does not wait
+/// for the rest if it exceeds the limit.
 ///
 /// # Errors
-/// The response breaks off. `body` keeps what was received before, as it does if the future is dropped.
+/// The response breaks off. `body` keeps the data received so far, also if the future is dropped.
 pub async fn read(response: &mut Response, limit: usize, body: &mut Vec<u8>) -> Result<bool, reqwest::Error> {
     while let Some(chunk) = response.chunk().await? {
         let room = limit.saturating_sub(body.len());
@@ -36,7 +36,7 @@ pub async fn read(response: &mut Response, limit: usize, body: &mut Vec<u8>) -> 
     Ok(true)
 }
 
-/// Returns the innermost error; the outer ones only say that there is one.
+/// Returns the innermost error; the outer ones only state that there is one.
 pub fn root_cause(error: &reqwest::Error) -> String {
     let Some(mut cause) = error.source() else { return "the request can't be made".to_owned() };
     while let Some(source) = cause.source() {

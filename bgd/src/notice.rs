@@ -12,10 +12,10 @@ const TITLE_PART_CHARS: usize = 200;
 /// The maximum number of characters of a description in a title.
 const TITLE_NAME_CHARS: usize = 80;
 
-/// How long a run takes, in milliseconds, for its notice to say what it used of the machine.
+/// From this duration on, in milliseconds, a run's notice contains its usage.
 const LONG_MS: u64 = 60_000;
 
-/// How text is escaped so that a channel shows it literally.
+/// The escaping that makes a channel show text literally.
 #[derive(Clone, Copy)]
 pub struct Style {
     /// Formats prose: titles, facts, questions.
@@ -25,7 +25,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// For channels that show text as it is.
+    /// For channels that show text unchanged.
     pub const PLAIN: Self = Self { words: str::to_owned, result: str::to_owned };
 }
 
@@ -64,8 +64,8 @@ fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
     kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
 }
 
-/// Builds the title: what happened, to which task, and how it ended. The description comes last because a channel
-/// may cut off the end.
+/// Builds the title: what happened, to which task, and how it ended. The description comes last because a channel may
+/// cut off the end.
 fn title(notice: &Wire) -> String {
     let name = show::shortened(&name(notice), TITLE_NAME_CHARS);
     format!("{}: \"{name}\"", head(notice))
@@ -96,7 +96,7 @@ pub fn head(notice: &Wire) -> String {
     let comma = if why.is_empty() { "" } else { "," };
     let time = match (notice.kind, notice.duration_ms) {
         (NoticeKind::Completed, Some(ms)) => format!(" in {}", show::elapsed(ms)),
-        // The reason states the time limit, which is how long the task ran.
+        // The reason includes the time limit, which is how long the task ran.
         (_, Some(_)) if notice.task.timed_out => String::new(),
         (_, Some(ms)) => format!("{comma} after {}", show::elapsed(ms)),
         (_, None) => String::new(),
@@ -105,7 +105,7 @@ pub fn head(notice: &Wire) -> String {
     format!("[BACKGROUND {what} {word}] {}{suspect}{why}{time}", notice.task.id.short())
 }
 
-/// Returns the question, or why the task did not end well.
+/// Returns the question, or why the task did not succeed.
 fn reason(notice: &Wire) -> Option<&String> {
     match notice.kind {
         NoticeKind::NeedsInput => notice.task.progress.needs_input.as_ref().map(|asked| &asked.question),
@@ -118,7 +118,7 @@ fn reason(notice: &Wire) -> Option<&String> {
 fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
     let task = &notice.task;
     let mut words = vec![notice.title.clone(), facts(notice)];
-    // Whoever answers must see the whole question; the title has only its beginning.
+    // The person who answers must see the whole question; the title has only its beginning.
     if let Some(why) = reason(notice).filter(|why| one_line(why) != **why) {
         words.extend([String::new(), show::lines(why.trim_end())]);
     }
@@ -153,8 +153,8 @@ fn facts(notice: &Wire) -> String {
         facts.push(format!("agent {}", one_line(agent)));
     }
     match &notice.task.exit {
-        // The signal came from the time limit, which the title mentions. Here it would look as if somebody had
-        // killed the task.
+        // The signal came from the time limit, which the title mentions. Here it would look as if somebody had killed
+        // the task.
         _ if notice.task.timed_out => {}
         Some(Exit::Code(code)) => facts.push(show::exit_code(*code)),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),
@@ -177,21 +177,21 @@ fn facts(notice: &Wire) -> String {
     facts.join("; ")
 }
 
-/// Formats a notice for a channel with a size limit. Leaves out the part of the result that does not fit, and
-/// says how to get it. `size` measures text the way the channel does.
+/// Formats a notice for a channel with a size limit. Omits the part of the result that does not fit, and adds how to
+/// get it. `size` measures text in the same way as the channel.
 pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> usize) -> String {
     let whole = text(notice, notice.result.as_ref(), style);
     if size(&whole) <= most {
         return whole;
     }
-    // Includes `body`, and says how to get the rest.
+    // Includes `body`, and explains how to get the rest.
     let with = |result: &NoticeResult, body: &str| {
         let part = if result.part == Part::All { part_of(notice) } else { result.part };
         let shorter = NoticeResult { text: body.to_owned(), bytes: result.bytes, part };
         text(notice, Some(&shorter), style)
     };
     let Some(result) = notice.result.as_ref().filter(|result| size(&with(result, "x")) < most) else {
-        // Cut before escaping, so that no escape sequence is cut in two.
+        // Cut before escaping, so that no escape sequence is split.
         let plain = text(notice, None, Style::PLAIN);
         return (style.words)(cut(&plain, most, &|part: &str| size(&(style.words)(part))));
     };
@@ -205,8 +205,8 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
     )
 }
 
-/// Returns which part of a result to keep if not all of it fits. An agent's answer is read from its beginning; a
-/// command reports at its end how it went.
+/// Returns which part of a result to keep if it does not fit. An agent's answer is read from its beginning; a command
+/// reports its outcome at the end.
 pub fn part_of(notice: &Wire) -> Part {
     if notice.task.agent.is_some() { Part::Beginning } else { Part::End }
 }
@@ -230,7 +230,7 @@ pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Returns the beginning of a text on one line, limited to what goes into a title.
+/// Returns the beginning of a text on one line, limited to what fits in a title.
 pub fn one_line(text: &str) -> String {
     let (part, is_cut) = match text.char_indices().nth(TITLE_PART_CHARS) {
         Some((end, _)) => (&text[..end], true),
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
     }
 
-    /// A notice of a task that has run for this long, with these facts about it.
+    /// Creates a notice of a task that has run for this long, with these additional fields.
     fn notice(kind: &str, ms: u64, more: &serde_json::Value) -> Wire {
         let at = "1970-01-01T00:00:00.000Z";
         let progress = json!({"output_bytes": 0, "tool_calls": 0, "denied": 0, "stalled": false});

@@ -1,5 +1,5 @@
-//! The executors that run tasks elsewhere, as configured: other machines by ssh, and Slurm clusters. Here is what is
-//! known of them and which tasks they take; nothing here talks to one.
+//! The configured executors that run tasks elsewhere: other machines by ssh, and Slurm clusters. This module knows
+//! their settings and which tasks they accept; it does not connect to them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{Command, On, Work};
 
-/// How long a machine may take to answer, by default.
+/// The default time limit for a machine's response.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An executor's complete settings.
@@ -22,7 +22,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Remote {
     /// The name users refer to it by.
     pub name: Arc<str>,
-    /// What it is.
+    /// Its kind, and the settings for that.
     pub settings: RemoteSettings,
 }
 
@@ -42,18 +42,18 @@ pub struct Shell {
     pub ssh: String,
     /// The machine, as ssh names it.
     pub host: String,
-    /// How long it may take to answer.
+    /// Time limit for its response.
     pub connect_timeout: Duration,
-    /// Whether our programs are copied there if it has none.
+    /// Whether the bgd programs are copied to the machine if it has none.
     pub bootstrap: bool,
 }
 
 /// A machine whose daemon runs tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ssh {
-    /// The way there.
+    /// How to reach the machine.
     pub shell: Shell,
-    /// The folder over there in which tasks run that chose none; `None`: the home folder.
+    /// The folder on the remote machine for tasks that chose none; `None` for the home folder.
     pub folder: Option<String>,
     /// Variables set for its tasks.
     pub env: BTreeMap<String, String>,
@@ -62,20 +62,19 @@ pub struct Ssh {
 /// A Slurm cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slurm {
-    /// The way to its login node; `None`: its commands are on this machine.
+    /// How to reach its login node; `None` if its commands are on this machine.
     pub shell: Option<Shell>,
-    /// What tasks ask for that don't say otherwise.
+    /// The default resources of tasks.
     pub resources: Resources,
     /// The time limit of tasks without one of their own, in milliseconds.
     pub time_limit_ms: Option<u64>,
     /// Variables set for Slurm's own commands.
     pub env: BTreeMap<String, String>,
-    /// A folder that this machine and the cluster's nodes share; `None`: they share the daemon's state folder.
+    /// A folder shared by this machine and the cluster's nodes; `None` if they share the daemon's state folder.
     pub work_folder: Option<PathBuf>,
 }
 
 impl Remote {
-    /// Returns its kind.
     pub const fn kind(&self) -> ExecutorKind {
         match self.settings {
             RemoteSettings::Ssh(_) => ExecutorKind::Ssh,
@@ -93,7 +92,7 @@ impl Remote {
         if let RemoteSettings::Slurm(slurm) = &self.settings { Some((&self.name, slurm)) } else { None }
     }
 
-    /// Returns the machine it is reached by, if that is another one.
+    /// Returns the machine through which it is reached, if that is another one.
     pub fn host(&self) -> Option<&str> {
         match &self.settings {
             RemoteSettings::Ssh(ssh) => Some(&ssh.shell.host),
@@ -101,10 +100,10 @@ impl Remote {
         }
     }
 
-    /// Returns what a new task asks of it.
+    /// Returns a new task's requests to it.
     ///
     /// # Errors
-    /// It can't run such a task; the error says which part of it.
+    /// It can't run such a task; the error names the unsupported part.
     fn takes(&self, command: &Command, request: OnRequest) -> Result<On, RpcError> {
         let refuse = |what: &str, hint: &str| {
             let message = format!(
@@ -153,12 +152,12 @@ impl Remote {
     }
 }
 
-/// What a submitter says of where a task runs.
+/// A submitter's choice of where a task runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnRequest {
-    /// The name of the executor; `None`: this machine.
+    /// The name of the executor; `None` for this machine.
     pub name: Option<String>,
-    /// What is asked of a cluster.
+    /// The resources requested from a cluster.
     pub resources: Resources,
     /// Which parts of its folder and environment were chosen for the task.
     pub chosen: Chosen,
@@ -180,7 +179,7 @@ impl Remotes {
         self.0.get(name)
     }
 
-    /// Returns all executors, by name.
+    /// Returns all executors in the order of their names.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Remote>> {
         self.0.values()
     }
@@ -200,10 +199,11 @@ impl Remotes {
         })
     }
 
-    /// Completes a new task with where it runs. It then belongs to the group of that name unless it names another.
+    /// Completes a new task with its place. The task then belongs to the group of the executor's name unless it names
+    /// another.
     ///
     /// # Errors
-    /// There is no such executor, it can't run the task, or the task asks for what only a cluster has.
+    /// There is no such executor, it can't run the task, or the task requests something that only a cluster has.
     pub fn place(&self, command: &mut Command, request: OnRequest) -> Result<(), RpcError> {
         let Some(name) = &request.name else {
             return match request.resources.first() {

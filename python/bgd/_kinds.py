@@ -65,8 +65,8 @@ class NotComplete(CallError):
 
 
 class NotResumable(CallError):
-    """Only completed agent tasks can be resumed, and those whose turn was cut by the end of the
-    daemon.
+    """Only completed agent tasks can be resumed, and agent tasks whose turn was interrupted by the end
+    of the daemon.
     """
 
     kind = "not_resumable"
@@ -228,7 +228,7 @@ class UnknownExecutor(CallError):
 
 
 class UpgradeRefused(CallError):
-    """The daemon could not be upgraded in place, and goes on as it was."""
+    """The daemon could not be upgraded in place, and continues unchanged."""
 
     kind = "upgrade_refused"
     exit_code = 65

@@ -73,7 +73,7 @@ class Methods:
 
         check: Whether to start each available agent and query its version and capabilities.
         env: Environment whose `PATH` is searched for programs, and in which they are started with
-            `check`. Default: that of the daemon.
+            `check`. Default: the daemon's own.
         env_fd: Instead of `env`: the environment is in a memory file whose descriptor is sent with
             the line, as in `task.submit`.
         names: List only these agents. An unknown name is an error.
@@ -110,8 +110,8 @@ class Methods:
         task has ended; the daemon has ended when the connection closes. Before that, subscribers
         are sent the events that are left in the history; those that read slowly have 2 s.
 
-        cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
-            daemon finds them.
+        cancel: Whether a durable daemon also cancels its tasks. Otherwise they keep running, and
+            the next daemon finds them.
         grace_ms: Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
         """
         params = {
@@ -143,8 +143,8 @@ class Methods:
         client notices a pause, and nothing else; the answer comes from the program that has taken
         over.
 
-        binary: Absolute path of the program. Default: what is now where the running program was
-            started from.
+        binary: Absolute path of the program. Default: the file that is now at the path from which
+            the running program was started.
         """
         params = {
             "binary": binary,
@@ -189,7 +189,7 @@ class Methods:
     ) -> types.ExecutorListResult:
         """Returns where tasks can run, see `bgd-executors`(7).
 
-        check: Whether to ask each of them whether it works. That can take as long as its
+        check: Whether to check that each of them works. This can take as long as its
             `connect_timeout`.
         names: Only these executors. Empty: all.
         """
@@ -450,7 +450,7 @@ class Methods:
             call returns at once.
         mode: When to return. Default: `all`.
         timeout_ms: Maximum wait in milliseconds; null for no limit. Default 60000.
-        until: State to wait for, which `mode` counts as ended. Default: `ended`.
+        until: State to wait for, in place of the end that `mode` refers to. Default: `ended`.
         """
         params = {
             "ids": ids,
@@ -588,7 +588,7 @@ class Methods:
         description: Description for lists.
         group: Group to run in.
         priority: Priority, -100 to 100.
-        slots: Slots it takes in its group, 0 to 100000.
+        slots: Slots it occupies in its group, 0 to 100000.
         start_at: Earliest start time; replaces `delay_ms`.
         """
         params = {
@@ -673,7 +673,7 @@ class Methods:
         streams: Kinds of the descriptors after the pidfd: each at most once; `pty` and `file` can't
             be combined with others.
         tags: Tags chosen by the submitter.
-        terminal: Terminal that it was started from, for the channel `tty`.
+        terminal: Terminal from which the process was started, for the channel `tty`.
         """
         params = {
             "argv": argv,
@@ -729,7 +729,7 @@ class Methods:
         `next`.
 
         after: Cursor: `next` of the previous page.
-        batch: Only tasks of this batch: its id, or a unique prefix of that.
+        batch: Only tasks of this batch: its id, or a unique prefix of the id.
         group: Only tasks of this group.
         limit: Maximum number of tasks, 1 to 1000. Default 100.
         session: Only tasks of this parent session.
@@ -840,11 +840,11 @@ class Methods:
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
-        key: Idempotency key: a call with the key of an earlier one returns the tasks of that, as
-            far as they exist.
+        key: Idempotency key: a call with the key of an earlier one returns the tasks of that call,
+            as far as they exist.
         matching: The tasks that match; those that have not ended are ignored.
-        with_dependents: Include tasks that were cancelled because of a condition on one of these,
-            and so on. They depend on the new tasks.
+        with_dependents: Include tasks that were cancelled because of a condition on one of these
+            tasks, and so on. They depend on the new tasks.
         """
         params = {
             "failed": failed,
@@ -1002,8 +1002,8 @@ class Methods:
         argv: Program and arguments, passed on unchanged.
         channel: Channel for notifications: a configured or built-in one, or `none`. Default:
             according to the key of the parent session, else to the configuration.
-        chosen: Which of `cwd` and `env` were chosen for this task, as opposed to being those of the
-            submitter's shell: only these go to another machine.
+        chosen: The parts of `cwd` and `env` that were chosen for this task, as opposed to inherited
+            from the submitter's shell: only these are sent to another machine.
         cwd: Absolute path of the folder to run in. Required without `inherit`.
         delay_ms: Delay before it may start, in milliseconds. Time while the machine sleeps does not
             count.
@@ -1019,12 +1019,12 @@ class Methods:
             terminal is shown here with `output` notifications, and it ends by SIGHUP if the
             connection closes before `task.detach`.
         group: Group to run in. Default: `default`.
-        hold: Whether to hold it until `task.release`.
+        hold: Whether to hold the task until `task.release`.
         inherit: Inherit folder, environment and umask from the process at the other end of the
             connection, which for a client on another machine is `bgctl dial`. `cwd` may then be
             relative to its folder, `env` adds to its environment, and both may be omitted.
         key: Idempotency key: the same key in the same parent session returns the same task.
-        on: Name of the executor that runs it elsewhere. Default: this machine.
+        on: Name of the executor that runs the task elsewhere. Default: this machine.
         priority: Priority within its group, -100 to 100. Default 0; higher starts first.
         prompt: Prompt for an agent.
         pty: Run in a terminal of this size, which becomes the controlling terminal and is used for
@@ -1033,27 +1033,27 @@ class Methods:
             `file:PATH` or `notify`.
         ready_timeout_ms: Time limit for becoming ready in each run, in milliseconds; then it fails
             with `not ready after …`. Default: none.
-        resources: With `on`: what it asks of the cluster.
-        restart: When to restart it, until it is cancelled. Can't be combined with `retry`.
+        resources: With `on`: resources that the task requests from the cluster.
+        restart: When to restart the task, until it is cancelled. Can't be combined with `retry`.
         resume: Id of the task whose conversation the prompt continues; everything else except
             `settings` is ignored.
-        retry: When to retry it after a failure.
+        retry: When to retry the task after a failure.
         rlimits: Resource limits by `prlimit`'s names, lowered to the daemon's own limits if
             necessary.
         session: Key of the parent session.
         settings: With `prompt`: options of the agent's session.
         shell: Command line for `/bin/sh -c`.
-        slots: Slots it takes in its group, 0 up to those of the group. Default 1.
+        slots: Slots it occupies in its group, 0 up to those of the group. Default 1.
         split: Whether to store stdout and stderr in separate files. Their relative order is lost.
         start_at: Earliest start time, by the wall clock. A time in the past means now.
-        stays: With `foreground` and `pty`: goes on in the background if the connection closes; the
-            same submit regains it.
+        stays: With `foreground` and `pty`: the job continues in the background if the connection
+            closes; the same submit regains it.
         stderr: Standard error. Default: as standard output without `stdout`. The descriptors of
             `stdin`, `stdout` and `stderr` are sent in this order.
         stdin: Standard input.
         stdout: Standard output. Default: the task's output, or its terminal.
         tags: Tags chosen by the submitter.
-        terminal: Terminal from which it is submitted, for the channel `tty`.
+        terminal: Terminal from which the task is submitted, for the channel `tty`.
         time_limit_ms: Maximum run time in milliseconds, for each run of an agent task; then it
             fails with `timed out after …`. Default: none.
         umask: The file mode creation mask, 0 to 0o777. Default 0o022.
@@ -1123,9 +1123,10 @@ class Methods:
         batch: The batch that this part continues.
         jobs: With `task`: maximum number of tasks of the batch that run at once, 1 to 100000.
             Default: limited only by slots.
-        max_fails: With `task`: number of failures, at least 1, after which the rest is cancelled.
+        max_fails: With `task`: number of failures, at least 1, after which the rest of the batch is
+            cancelled.
         more: Whether further parts follow on this connection.
-        task: What the tasks have in common: params of `task.submit` without command, prompt,
+        task: Properties common to the tasks: params of `task.submit` without command, prompt,
             `foreground`, `pty` and streams. `key` identifies the batch: if the parent session has a
             batch with this key, its ids are returned and nothing is submitted.
         """
@@ -1248,7 +1249,7 @@ class AsyncMethods:
 
         check: Whether to start each available agent and query its version and capabilities.
         env: Environment whose `PATH` is searched for programs, and in which they are started with
-            `check`. Default: that of the daemon.
+            `check`. Default: the daemon's own.
         env_fd: Instead of `env`: the environment is in a memory file whose descriptor is sent with
             the line, as in `task.submit`.
         names: List only these agents. An unknown name is an error.
@@ -1285,8 +1286,8 @@ class AsyncMethods:
         task has ended; the daemon has ended when the connection closes. Before that, subscribers
         are sent the events that are left in the history; those that read slowly have 2 s.
 
-        cancel: Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next
-            daemon finds them.
+        cancel: Whether a durable daemon also cancels its tasks. Otherwise they keep running, and
+            the next daemon finds them.
         grace_ms: Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
         """
         params = {
@@ -1318,8 +1319,8 @@ class AsyncMethods:
         client notices a pause, and nothing else; the answer comes from the program that has taken
         over.
 
-        binary: Absolute path of the program. Default: what is now where the running program was
-            started from.
+        binary: Absolute path of the program. Default: the file that is now at the path from which
+            the running program was started.
         """
         params = {
             "binary": binary,
@@ -1364,7 +1365,7 @@ class AsyncMethods:
     ) -> types.ExecutorListResult:
         """Returns where tasks can run, see `bgd-executors`(7).
 
-        check: Whether to ask each of them whether it works. That can take as long as its
+        check: Whether to check that each of them works. This can take as long as its
             `connect_timeout`.
         names: Only these executors. Empty: all.
         """
@@ -1625,7 +1626,7 @@ class AsyncMethods:
             call returns at once.
         mode: When to return. Default: `all`.
         timeout_ms: Maximum wait in milliseconds; null for no limit. Default 60000.
-        until: State to wait for, which `mode` counts as ended. Default: `ended`.
+        until: State to wait for, in place of the end that `mode` refers to. Default: `ended`.
         """
         params = {
             "ids": ids,
@@ -1763,7 +1764,7 @@ class AsyncMethods:
         description: Description for lists.
         group: Group to run in.
         priority: Priority, -100 to 100.
-        slots: Slots it takes in its group, 0 to 100000.
+        slots: Slots it occupies in its group, 0 to 100000.
         start_at: Earliest start time; replaces `delay_ms`.
         """
         params = {
@@ -1848,7 +1849,7 @@ class AsyncMethods:
         streams: Kinds of the descriptors after the pidfd: each at most once; `pty` and `file` can't
             be combined with others.
         tags: Tags chosen by the submitter.
-        terminal: Terminal that it was started from, for the channel `tty`.
+        terminal: Terminal from which the process was started, for the channel `tty`.
         """
         params = {
             "argv": argv,
@@ -1904,7 +1905,7 @@ class AsyncMethods:
         `next`.
 
         after: Cursor: `next` of the previous page.
-        batch: Only tasks of this batch: its id, or a unique prefix of that.
+        batch: Only tasks of this batch: its id, or a unique prefix of the id.
         group: Only tasks of this group.
         limit: Maximum number of tasks, 1 to 1000. Default 100.
         session: Only tasks of this parent session.
@@ -2015,11 +2016,11 @@ class AsyncMethods:
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
-        key: Idempotency key: a call with the key of an earlier one returns the tasks of that, as
-            far as they exist.
+        key: Idempotency key: a call with the key of an earlier one returns the tasks of that call,
+            as far as they exist.
         matching: The tasks that match; those that have not ended are ignored.
-        with_dependents: Include tasks that were cancelled because of a condition on one of these,
-            and so on. They depend on the new tasks.
+        with_dependents: Include tasks that were cancelled because of a condition on one of these
+            tasks, and so on. They depend on the new tasks.
         """
         params = {
             "failed": failed,
@@ -2177,8 +2178,8 @@ class AsyncMethods:
         argv: Program and arguments, passed on unchanged.
         channel: Channel for notifications: a configured or built-in one, or `none`. Default:
             according to the key of the parent session, else to the configuration.
-        chosen: Which of `cwd` and `env` were chosen for this task, as opposed to being those of the
-            submitter's shell: only these go to another machine.
+        chosen: The parts of `cwd` and `env` that were chosen for this task, as opposed to inherited
+            from the submitter's shell: only these are sent to another machine.
         cwd: Absolute path of the folder to run in. Required without `inherit`.
         delay_ms: Delay before it may start, in milliseconds. Time while the machine sleeps does not
             count.
@@ -2194,12 +2195,12 @@ class AsyncMethods:
             terminal is shown here with `output` notifications, and it ends by SIGHUP if the
             connection closes before `task.detach`.
         group: Group to run in. Default: `default`.
-        hold: Whether to hold it until `task.release`.
+        hold: Whether to hold the task until `task.release`.
         inherit: Inherit folder, environment and umask from the process at the other end of the
             connection, which for a client on another machine is `bgctl dial`. `cwd` may then be
             relative to its folder, `env` adds to its environment, and both may be omitted.
         key: Idempotency key: the same key in the same parent session returns the same task.
-        on: Name of the executor that runs it elsewhere. Default: this machine.
+        on: Name of the executor that runs the task elsewhere. Default: this machine.
         priority: Priority within its group, -100 to 100. Default 0; higher starts first.
         prompt: Prompt for an agent.
         pty: Run in a terminal of this size, which becomes the controlling terminal and is used for
@@ -2208,27 +2209,27 @@ class AsyncMethods:
             `file:PATH` or `notify`.
         ready_timeout_ms: Time limit for becoming ready in each run, in milliseconds; then it fails
             with `not ready after …`. Default: none.
-        resources: With `on`: what it asks of the cluster.
-        restart: When to restart it, until it is cancelled. Can't be combined with `retry`.
+        resources: With `on`: resources that the task requests from the cluster.
+        restart: When to restart the task, until it is cancelled. Can't be combined with `retry`.
         resume: Id of the task whose conversation the prompt continues; everything else except
             `settings` is ignored.
-        retry: When to retry it after a failure.
+        retry: When to retry the task after a failure.
         rlimits: Resource limits by `prlimit`'s names, lowered to the daemon's own limits if
             necessary.
         session: Key of the parent session.
         settings: With `prompt`: options of the agent's session.
         shell: Command line for `/bin/sh -c`.
-        slots: Slots it takes in its group, 0 up to those of the group. Default 1.
+        slots: Slots it occupies in its group, 0 up to those of the group. Default 1.
         split: Whether to store stdout and stderr in separate files. Their relative order is lost.
         start_at: Earliest start time, by the wall clock. A time in the past means now.
-        stays: With `foreground` and `pty`: goes on in the background if the connection closes; the
-            same submit regains it.
+        stays: With `foreground` and `pty`: the job continues in the background if the connection
+            closes; the same submit regains it.
         stderr: Standard error. Default: as standard output without `stdout`. The descriptors of
             `stdin`, `stdout` and `stderr` are sent in this order.
         stdin: Standard input.
         stdout: Standard output. Default: the task's output, or its terminal.
         tags: Tags chosen by the submitter.
-        terminal: Terminal from which it is submitted, for the channel `tty`.
+        terminal: Terminal from which the task is submitted, for the channel `tty`.
         time_limit_ms: Maximum run time in milliseconds, for each run of an agent task; then it
             fails with `timed out after …`. Default: none.
         umask: The file mode creation mask, 0 to 0o777. Default 0o022.
@@ -2298,9 +2299,10 @@ class AsyncMethods:
         batch: The batch that this part continues.
         jobs: With `task`: maximum number of tasks of the batch that run at once, 1 to 100000.
             Default: limited only by slots.
-        max_fails: With `task`: number of failures, at least 1, after which the rest is cancelled.
+        max_fails: With `task`: number of failures, at least 1, after which the rest of the batch is
+            cancelled.
         more: Whether further parts follow on this connection.
-        task: What the tasks have in common: params of `task.submit` without command, prompt,
+        task: Properties common to the tasks: params of `task.submit` without command, prompt,
             `foreground`, `pty` and streams. `key` identifies the batch: if the parent session has a
             batch with this key, its ids are returned and nothing is submitted.
         """

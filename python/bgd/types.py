@@ -37,7 +37,7 @@ BlockMode = Literal[
 
 `any`: One task has ended.
 
-`all_or_asks`: All tasks have ended, or one that has not asks a question.
+`all_or_asks`: All tasks have ended, or a task that has not ended asks a question.
 
 `any_or_asks`: One task has ended or asks a question.
 """
@@ -91,15 +91,15 @@ Condition = Literal[
 ]
 """Required state of a task before another one starts.
 
-`ok`: It has completed.
+`ok`: The task has completed.
 
-`any`: It had started, and has ended.
+`any`: The task had started, and has ended.
 
-`fail`: It had started, and has failed.
+`fail`: The task had started, and has failed.
 
-`start`: It has started.
+`start`: The task has started.
 
-`ready`: It is ready, as defined by its `ready`.
+`ready`: The task is ready, as defined by its `ready`.
 """
 
 Continuation = Literal[
@@ -109,11 +109,11 @@ Continuation = Literal[
 ]
 """How an agent continues a conversation after its process has ended.
 
-`resume`: The agent resumes it.
+`resume`: The agent resumes the conversation.
 
-`load`: The agent replays it, which is not shown again.
+`load`: The agent replays the conversation; the replay is not shown again.
 
-`none`: It can't be continued.
+`none`: The conversation can't be continued.
 """
 
 DurableStatus = Literal[
@@ -123,9 +123,9 @@ DurableStatus = Literal[
 ]
 """Whether tasks outlive the daemon, as set by `durable` in the configuration.
 
-`no`: All tasks end with it.
+`no`: All tasks end with the daemon.
 
-`written`: They outlive it: each change is written into a journal.
+`written`: Tasks outlive the daemon: each change is written to a journal.
 
 `synced`: The same, and each change is on the disk before it is answered.
 """
@@ -195,8 +195,8 @@ ErrorKind = Literal[
 
 `not_complete`: The task has no result, or has not ended yet.
 
-`not_resumable`: Only completed agent tasks can be resumed, and those whose turn was cut by the end
-of the daemon.
+`not_resumable`: Only completed agent tasks can be resumed, and agent tasks whose turn was
+interrupted by the end of the daemon.
 
 `being_resumed`: The task is already being resumed.
 
@@ -242,7 +242,7 @@ of the daemon.
 
 `unknown_executor`: No executor has this name.
 
-`upgrade_refused`: The daemon could not be upgraded in place, and goes on as it was.
+`upgrade_refused`: The daemon could not be upgraded in place, and continues unchanged.
 
 `journal_unwritable`: The journal of a durable daemon can't be written, for example because the disk
 is full, so no task is accepted.
@@ -270,7 +270,7 @@ EventKind = Literal[
     "retrying",
     "cleared",
 ]
-"""What happened to a task.
+"""Kind of an event about a task.
 
 `submitted`: The task was submitted and is `pending`.
 
@@ -280,10 +280,10 @@ EventKind = Literal[
 
 `output`: Its output grew. Sent at most a few times per second and task.
 
-`progress`: The agent called a tool, told its plan or what it has consumed, became silent for a long
-time or active again, or has no open question any more. A task elsewhere has an id there, waits for
-another reason, or can't be asked for or can again; or, some seconds after its end, a cluster says
-what it has used.
+`progress`: The agent called a tool, reported its plan or its consumption, became silent for a long
+time or active again, or has no open question any more. A task elsewhere got its id there, waits for
+another reason, or became unreachable or reachable again; or, some seconds after its end, a cluster
+reports the resources it used.
 
 `needs_input`: The agent asks a question: a new one, or the next of several.
 
@@ -305,7 +305,7 @@ what it has used.
 
 `released`: The task was released.
 
-`edited`: Its start conditions or its description were changed.
+`edited`: The task's start conditions or its description were changed.
 
 `retrying`: The task failed or ended, and is pending until its next attempt; or a cluster has put it
 back into its queue.
@@ -327,24 +327,24 @@ FailureKind = Literal[
 ]
 """Kind of a failure.
 
-`spawn`: Its program could not be started.
+`spawn`: The program could not be started.
 
-`exit`: It exited with a code other than 0.
+`exit`: The process exited with a code other than 0.
 
-`signal`: A signal ended it.
+`signal`: A signal ended the process.
 
-`timeout`: It exceeded its time limit, or was not ready in time.
+`timeout`: The task exceeded its time limit, or was not ready in time.
 
-`agent`: Its agent rejected the prompt, or the turn failed.
+`agent`: The agent rejected the prompt, or the turn failed.
 
-`interrupted`: The turn of its agent was cut by the end of the daemon or of the machine. It can be
-resumed.
+`interrupted`: The turn of its agent was interrupted by the end of the daemon or of the machine. The
+task can be resumed.
 
-`memory`: The cluster ended it because it used more memory than it had asked for.
+`memory`: The cluster ended the task because it used more memory than it had requested.
 
-`node`: The machine that ran it failed.
+`node`: The machine that ran the task failed.
 
-`lost`: The place that ran it does not know it any more, so nobody can say how it ended.
+`lost`: The executor no longer knows the task, so nobody can say how it ended.
 
 `unknown`: The reason is unknown, or was added by a newer daemon.
 """
@@ -360,9 +360,9 @@ GapKind = Literal[
 Given = Literal[
     "fd",
 ]
-"""An output of a process that goes elsewhere than to the daemon.
+"""Destination of an output of a process other than the daemon.
 
-`fd`: To the descriptor that travels with the line (`SCM_RIGHTS`).
+`fd`: The descriptor that travels with the line (`SCM_RIGHTS`).
 """
 
 HandoffStream = Literal[
@@ -482,9 +482,9 @@ Permissions = Literal[
 ]
 """How permission requests of an agent are answered.
 
-`deny`: It is denied.
+`deny`: The request is denied.
 
-`allow`: It is allowed.
+`allow`: The request is allowed.
 
 `ask`: The task shows `needs_input` until it is answered; denied after a timeout.
 """
@@ -495,13 +495,13 @@ ProgramState = Literal[
     "removed",
     "unknown",
 ]
-"""What is found where a running program was started from.
+"""State of the file at the path from which a running program was started.
 
-`current`: The program that runs.
+`current`: The running program.
 
-`replaced`: Another file, such as a newer version; the daemon runs on as it was.
+`replaced`: Another file, such as a newer version; the daemon continues to run the old one.
 
-`removed`: Nothing. The daemon runs on, but can't start tasks in terminals.
+`removed`: Nothing. The daemon keeps running, but can't start tasks in terminals.
 
 `unknown`: A state added by a newer daemon.
 """
@@ -528,13 +528,13 @@ Status = Literal[
     "failed",
     "cancelled",
 ]
-"""Where a task is in its life.
+"""State of a task in its life cycle.
 
 ```text pending ─▶ running ─▶ completed | failed | cancelled pending ─▶ cancelled running ─▶ pending
 (between two attempts, or put back by a cluster) completed ─▶ resumed ─▶ completed | failed |
 cancelled (agent tasks only) ```
 
-`pending`: Waiting for what `waiting` says, or about to start.
+`pending`: Waiting for the reason given in `waiting`, or about to start.
 
 `running`: Running in a slot.
 
@@ -564,15 +564,15 @@ StepStatus = Literal[
     "completed",
     "cancelled",
 ]
-"""How far a step of a plan is.
+"""Progress of a step of a plan.
 
-`pending`: Not begun.
+`pending`: Not started.
 
-`in_progress`: Under way.
+`in_progress`: In progress.
 
 `completed`: Done.
 
-`cancelled`: Given up.
+`cancelled`: Abandoned.
 """
 
 Stream = Literal[
@@ -587,7 +587,7 @@ Stream = Literal[
 """
 
 TaskId = str
-"""The id of a task: a random UUID, never given out twice."""
+"""The id of a task: a random UUID, never reused."""
 
 TaskRef = str
 """A task id, or a unique prefix of one of four characters or more."""
@@ -621,11 +621,11 @@ WaitingFor = Literal[
 
 `paused`: Continuation of its paused group.
 
-`journal`: Room for the journal of a durable daemon, which could not write down that it starts.
+`journal`: Room for the journal of a durable daemon, which could not record the start of the task.
 
 `slot`: Free slots in its group.
 
-`elsewhere`: The place that runs it; the task's `elsewhere` says why.
+`elsewhere`: The place that runs it; the task's `elsewhere` gives the reason.
 
 `unknown`: A reason added by a newer daemon.
 """
@@ -665,10 +665,10 @@ class _AgentInfo(TypedDict):
     """Whether its program was found."""
 
     configured: bool
-    """Whether it is in the configuration; otherwise it is built in."""
+    """Whether the agent is in the configuration; otherwise it is built in."""
 
     default: bool
-    """Whether it is the `default_agent`."""
+    """Whether the agent is the `default_agent`."""
 
     name: str
     """Name for `agent` in `task.submit`."""
@@ -684,16 +684,16 @@ class AgentInfo(_AgentInfo, total=False):
     """An agent that the daemon knows."""
 
     check: AgentCheck
-    """With `check`: what the agent reports."""
+    """With `check`: the agent's report."""
 
     command: list[OsText]
     """Command line of the agent."""
 
     error: str
-    """With `check`: why it does not start."""
+    """With `check`: why the agent does not start."""
 
     install: str
-    """Command that installs it, if it is not available."""
+    """Command that installs the agent, if it is not available."""
 
     program: OsText
     """Path of its program."""
@@ -710,7 +710,7 @@ class AgentListParams(TypedDict, total=False):
 
     env: Optional[Env]
     """Environment whose `PATH` is searched for programs, and in which they are started with `check`.
-    Default: that of the daemon.
+    Default: the daemon's own.
     """
 
     env_fd: bool
@@ -743,29 +743,29 @@ class AgentSettings(TypedDict, total=False):
 
 
 class AgentUsage(TypedDict, total=False):
-    """What an agent has consumed of its model for a task, in all of the task's runs and attempts. What
-    the agent does not say is missing.
+    """Consumption of the model by an agent for a task, in all of the task's runs and attempts. Values
+    that the agent does not report are missing.
     """
 
     cached_tokens: int
     """Tokens read from or written to a cache, if there were any."""
 
     context_size: int
-    """Tokens that this context has room for."""
+    """Capacity of this context in tokens."""
 
     context_tokens: int
     """Tokens in the context of the conversation now."""
 
     cost: Cost
-    """What it costs."""
+    """The cost."""
 
     input_tokens: int
-    """Tokens that the model has read, as the agent counts them: most don't count those from a cache.
-    Some agents say this only at the end of a run.
+    """Tokens that the model has read, as the agent counts them: most don't count cached tokens. Some
+    agents report this only at the end of a run.
     """
 
     output_tokens: int
-    """Tokens that the model has written, with those of its thoughts."""
+    """Tokens that the model has written, including those of its thoughts."""
 
 
 class AnswerParams(TypedDict):
@@ -825,7 +825,7 @@ class Attempt(_Attempt, total=False):
     """With `split`: start of its standard error within the task's, in bytes."""
 
     usage: Usage
-    """What it used of the machine."""
+    """Resources that it used."""
 
 
 class BlockParams(TypedDict, total=False):
@@ -846,7 +846,7 @@ class BlockParams(TypedDict, total=False):
     """Maximum wait in milliseconds; null for no limit. Default 60000."""
 
     until: BlockUntil
-    """State to wait for, which `mode` counts as ended. Default: `ended`."""
+    """State to wait for, in place of the end that `mode` refers to. Default: `ended`."""
 
 
 class BlockResult(TypedDict):
@@ -903,7 +903,7 @@ class ChannelRetry(TypedDict):
     """Time of the next attempt; in the past during the attempt."""
 
     tries: int
-    """Number of attempts so far; 0 if the server has asked to wait before."""
+    """Number of attempts so far; 0 if the server has asked to wait before the first one."""
 
 
 class _ChannelStatus(TypedDict):
@@ -952,10 +952,10 @@ class Chosen(TypedDict, total=False):
     """The parts of a task's surroundings that its submitter chose."""
 
     cwd: bool
-    """Whether the folder was."""
+    """Whether the folder was chosen."""
 
     env: Sequence[str]
-    """Names of the variables that were."""
+    """Names of the chosen variables."""
 
 
 class ClearParams(TypedDict, total=False):
@@ -986,14 +986,14 @@ class ClearResult(TypedDict):
 
 
 class Cost(TypedDict):
-    """What a model's work costs."""
+    """Cost of a model's work."""
 
     amount: float
-    """The amount, in units of `currency`, 0 to 1,000,000, to a billionth."""
+    """The amount, in units of `currency`, 0 to 1,000,000, with a resolution of one billionth."""
 
     currency: str
-    """ISO 4217 code of the currency, such as `USD`, or another unit, such as `credits`: as the agent
-    says, at most 16 bytes.
+    """ISO 4217 code of the currency, such as `USD`, or another unit, such as `credits`: as reported by
+    the agent, at most 16 bytes.
     """
 
 
@@ -1008,7 +1008,7 @@ class _DaemonStatus(TypedDict):
     """Path of the configuration file; it may not exist."""
 
     config_loaded: bool
-    """Whether that file exists and is in effect."""
+    """Whether the configuration file exists and is in effect."""
 
     connections: int
     """Number of connected clients."""
@@ -1053,7 +1053,7 @@ class _DaemonStatus(TypedDict):
     """How process trees are tracked: `cgroup` or `session`."""
 
     untold: int
-    """Ended runs without a notification, because the task had no channel, or one that is not
+    """Ended runs without a notification, because the task had no channel, or a channel that is not
     configured.
     """
 
@@ -1071,15 +1071,15 @@ class DaemonStatus(_DaemonStatus, total=False):
     """Result of `daemon.status`."""
 
     config_modified: Timestamp
-    """When that file had last been changed before it was read; missing if there was none, or if the
-    daemon is older than this field.
+    """Time of the last change of the configuration file before it was read; missing if there was none,
+    or if the daemon is older than this field.
     """
 
     durable: DurableStatus
     """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 
     notes: list[str]
-    """Those of the warnings that are about the past: nothing is left to do about them."""
+    """The subset of the warnings that is about the past: they require no action any more."""
 
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""
@@ -1152,14 +1152,14 @@ class EditParams(_EditParams, total=False):
     """Priority, -100 to 100."""
 
     slots: Optional[int]
-    """Slots it takes in its group, 0 to 100000."""
+    """Slots it occupies in its group, 0 to 100000."""
 
     start_at: Optional[Timestamp]
     """Earliest start time; replaces `delay_ms`."""
 
 
 class Elsewhere(TypedDict, total=False):
-    """What is known of a task's run from the place that carries it out."""
+    """State of a task's run as reported by the place that runs it."""
 
     id: str
     """Its id there: of a task, or of a job of the cluster."""
@@ -1168,16 +1168,16 @@ class Elsewhere(TypedDict, total=False):
     """Why it waits there, in that place's words. Only while it is pending."""
 
     refused: str
-    """What that place last refused to do to it, and why."""
+    """The last request concerning the task that the place refused, and why."""
 
     requeued: int
-    """How often it was put back into the queue there."""
+    """How often the task was put back into the queue there."""
 
     unknown_because: str
-    """Why it can't be asked."""
+    """Why the place is unreachable."""
 
     unknown_since: Timestamp
-    """Since when the place can't be asked; its status is the last known one."""
+    """Since when the place has been unreachable; the task's status is the last known one."""
 
 
 class _ErrorData(TypedDict):
@@ -1208,7 +1208,7 @@ class Event(TypedDict):
     """Time of the event."""
 
     kind: EventKind
-    """What happened."""
+    """Kind of the event."""
 
     seq: int
     """Number of the event. Numbers have no gaps during a run of the daemon."""
@@ -1223,19 +1223,19 @@ class _ExecutorCheck(TypedDict):
 
 
 class ExecutorCheck(_ExecutorCheck, total=False):
-    """What came of asking an executor whether it works."""
+    """Result of checking an executor."""
 
     facts: list[list[str]]
-    """What it has and its limits: names and values, in an order for people."""
+    """Its properties and limits: names and values, in an order for people."""
 
     hint: str
-    """What to do about that."""
+    """How to solve the problem."""
 
     problem: str
-    """What is wrong."""
+    """Description of the problem."""
 
     version: str
-    """The version of what runs them."""
+    """Version of the program that runs the tasks."""
 
 
 class _ExecutorInfo(TypedDict):
@@ -1249,25 +1249,24 @@ class _ExecutorInfo(TypedDict):
     """Number of its tasks that have not started."""
 
     running: int
-    """Number of its tasks that run."""
+    """Number of its running tasks."""
 
 
 class ExecutorInfo(_ExecutorInfo, total=False):
     """An executor: where tasks can run."""
 
     check: ExecutorCheck
-    """With `check`: what it said."""
+    """With `check`: the result."""
 
     host: str
-    """The machine it is reached by, if that is another one."""
+    """The machine through which it is reached, if that is not this one."""
 
 
 class ExecutorListParams(TypedDict, total=False):
     """Params of `executor.list`."""
 
     check: bool
-    """Whether to ask each of them whether it works. That can take as long as its `connect_timeout`.
-    """
+    """Whether to check that each of them works. This can take as long as its `connect_timeout`."""
 
     names: Sequence[str]
     """Only these executors. Empty: all."""
@@ -1431,7 +1430,7 @@ class HandoffParams(_HandoffParams, total=False):
     """Tags chosen by the submitter."""
 
     terminal: Optional[OriginTerminal]
-    """Terminal that it was started from, for the channel `tty`."""
+    """Terminal from which the process was started, for the channel `tty`."""
 
 
 class HelloParams(TypedDict, total=False):
@@ -1697,7 +1696,7 @@ class ListParams(TypedDict, total=False):
     """Cursor: `next` of the previous page."""
 
     batch: Optional[TaskRef]
-    """Only tasks of this batch: its id, or a unique prefix of that."""
+    """Only tasks of this batch: its id, or a unique prefix of the id."""
 
     group: Optional[str]
     """Only tasks of this group."""
@@ -1735,35 +1734,35 @@ class ListResult(_ListResult, total=False):
     """Result of `task.list`."""
 
     next: int
-    """Cursor of the next page, if there is one. New tasks do not shift it. A page of a search for
-    `text` may have fewer tasks than `limit`, or none, and still have a next one.
+    """Cursor of the next page, if there is one. New tasks do not shift it. When searching for `text`,
+    a page may have fewer tasks than `limit`, or none, and still be followed by another one.
     """
 
 
 class LiveUsage(TypedDict):
-    """What the living processes of a task use at this moment."""
+    """Current resource usage of the living processes of a task."""
 
     id: TaskId
     """Id of the task."""
 
     memory_bytes: int
-    """Resident memory now, in bytes. What several processes share counts for each."""
+    """Resident memory now, in bytes. Memory shared by several processes is counted for each."""
 
     processes: int
     """Number of processes."""
 
     system_ms: int
-    """CPU time in the kernel so far, in milliseconds, with that of ended children."""
+    """CPU time in the kernel so far, in milliseconds, including that of ended children."""
 
     user_ms: int
-    """CPU time in user mode so far, in milliseconds, with that of ended children."""
+    """CPU time in user mode so far, in milliseconds, including that of ended children."""
 
 
 class Matching(TypedDict, total=False):
     """Selects the tasks that meet all given criteria. At least one is required."""
 
     batch: Optional[TaskRef]
-    """Tasks of this batch: its id, or a unique prefix of that."""
+    """Tasks of this batch: its id, or a unique prefix of the id."""
 
     group: Optional[str]
     """Tasks of this group."""
@@ -1796,7 +1795,7 @@ class NeedsInput(_NeedsInput, total=False):
     """An open question of an agent."""
 
     expires_at: Timestamp
-    """Time at which it is denied unless answered."""
+    """Time at which the question is denied unless answered."""
 
 
 class NoticeResult(TypedDict):
@@ -1806,7 +1805,7 @@ class NoticeResult(TypedDict):
     """Full size of the result in bytes."""
 
     part: Part
-    """Which part `text` is."""
+    """Which part of the result `text` is."""
 
     text: str
     """The result as text; invalid UTF-8 is replaced by U+FFFD."""
@@ -1816,8 +1815,8 @@ class OriginTerminal(TypedDict):
     """The terminal from which a task was submitted."""
 
     leader: int
-    """Process id of its session leader, the shell. The daemon writes to the terminal only as long as
-    this is its leader.
+    """Process id of its session leader, the shell. The daemon writes to the terminal only while this
+    process is the session leader.
     """
 
     path: str
@@ -1847,8 +1846,8 @@ class Output(_Output, total=False):
 
     lost_bytes: int
     """Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a
-    handed-over pipe. They are in no file and not counted in `bytes`. A process that writes its file
-    directly gets the error itself.
+    handed-over pipe. They are in no file and not counted in `bytes`. A process that writes to its
+    file directly gets the error itself.
     """
 
     stderr_dropped_bytes: int
@@ -1921,8 +1920,8 @@ class OutputResult(TypedDict):
     """
 
     next: int
-    """Offset to continue from. More than `offset` and the bytes of `data` together where a dropped
-    part follows them.
+    """Offset to continue from. If a dropped part follows `data`, this is after that part, beyond the
+    end of `data`.
     """
 
     offset: int
@@ -1936,20 +1935,20 @@ class PlanStep(TypedDict):
     """A step of an agent's plan."""
 
     status: StepStatus
-    """How far it is."""
+    """Progress of the step."""
 
     text: str
-    """What is to be done: one line, truncated to 200 characters."""
+    """The work to do: one line, truncated to 200 characters."""
 
 
 class ProgramStatus(TypedDict):
     """The file of the daemon's program."""
 
     path: str
-    """Where it was when the daemon started."""
+    """Its path when the daemon started."""
 
     state: ProgramState
-    """What is there now."""
+    """State of the file at that path."""
 
 
 class _Progress(TypedDict):
@@ -1986,7 +1985,7 @@ class Progress(_Progress, total=False):
     """The agent's open question."""
 
     plan: list[PlanStep]
-    """The agent's plan for this run, as it last told it: at most 32 steps."""
+    """The agent's plan for this run, as last reported: at most 32 steps."""
 
     stalled: bool
     """Whether the agent has been silent for `stalled_after`. The task is not ended."""
@@ -2007,7 +2006,8 @@ class ReloadResult(_ReloadResult, total=False):
     """Result of `daemon.reload`."""
 
     defaulted: list[str]
-    """Keys of these that are back to their default, or were removed with their table."""
+    """Those of the changed keys that are back to their default, or were removed with their table.
+    """
 
 
 class Rerun(TypedDict):
@@ -2030,16 +2030,16 @@ class RerunParams(TypedDict, total=False):
     """Ids of the tasks, which must have ended."""
 
     key: Optional[str]
-    """Idempotency key: a call with the key of an earlier one returns the tasks of that, as far as they
-    exist.
+    """Idempotency key: a call with the key of an earlier one returns the tasks of that call, as far as
+    they exist.
     """
 
     matching: Optional[Matching]
     """The tasks that match; those that have not ended are ignored."""
 
     with_dependents: bool
-    """Include tasks that were cancelled because of a condition on one of these, and so on. They depend
-    on the new tasks.
+    """Include tasks that were cancelled because of a condition on one of these tasks, and so on. They
+    depend on the new tasks.
     """
 
 
@@ -2064,8 +2064,8 @@ class ResizeParams(TypedDict):
 
 
 class Resources(TypedDict, total=False):
-    """What a task asks of a cluster. What is missing is as the executor's configuration says, else as
-    the cluster has it.
+    """Resources that a task requests from a cluster. Missing values are taken from the executor's
+    configuration, else from the cluster's defaults.
     """
 
     account: Optional[str]
@@ -2081,7 +2081,7 @@ class Resources(TypedDict, total=False):
     """Memory in bytes; rounded up to whole mebibytes."""
 
     options: Sequence[str]
-    """Further options of the cluster's own submit command, passed on as they are, at most 64."""
+    """Further options of the cluster's own submit command, passed on unchanged, at most 64."""
 
     partition: Optional[str]
     """Partition (queue) of the cluster."""
@@ -2104,7 +2104,7 @@ class ResultResult(TypedDict):
     """The task."""
 
     truncated_bytes: int
-    """Bytes omitted before that."""
+    """Number of bytes omitted before `result`."""
 
 
 class _ResumeParams(TypedDict):
@@ -2131,13 +2131,13 @@ class Retry(_Retry, total=False):
     """When to retry a failed task."""
 
     codes: Sequence[int]
-    """Retry only after these exit codes. Default: after every failure except spawn errors and time
-    limits.
+    """Retry only after these exit codes. Default: after every failure except spawn errors and exceeded
+    time limits.
     """
 
     delay_ms: Optional[int]
     """Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual
-    delay is random, from 0 up to that. Default 1000.
+    delay is random, from 0 up to that maximum. Default 1000.
     """
 
     max_delay_ms: Optional[int]
@@ -2145,11 +2145,11 @@ class Retry(_Retry, total=False):
     """
 
     signal: bool
-    """Retry after the end by a signal, in addition to `codes` or alone."""
+    """Retry after termination by a signal, in addition to `codes` or alone."""
 
 
 class Rlimit(TypedDict, total=False):
-    """A resource limit of a process, as `setrlimit` has it."""
+    """A resource limit of a process, as in `setrlimit`."""
 
     hard: Optional[int]
     """Upper limit for `soft`; null for no limit."""
@@ -2168,7 +2168,7 @@ class RpcError(TypedDict):
     """Kind, hint and further data."""
 
     message: str
-    """What is wrong, in a sentence for people."""
+    """Description of the error in a sentence, for people."""
 
 
 class SelectParams(TypedDict, total=False):
@@ -2204,8 +2204,8 @@ class ShutdownParams(TypedDict, total=False):
     """Params of `daemon.shutdown`."""
 
     cancel: bool
-    """Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next daemon finds
-    them.
+    """Whether a durable daemon also cancels its tasks. Otherwise they keep running, and the next
+    daemon finds them.
     """
 
     grace_ms: Optional[int]
@@ -2218,13 +2218,13 @@ class _ShutdownResult(TypedDict):
 
 
 class ShutdownResult(_ShutdownResult, total=False):
-    """Result of `daemon.shutdown`, sent when every task has ended that is to end."""
+    """Result of `daemon.shutdown`, sent when all tasks that must end have ended."""
 
     left: int
     """Number of tasks that a durable daemon leaves running."""
 
     lost_because: str
-    """Why the latest changes are lost: a durable daemon could not write them down."""
+    """Why the latest changes are lost: a durable daemon could not write them to its journal."""
 
 
 class _SignalParams(TypedDict):
@@ -2270,13 +2270,14 @@ class SubmitManyParams(_SubmitManyParams, total=False):
     """
 
     max_fails: Optional[int]
-    """With `task`: number of failures, at least 1, after which the rest is cancelled."""
+    """With `task`: number of failures, at least 1, after which the rest of the batch is cancelled.
+    """
 
     more: bool
     """Whether further parts follow on this connection."""
 
     task: Optional[SubmitParams]
-    """What the tasks have in common: params of `task.submit` without command, prompt, `foreground`,
+    """Properties common to the tasks: params of `task.submit` without command, prompt, `foreground`,
     `pty` and streams. `key` identifies the batch: if the parent session has a batch with this key,
     its ids are returned and nothing is submitted.
     """
@@ -2314,8 +2315,8 @@ class SubmitParams(TypedDict, total=False):
     """
 
     chosen: Chosen
-    """Which of `cwd` and `env` were chosen for this task, as opposed to being those of the submitter's
-    shell: only these go to another machine.
+    """The parts of `cwd` and `env` that were chosen for this task, as opposed to inherited from the
+    submitter's shell: only these are sent to another machine.
     """
 
     cwd: Optional[OsText]
@@ -2349,7 +2350,7 @@ class SubmitParams(TypedDict, total=False):
     """Group to run in. Default: `default`."""
 
     hold: bool
-    """Whether to hold it until `task.release`."""
+    """Whether to hold the task until `task.release`."""
 
     inherit: bool
     """Inherit folder, environment and umask from the process at the other end of the connection, which
@@ -2361,7 +2362,7 @@ class SubmitParams(TypedDict, total=False):
     """Idempotency key: the same key in the same parent session returns the same task."""
 
     on: Optional[str]
-    """Name of the executor that runs it elsewhere. Default: this machine."""
+    """Name of the executor that runs the task elsewhere. Default: this machine."""
 
     priority: Optional[int]
     """Priority within its group, -100 to 100. Default 0; higher starts first."""
@@ -2385,10 +2386,10 @@ class SubmitParams(TypedDict, total=False):
     """
 
     resources: Resources
-    """With `on`: what it asks of the cluster."""
+    """With `on`: resources that the task requests from the cluster."""
 
     restart: Optional[Restart]
-    """When to restart it, until it is cancelled. Can't be combined with `retry`."""
+    """When to restart the task, until it is cancelled. Can't be combined with `retry`."""
 
     resume: Optional[TaskRef]
     """Id of the task whose conversation the prompt continues; everything else except `settings` is
@@ -2396,7 +2397,7 @@ class SubmitParams(TypedDict, total=False):
     """
 
     retry: Optional[Retry]
-    """When to retry it after a failure."""
+    """When to retry the task after a failure."""
 
     rlimits: Mapping[str, Rlimit]
     """Resource limits by `prlimit`'s names, lowered to the daemon's own limits if necessary."""
@@ -2411,7 +2412,7 @@ class SubmitParams(TypedDict, total=False):
     """Command line for `/bin/sh -c`."""
 
     slots: Optional[int]
-    """Slots it takes in its group, 0 up to those of the group. Default 1."""
+    """Slots it occupies in its group, 0 up to those of the group. Default 1."""
 
     split: bool
     """Whether to store stdout and stderr in separate files. Their relative order is lost."""
@@ -2420,8 +2421,8 @@ class SubmitParams(TypedDict, total=False):
     """Earliest start time, by the wall clock. A time in the past means now."""
 
     stays: bool
-    """With `foreground` and `pty`: goes on in the background if the connection closes; the same submit
-    regains it.
+    """With `foreground` and `pty`: the job continues in the background if the connection closes; the
+    same submit regains it.
     """
 
     stderr: Optional[Given]
@@ -2439,7 +2440,7 @@ class SubmitParams(TypedDict, total=False):
     """Tags chosen by the submitter."""
 
     terminal: Optional[OriginTerminal]
-    """Terminal from which it is submitted, for the channel `tty`."""
+    """Terminal from which the task is submitted, for the channel `tty`."""
 
     time_limit_ms: Optional[int]
     """Maximum run time in milliseconds, for each run of an agent task; then it fails with `timed out
@@ -2472,7 +2473,9 @@ class SubscribeResult(TypedDict):
     """Result of `events.subscribe`."""
 
     instance: str
-    """Instance of this daemon. Together with an event's number it is a place to continue from."""
+    """Instance of this daemon. Together with the number of an event, it identifies a place to continue
+    from.
+    """
 
     seq: int
     """Number of the latest event."""
@@ -2560,7 +2563,8 @@ class Task(_Task, total=False):
     """The agent's own id of the conversation."""
 
     agent_usage: AgentUsage
-    """What its agent has consumed of its model, in all runs. Missing if the agent does not say."""
+    """The agent's consumption of its model, in all runs. Missing if the agent does not report it.
+    """
 
     argv: list[OsText]
     """The command, if it was given as arguments."""
@@ -2584,10 +2588,10 @@ class Task(_Task, total=False):
     """End time."""
 
     elsewhere: Elsewhere
-    """What is known of it from the place that runs it."""
+    """State reported by the place that runs it."""
 
     ended_in_foreground: bool
-    """Whether it was a foreground job to its end, so that its user has seen how it ended."""
+    """Whether it was a foreground job until its end, so that its user has seen how it ended."""
 
     error: str
     """Why it failed or was cancelled."""
@@ -2629,10 +2633,10 @@ class Task(_Task, total=False):
     """Time limit for becoming ready in each run, in milliseconds."""
 
     rerun_of: TaskId
-    """Id of the task that was submitted again as this one."""
+    """Id of the task of which this one is a rerun."""
 
     resources: Resources
-    """What it asks of the cluster that runs it."""
+    """Resources that it requests from the cluster that runs it."""
 
     retrieved_at: Timestamp
     """Time at which the result of the latest run was first read."""
@@ -2650,7 +2654,7 @@ class Task(_Task, total=False):
     """Lowest number of its slots, from 1, while it has any."""
 
     slots: int
-    """Slots it takes in its group. Omitted if 1."""
+    """Slots it occupies in its group. Omitted if 1."""
 
     started_at: Timestamp
     """Start time of its process, or the time at which the agent got the prompt of this run."""
@@ -2670,16 +2674,16 @@ class Task(_Task, total=False):
     """
 
     usage: Usage
-    """What the latest run has used of the machine that ran it, once its main process has ended.
-    Missing where that is not known: for agents, as one process may work for several tasks; for
-    processes that were handed over, as only their parent is told; and on clusters.
+    """Resources that the latest run has used on the machine that ran it, once its main process has
+    ended. Missing if unknown: for agents, as one process may work for several tasks; for processes
+    that were handed over, as only their parent learns this; and on clusters without accounting.
     """
 
     waiting: Waiting
-    """What it waits for, while it is pending. Absent if it is the next to start."""
+    """What it waits for, while it is pending. Missing if it is the next to start."""
 
     warning: str
-    """What its agent can do despite its `permissions`."""
+    """Actions that its agent can take despite its `permissions`."""
 
 
 class TaskResult(TypedDict):
@@ -2733,18 +2737,19 @@ class UpgradeParams(TypedDict, total=False):
     """Params of `daemon.upgrade`."""
 
     binary: Optional[OsText]
-    """Absolute path of the program. Default: what is now where the running program was started from.
+    """Absolute path of the program. Default: the file that is now at the path from which the running
+    program was started.
     """
 
 
 UpgradeResult = TypedDict(
     "UpgradeResult",
     {
-        # Number of active tasks that go on.
+        # Number of active tasks that continue.
         "active": int,
-        # Number of connections that go on.
+        # Number of connections that continue.
         "connections": int,
-        # Version of the program before.
+        # Version of the program that was replaced.
         "from": str,
         # How long requests were held back, in milliseconds.
         "pause_ms": int,
@@ -2763,23 +2768,23 @@ class _Usage(TypedDict):
     """CPU time in user mode, in milliseconds."""
 
     written_bytes: int
-    """Bytes written to disks, or still to be written. Those of processes that nobody waited for count
-    with a cgroup of its own and the controllers `memory` and `io`.
+    """Bytes written to disks, or still to be written. Those of processes that nobody waited for are
+    included if the task has a cgroup of its own and the controllers `memory` and `io`.
     """
 
 
 class Usage(_Usage, total=False):
-    """What a run of a task has used, from its start to its end.
+    """Resource usage of a run of a task, from its start to its end.
 
-    Counted are the process itself and all descendants that were waited for by their parents; where
-    the daemon has a cgroup of its own for the task, every process of the tree; of a job of a Slurm
-    cluster with accounting, all its steps, which is known some seconds after its end.
+    Includes the process itself and all descendants that were waited for by their parents; if the
+    daemon has a cgroup of its own for the task, every process of the tree; for a job of a Slurm
+    cluster with accounting, all its steps, known some seconds after its end.
     """
 
     peak_memory_bytes: int
     """The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own
-    and the controller `memory`, the most of all together, with what the kernel has cached of their
-    files. Missing if it is no more than what the daemon itself takes: the system does not tell
+    and the controller `memory`, the most of all together, including the kernel's cache of their
+    files. Missing if it is no more than the memory of the daemon itself: the system does not report
     less.
     """
 
@@ -2795,8 +2800,8 @@ class UsageResult(TypedDict):
     """Result of `task.usage`."""
 
     usages: list[LiveUsage]
-    """What each of them uses now, in the order of `ids`, without those of which no process runs on
-    this machine.
+    """Current usage of each task, in the order of `ids`, without tasks that have no process on this
+    machine.
     """
 
 
@@ -2859,19 +2864,19 @@ EventParams = Union[EventParamsEvent, EventParamsGap]
 """The params of an `event` notification."""
 
 class ExitCode(TypedDict):
-    """It exited with this code, 0 to 255."""
+    """The process exited with this code, 0 to 255."""
 
     code: int
 
 
 class ExitSignal(TypedDict):
-    """A signal of this number ended it."""
+    """The signal with this number ended the process."""
 
     signal: int
 
 
 class ExitUnknown(TypedDict):
-    """Nobody can say, and this is why."""
+    """Nobody knows, for this reason."""
 
     unknown: str
 
@@ -2896,4 +2901,4 @@ Env = Mapping[str, OsText]
 """A complete environment: variable names and their values."""
 
 NoParams = Mapping[str, Any]
-"""Params of a method that takes none."""
+"""Params of a method without any."""

@@ -31,7 +31,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         out.read_until(b'\n', &mut line)?;
         screen.write_all(&line)?;
     }
-    // Data that was read ahead is ours to show; the daemon continues with what is still in the pipe.
+    // Data that was read ahead is ours to show; the daemon continues with the rest of the pipe.
     screen.write_all(out.buffer())?;
 
     let mut pipe = out.into_inner();

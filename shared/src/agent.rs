@@ -1,4 +1,4 @@
-//! Wire types of agents and agent tasks: what is configured, what an agent asks, and the answer.
+//! Wire types of agents and agent tasks: the configured agents, their questions and the answers.
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ pub enum AgentProtocol {
 }
 
 impl AgentProtocol {
-    /// The name in the configuration and on the wire.
+    /// Returns the name in the configuration and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Acp => "acp",
@@ -41,17 +41,17 @@ impl AgentProtocol {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Permissions {
-    /// It is denied.
+    /// The request is denied.
     #[default]
     Deny,
-    /// It is allowed.
+    /// The request is allowed.
     Allow,
     /// The task shows `needs_input` until it is answered; denied after a timeout.
     Ask,
 }
 
 impl Permissions {
-    /// The name in the configuration and on the wire.
+    /// Returns the name in the configuration and on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Deny => "deny",
@@ -94,8 +94,8 @@ pub struct AnswerParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentListParams {
-    /// Environment whose `PATH` is searched for programs, and in which they are started with `check`. Default: that
-    /// of the daemon.
+    /// Environment whose `PATH` is searched for programs, and in which they are started with `check`. Default: the
+    /// daemon's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<Env>,
     /// Instead of `env`: the environment is in a memory file whose descriptor is sent with the line, as in
@@ -131,16 +131,16 @@ pub struct AgentListResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Continuation {
-    /// The agent resumes it.
+    /// The agent resumes the conversation.
     Resume,
-    /// The agent replays it, which is not shown again.
+    /// The agent replays the conversation; the replay is not shown again.
     Load,
-    /// It can't be continued.
+    /// The conversation can't be continued.
     None,
 }
 
 impl Continuation {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Resume => "resume",
@@ -181,9 +181,9 @@ pub struct AgentInfo {
     /// Address of a running server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Whether it is in the configuration; otherwise it is built in.
+    /// Whether the agent is in the configuration; otherwise it is built in.
     pub configured: bool,
-    /// Whether it is the `default_agent`.
+    /// Whether the agent is the `default_agent`.
     #[serde(default)]
     pub default: bool,
     /// Whether its program was found.
@@ -193,13 +193,13 @@ pub struct AgentInfo {
     pub program: Option<OsText>,
     /// How its permission requests are answered.
     pub permissions: Permissions,
-    /// Command that installs it, if it is not available.
+    /// Command that installs the agent, if it is not available.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install: Option<String>,
-    /// With `check`: what the agent reports.
+    /// With `check`: the agent's report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<AgentCheck>,
-    /// With `check`: why it does not start.
+    /// With `check`: why the agent does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

@@ -1,19 +1,19 @@
-//! What agents consume of their models, and the plans they work by.
+//! Agents' consumption of their models, and their plans.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An amount of money or of another unit, 0 to 1,000,000, to a billionth. On the wire it is a number.
+/// An amount of money or of another unit, 0 to 1,000,000, with a resolution of one billionth. A number on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(u64);
 
-/// Billionths of a unit.
+/// Billionths per unit.
 const PARTS: f64 = 1e9;
 
 impl Amount {
     /// The largest amount: the numbers up to it can be written as JSON without loss.
     pub const MAX: Self = Self(1_000_000 * 1_000_000_000);
 
-    /// Rounds a number of units; a larger one becomes the largest. `None` if it is negative or not a number.
+    /// Rounds a number of units; a larger number becomes the largest amount. `None` if it is negative or not a number.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     pub fn of(units: f64) -> Option<Self> {
         (units >= 0.0).then(|| Self((units * PARTS).round() as u64).min(Self::MAX))
@@ -25,7 +25,7 @@ impl Amount {
         self.0 as f64 / PARTS
     }
 
-    /// Adds an amount, up to the largest.
+    /// Adds an amount. The sum is at most the largest amount.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0)).min(Self::MAX)
@@ -65,27 +65,27 @@ impl schemars::JsonSchema for Amount {
     }
 }
 
-/// What a model's work costs.
+/// Cost of a model's work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cost {
-    /// The amount, in units of `currency`, 0 to 1,000,000, to a billionth.
+    /// The amount, in units of `currency`, 0 to 1,000,000, with a resolution of one billionth.
     pub amount: Amount,
-    /// ISO 4217 code of the currency, such as `USD`, or another unit, such as `credits`: as the agent says, at most 16
-    /// bytes.
+    /// ISO 4217 code of the currency, such as `USD`, or another unit, such as `credits`: as reported by the agent, at
+    /// most 16 bytes.
     pub currency: String,
 }
 
-/// What an agent has consumed of its model for a task, in all of the task's runs and attempts. What the agent does not
-/// say is missing.
+/// Consumption of the model by an agent for a task, in all of the task's runs and attempts. Values that the agent does
+/// not report are missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentUsage {
-    /// Tokens that the model has read, as the agent counts them: most don't count those from a cache. Some agents say
+    /// Tokens that the model has read, as the agent counts them: most don't count cached tokens. Some agents report
     /// this only at the end of a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Tokens that the model has written, with those of its thoughts.
+    /// Tokens that the model has written, including those of its thoughts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// Tokens read from or written to a cache, if there were any.
@@ -94,10 +94,10 @@ pub struct AgentUsage {
     /// Tokens in the context of the conversation now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Tokens that this context has room for.
+    /// Capacity of this context in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u64>,
-    /// What it costs.
+    /// The cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
@@ -108,7 +108,7 @@ impl AgentUsage {
         self.context_tokens?.saturating_mul(100).checked_div(self.context_size?)
     }
 
-    /// Returns the tokens read and written, those of caches included. `None` if the agent does not say.
+    /// Returns the tokens read and written, including cached ones. `None` if the agent does not report them.
     pub fn tokens(&self) -> Option<u64> {
         let counts = [self.input_tokens, self.output_tokens, self.cached_tokens];
         let known = counts.into_iter().flatten().reduce(u64::saturating_add);
@@ -116,30 +116,30 @@ impl AgentUsage {
     }
 }
 
-/// How far a step of a plan is.
+/// Progress of a step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Under way.
+    /// In progress.
     InProgress,
     /// Done.
     Completed,
-    /// Given up.
+    /// Abandoned.
     Cancelled,
 }
 
 impl StepStatus {
-    /// Returns the status of this name on the wire. Agents with a protocol of their own use the same names.
+    /// Returns the status with this name on the wire. Agents with a protocol of their own use the same names.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Pending, Self::InProgress, Self::Completed, Self::Cancelled]
             .into_iter()
             .find(|status| status.as_str() == name)
     }
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -154,9 +154,9 @@ impl StepStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PlanStep {
-    /// What is to be done: one line, truncated to 200 characters.
+    /// The work to do: one line, truncated to 200 characters.
     pub text: String,
-    /// How far it is.
+    /// Progress of the step.
     pub status: StepStatus,
 }
 

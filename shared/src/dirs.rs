@@ -1,10 +1,11 @@
-//! A user's home, and the XDG base directories in it. The daemon and its clients resolve them by the same rule, so that
-//! each finds what the other has written.
+//! A user's home directory, and the XDG base directories in it. The daemon and its clients resolve them by the same
+//! rule, so that each finds the other's files.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// An absolute path. The XDG specification says to ignore others: they would depend on the current folder.
+/// Returns the path if it is absolute. The XDG specification says to ignore others: they would depend on the current
+/// folder.
 fn absolute(value: Option<OsString>) -> Option<PathBuf> {
     value.map(PathBuf::from).filter(|path| path.is_absolute())
 }
@@ -13,7 +14,7 @@ fn folder(variable: &str, below_home: &str) -> Option<PathBuf> {
     absolute(std::env::var_os(variable)).or_else(|| Some(known_home()?.join(below_home)))
 }
 
-/// Returns the user's home directory: `$HOME`, else the one in the user database. `None`: neither has one.
+/// Returns the user's home directory: `$HOME`, else the one in the user database. `None` if neither is set.
 pub fn known_home() -> Option<PathBuf> {
     absolute(std::env::var_os("HOME")).or_else(|| {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).ok().flatten()?;

@@ -26,8 +26,8 @@ impl Encoding {
         }
     }
 
-    /// Encodes bytes as text if they are UTF-8 and no longer that way than as base64, as JSON escapes control characters:
-    /// for lines whose length is limited.
+    /// Encodes bytes as text if they are UTF-8 and not longer that way than as base64, since JSON escapes control
+    /// characters: for lines of limited length.
     pub fn encode_short(bytes: Vec<u8>) -> (String, Self) {
         let escaped = |byte: &u8| match byte {
             b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
@@ -43,7 +43,7 @@ impl Encoding {
     /// Decodes a text written by [`Encoding::encode`].
     ///
     /// # Errors
-    /// The text is not valid base64, although it should be.
+    /// The encoding is base64, but the text is not valid base64.
     pub fn decode(self, text: String) -> Result<Vec<u8>, base64::DecodeError> {
         match self {
             Self::Utf8 => Ok(text.into_bytes()),

@@ -26,12 +26,12 @@ macro_rules! kinds {
             /// All kinds that are sent.
             pub const ALL: &'static [Self] = &[$(Self::$kind),+];
 
-            /// The name on the wire.
+            /// Returns the name on the wire.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$kind => $name,)+ Self::Unknown => "unknown" }
             }
 
-            /// The JSON-RPC error code.
+            /// Returns the JSON-RPC error code.
             pub const fn code(self) -> i32 {
                 match self { $(Self::$kind => $code,)+ Self::Unknown => -32099 }
             }
@@ -56,7 +56,7 @@ kinds! {
     AmbiguousId = "ambiguous_id", -32002;
     /// The task has no result, or has not ended yet.
     NotComplete = "not_complete", -32003;
-    /// Only completed agent tasks can be resumed, and those whose turn was cut by the end of the daemon.
+    /// Only completed agent tasks can be resumed, and agent tasks whose turn was interrupted by the end of the daemon.
     NotResumable = "not_resumable", -32004;
     /// The task is already being resumed.
     BeingResumed = "being_resumed", -32005;
@@ -102,7 +102,7 @@ kinds! {
     NotPending = "not_pending", -32025;
     /// No executor has this name.
     UnknownExecutor = "unknown_executor", -32026;
-    /// The daemon could not be upgraded in place, and goes on as it was.
+    /// The daemon could not be upgraded in place, and continues unchanged.
     UpgradeRefused = "upgrade_refused", -32027;
     /// The journal of a durable daemon can't be written, for example because the disk is full, so no task is accepted.
     JournalUnwritable = "journal_unwritable", -32028;
@@ -140,14 +140,14 @@ pub struct ErrorData {
 pub struct RpcError {
     /// The JSON-RPC code of the kind.
     pub code: i32,
-    /// What is wrong, in a sentence for people.
+    /// Description of the error in a sentence, for people.
     pub message: String,
     /// Kind, hint and further data.
     pub data: ErrorData,
 }
 
 impl RpcError {
-    /// Creates an error of this kind. What the message quotes of libraries becomes plain words.
+    /// Creates an error of this kind. Library errors quoted in the message become plain words.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             code: kind.code(),
@@ -163,7 +163,7 @@ impl RpcError {
         self
     }
 
-    /// Returns its kind.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.data.kind
     }

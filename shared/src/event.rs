@@ -1,11 +1,11 @@
-//! Events: what subscribers receive, in the order in which it happened.
+//! Events: what subscribers receive, in the order of occurrence.
 
 use serde::{Deserialize, Serialize};
 
 use crate::task::Task;
 use crate::time::Timestamp;
 
-/// What happened to a task.
+/// Kind of an event about a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -18,9 +18,9 @@ pub enum EventKind {
     Backgrounded,
     /// Its output grew. Sent at most a few times per second and task.
     Output,
-    /// The agent called a tool, told its plan or what it has consumed, became silent for a long time or active again,
-    /// or has no open question any more. A task elsewhere has an id there, waits for another reason, or can't be asked
-    /// for or can again; or, some seconds after its end, a cluster says what it has used.
+    /// The agent called a tool, reported its plan or its consumption, became silent for a long time or active again, or
+    /// has no open question any more. A task elsewhere got its id there, waits for another reason, or became
+    /// unreachable or reachable again; or, some seconds after its end, a cluster reports the resources it used.
     Progress,
     /// The agent asks a question: a new one, or the next of several.
     NeedsInput,
@@ -42,7 +42,7 @@ pub enum EventKind {
     Held,
     /// The task was released.
     Released,
-    /// Its start conditions or its description were changed.
+    /// The task's start conditions or its description were changed.
     Edited,
     /// The task failed or ended, and is pending until its next attempt; or a cluster has put it back into its queue.
     Retrying,
@@ -51,7 +51,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Submitted => "submitted",
@@ -75,7 +75,7 @@ impl EventKind {
         }
     }
 
-    /// Whether it ends a run.
+    /// Reports whether this event ends a run.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }
@@ -89,7 +89,7 @@ pub struct Event {
     pub seq: u64,
     /// Time of the event.
     pub at: Timestamp,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
     /// The task at that time.
     pub task: Task,
@@ -119,7 +119,7 @@ pub enum GapKind {
     Gap,
 }
 
-/// What an `event` notification carries.
+/// Content of an `event` notification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -136,7 +136,7 @@ pub enum News {
 pub struct EventParams {
     /// Id of the subscription on this connection.
     pub subscription: u64,
-    /// What is told.
+    /// The event, or the gap.
     #[serde(flatten)]
     pub news: News,
 }

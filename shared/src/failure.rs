@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// Its program could not be started.
+    /// The program could not be started.
     Spawn,
-    /// It exited with a code other than 0.
+    /// The process exited with a code other than 0.
     Exit,
-    /// A signal ended it.
+    /// A signal ended the process.
     Signal,
-    /// It exceeded its time limit, or was not ready in time.
+    /// The task exceeded its time limit, or was not ready in time.
     Timeout,
-    /// Its agent rejected the prompt, or the turn failed.
+    /// The agent rejected the prompt, or the turn failed.
     Agent,
-    /// The turn of its agent was cut by the end of the daemon or of the machine. It can be resumed.
+    /// The turn of its agent was interrupted by the end of the daemon or of the machine. The task can be resumed.
     Interrupted,
-    /// The cluster ended it because it used more memory than it had asked for.
+    /// The cluster ended the task because it used more memory than it had requested.
     Memory,
-    /// The machine that ran it failed.
+    /// The machine that ran the task failed.
     Node,
-    /// The place that ran it does not know it any more, so nobody can say how it ended.
+    /// The executor no longer knows the task, so nobody can say how it ended.
     Lost,
     /// The reason is unknown, or was added by a newer daemon.
     #[serde(other)]

@@ -48,7 +48,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<O
     let mut slices = [IoSliceMut::new(buffer)];
     let message = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
-    // Even if the message was truncated: the kernel has installed as many as there was space for.
+    // Drain even a truncated message: the kernel has installed as many descriptors as there was space for.
     for received in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = received {
             fds.extend(rights);

@@ -6,16 +6,16 @@
 
 use crate::limits::FDS_PER_FRAME;
 
-/// A line that can't be accepted. Its connection can't continue, since the start of the next line is unknown.
+/// Error for a line that can't be accepted. Its connection can't continue, since the start of the next line is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It is longer than the limit.
+    /// The line is longer than the limit.
     #[error("a line is longer than the limit of {limit} bytes")]
     TooLarge {
         /// The limit in bytes, newline included.
         limit: usize,
     },
-    /// Too many attachments came with it.
+    /// Too many attachments came with the line.
     #[error("more than {limit} descriptors came with one line")]
     TooManyAttachments {
         /// Maximum number of attachments.
@@ -28,16 +28,16 @@ pub enum FrameError {
 pub struct Frame<A> {
     /// The bytes.
     pub line: Vec<u8>,
-    /// The attachments that came with it.
+    /// The attachments that came with the line.
     pub attachments: Vec<A>,
 }
 
-/// What a decoder has that is no complete line yet.
+/// Undecoded input of a decoder: bytes and attachments that are not a complete line yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rest<A> {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The attachments, each with the number of the line that it belongs to: 0 is the one that begins with the bytes.
+    /// The attachments, each with the number of the line that it belongs to: line 0 begins with `bytes`.
     pub attachments: Vec<(u64, A)>,
 }
 
@@ -67,8 +67,7 @@ impl<A> FrameDecoder<A> {
         Self { buffer: Vec::new(), start: 0, scanned: 0, limit, attachments: Vec::new(), line_number: 0 }
     }
 
-    /// Returns what was pushed and is no complete line yet, for another decoder to go on with. `name` stands for each
-    /// attachment there.
+    /// Returns the undecoded input, for another decoder to continue with. `name` converts each attachment.
     pub fn rest<B>(&self, mut name: impl FnMut(&A) -> B) -> Rest<B> {
         let attachments = &self.attachments;
         Rest {
@@ -77,18 +76,18 @@ impl<A> FrameDecoder<A> {
         }
     }
 
-    /// Creates a decoder that goes on with what another one had.
+    /// Creates a decoder that continues with the undecoded input of another one.
     pub fn going_on(limit: usize, rest: Rest<A>) -> Self {
         Self { buffer: rest.bytes, attachments: rest.attachments, ..Self::new(limit) }
     }
 
-    /// Takes the next bytes of the stream and their attachments.
+    /// Accepts the next bytes of the stream and their attachments.
     pub fn push(&mut self, bytes: &[u8], attachments: impl IntoIterator<Item = A>) {
         let mut attachments = attachments.into_iter().peekable();
         if attachments.peek().is_some() {
             let line = self.line_number + self.last_line_begun(bytes);
-            // Complete lines are taken before more is read, so these belong to one line. One over the limit is enough
-            // to detect the excess; the rest is dropped at once.
+            // Complete lines are consumed before more is read, so these attachments belong to one line. One over the
+            // limit is enough to detect the excess; the rest is dropped at once.
             let room = (FDS_PER_FRAME + 1).saturating_sub(self.attachments.len());
             self.attachments.extend(attachments.take(room).map(|attachment| (line, attachment)));
         }
@@ -100,14 +99,14 @@ impl<A> FrameDecoder<A> {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns how many lines after the one at `start` the last line that begins in `bytes` is.
+    /// Returns the number of the last line that begins in `bytes`, counted from the line at `start`.
     fn last_line_begun(&self, bytes: &[u8]) -> u64 {
         let newlines = |bytes: &[u8]| newline().count(bytes) as u64;
         let before = newlines(&self.buffer[self.start..]);
         before + newlines(&bytes[..bytes.len().saturating_sub(1)])
     }
 
-    /// Returns the next line, if it is complete. Skips empty lines.
+    /// Returns the next line, if it is complete. Skips blank lines without attachments.
     ///
     /// # Errors
     /// [`FrameError`] as soon as a line can no longer end within the limit, or has too many attachments.

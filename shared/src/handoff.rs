@@ -46,7 +46,7 @@ pub fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Returns params with nothing but the pid of a child and a description.
+/// Returns params with only the pid of a child and a description.
 pub fn params(child: &Child, description: &str) -> HandoffParams {
     HandoffParams {
         pid: child.id().cast_signed(),
@@ -91,8 +91,8 @@ pub fn hand_over_as(
     client.call_with_fds::<TaskHandoff>(&params, &fds)
 }
 
-/// Tells the daemon how a handed-over child ended, as its parent learned by waiting for it. Only useful before Linux
-/// 6.15, over the connection that handed it over, within 5 seconds of its end.
+/// Reports to the daemon how a handed-over child ended, for the parent that has waited for it. Only useful before Linux
+/// 6.15, over the connection that handed the child over, within 5 seconds of its end.
 ///
 /// # Errors
 /// The daemon's refusal, or a broken connection.

@@ -1,7 +1,7 @@
 //! Finds the process that holds the lock of a daemon's socket: the daemon, whether or not it can be reached.
 //!
 //! The lock is a record lock, so the kernel reports its holder, as a pid in the caller's pid namespace. The lock file
-//! also holds a note by the daemon with what clients need to know when it does not answer.
+//! also holds a note by the daemon with the facts that clients need when it does not answer.
 
 use std::fmt;
 use std::fs::File;
@@ -24,12 +24,12 @@ const NOTE_BYTES: u64 = 16 * 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Ends what a dead predecessor left, or takes over in an upgrade, and does not answer yet.
+    /// Ends the leftovers of a dead predecessor, or takes over in an upgrade, and does not answer yet.
     Starting,
     /// Serves requests.
     #[default]
     Ready,
-    /// Was told to end: ends its tasks, or has done so and is about to exit.
+    /// Is shutting down: ends its tasks, or has done so and is about to exit.
     Ending,
 }
 
@@ -51,10 +51,10 @@ pub struct Note {
     /// Its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<NonZeroI32>,
-    /// Whether its tasks outlive it, so that the next daemon goes on with them.
+    /// Whether its tasks outlive it, so that the next daemon continues them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub durable: bool,
-    /// Whether it has left tasks running at its end, which the next daemon goes on with.
+    /// Whether it has left tasks running at its end, for the next daemon to continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
 }
@@ -128,7 +128,7 @@ impl Holder {
 pub struct State(pub char);
 
 impl State {
-    /// Whether SIGCONT resumes it.
+    /// Reports whether SIGCONT resumes it.
     pub fn is_stopped(self) -> bool {
         self.0 == 'T'
     }

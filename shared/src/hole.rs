@@ -1,4 +1,4 @@
-//! The hole in the file of a bounded output: space after its head that was returned to the file system, and reads as
+//! The hole in the file of a bounded output: space after its head that was returned to the file system and reads as
 //! NUL.
 
 use std::os::fd::AsFd;
@@ -8,8 +8,8 @@ use nix::unistd::{Whence, lseek64};
 
 use crate::limits::OUTPUT_HEAD_BYTES;
 
-/// Returns where the hole in a file of this size ends now, according to the file system; 0 if it has none, or if the
-/// file system does not support holes. The end only grows. Changes the file's position.
+/// Returns the current end of the hole in a file of this size, according to the file system; 0 if it has none, or if
+/// the file system does not support holes. The end only grows. Changes the file's position.
 pub fn end_of(file: impl AsFd, size: u64) -> u64 {
     if size <= OUTPUT_HEAD_BYTES {
         return 0;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::limits::ID_PREFIX_CHARS;
 
-/// The id of a task: a random UUID, never given out twice.
+/// The id of a task: a random UUID, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -33,7 +33,7 @@ impl TaskId {
     /// Returns the id of a member of the batch with this id: always the same one, spread like a random one.
     #[must_use]
     pub fn member(self, index: u64) -> Self {
-        // The steps and the mixing of SplitMix64, which takes no two inputs to the same output.
+        // The steps and the mixing of SplitMix64, which maps different inputs to different outputs.
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mix = |number: u64| {
             let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

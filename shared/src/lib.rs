@@ -1,5 +1,5 @@
-//! What a program needs to talk to `bgd`: the wire types, the frame codec, the transport and three clients (one
-//! blocking, one for poll loops, one on tokio) built on the same protocol implementation.
+//! Everything that a program needs to talk to `bgd`: the wire types, the frame codec, the transport and three clients
+//! (one blocking, one for poll loops, one on tokio) built on the same protocol implementation.
 //!
 //! This crate depends on no other crate of the workspace. It may not keep state about tasks, decide anything about
 //! them, or start processes.

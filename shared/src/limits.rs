@@ -9,7 +9,7 @@ pub const FRAME_BYTES: usize = 1024 * 1024;
 /// Maximum size of an environment in bytes: Linux gives no program more than 6 MiB of arguments and environment.
 pub const ENV_BYTES: usize = 6 * 1024 * 1024;
 
-/// Maximum size of an environment in bytes that clients write into a line. A larger one travels in a memory file.
+/// Maximum size in bytes of an environment that clients write into a line. A larger one travels in a memory file.
 pub const ENV_INLINE_BYTES: usize = 64 * 1024;
 
 /// Maximum length of a line in bytes that a client accepts from a daemon.
@@ -41,15 +41,14 @@ pub const AGENT_OPTIONS: usize = 32;
 /// Maximum number of options in an agent's question; more are left out.
 pub const INPUT_OPTIONS: usize = 32;
 
-/// Maximum length of the id of such an option, in bytes; an option with a longer id is left out. A longer name is
-/// cut.
+/// Maximum length of the id of such an option, in bytes; an option with a longer id is left out. A longer name is cut.
 pub const INPUT_OPTION_BYTES: usize = 256;
 
 /// Maximum number of foreground jobs per connection. They do not wait for slots, so nothing else bounds them.
 pub const FOREGROUND_JOBS: usize = 256;
 
-/// Maximum number of tasks in the answers that one connection waits for, each counted once for each answer; another
-/// `task.block` or `task.cancel` is refused with `too_many_requests`. A single one may wait for any number.
+/// Maximum number of tasks in the answers that one connection waits for, each counted once per answer; another
+/// `task.block` or `task.cancel` is refused with `too_many_requests`. A single call may wait for any number.
 pub const WAITED_TASKS: usize = 50_000;
 
 /// Maximum number of bytes that one `task.write` accepts (after decoding).
@@ -119,12 +118,12 @@ pub const INBOX_PAGE_DEFAULT: usize = 100;
 /// Approximate maximum size of an answer to `inbox.read`, in bytes; it always has at least one item.
 pub const INBOX_PAGE_BYTES: usize = 1024 * 1024;
 
-/// Maximum number of `inbox.read` of one connection that wait for an item; another one that would wait is refused with
+/// Maximum number of waiting `inbox.read` calls per connection; another one that would wait is refused with
 /// `too_many_requests`.
 pub const INBOX_WAITS: usize = 64;
 
-/// Maximum number of items in all inboxes together; beyond it the oldest is dropped. Also the maximum number of
-/// inboxes that remember having lost items; beyond it the one with the oldest loss forgets it.
+/// Maximum number of items in all inboxes together; beyond it the oldest is dropped. Also the maximum number of inboxes
+/// that remember having lost items; beyond it the inbox with the oldest loss forgets it.
 pub const INBOXES_ITEMS: usize = 100_000;
 
 /// Maximum size of the texts of the tasks in all inboxes together, in bytes; beyond it the oldest items are dropped.

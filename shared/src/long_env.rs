@@ -35,7 +35,7 @@ fn invalid(what: &str) -> RpcError {
         .hint("see task.submit in bgd-protocol(7) for how to create such a file")
 }
 
-/// Puts an environment into a memory file if it is too long for a line. `None` if it is not.
+/// Puts an environment into a memory file if it is too long for a line; otherwise returns `None`.
 ///
 /// # Errors
 /// The environment is longer than any program may get, or the system can't create the file.
@@ -72,7 +72,7 @@ fn write(env: &Env, bytes: usize) -> io::Result<OwnedFd> {
 /// Reads the environment in a memory file.
 ///
 /// # Errors
-/// The file is not sealed, is too long, or holds something else.
+/// The file is not sealed, is too long, or does not hold an environment.
 pub fn take(descriptor: OwnedFd) -> Result<Env, RpcError> {
     // Only memory files have seals, so reading one never waits for a disk or the network.
     let seals = fcntl_get_seals(descriptor.as_fd()).unwrap_or(SealFlags::empty());

@@ -45,7 +45,7 @@ pub struct Request<'a> {
     pub params: Option<&'a RawValue>,
 }
 
-/// Parses an id that is present, so that null is not taken for a missing one.
+/// Parses an id that is present, so that null does not count as missing.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
     RequestId::deserialize(deserializer).map(Some)
 }

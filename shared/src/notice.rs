@@ -26,7 +26,7 @@ pub enum NoticeKind {
 }
 
 impl NoticeKind {
-    /// Whether it reports the end of a run. A run that is reported at all has exactly one such notice.
+    /// Returns whether the notice is about the end of a run. A run with notices has exactly one of these.
     pub const fn is_end(self) -> bool {
         match self {
             Self::Started | Self::NeedsInput => false,
@@ -34,7 +34,7 @@ impl NoticeKind {
         }
     }
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -87,7 +87,7 @@ pub struct NoticeResult {
     pub text: String,
     /// Full size of the result in bytes.
     pub bytes: u64,
-    /// Which part `text` is.
+    /// Which part of the result `text` is.
     pub part: Part,
 }
 
@@ -112,7 +112,7 @@ pub enum Part {
 pub struct InboxItem {
     /// Number for the acknowledgement. Numbers of an inbox increase, with gaps, and are never reused.
     pub number: u64,
-    /// What is told.
+    /// The notice.
     #[serde(flatten)]
     pub notice: Notice,
 }

@@ -15,7 +15,7 @@ pub const DEFAULT_GROUP: &str = "default";
 /// The allowed priorities. The default is 0; higher starts first.
 pub const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
 
-/// Whether this is a valid group name: 1 to 64 letters, digits, `.`, `_` and `-`.
+/// Reports whether the name is valid for a group: 1 to 64 letters, digits, `.`, `_` and `-`.
 pub fn is_group_name(name: &str) -> bool {
     let is_taken = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=GROUP_BYTES).contains(&name.len()) && name.bytes().all(is_taken)
@@ -26,16 +26,16 @@ pub fn is_group_name(name: &str) -> bool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It has completed.
+    /// The task has completed.
     #[default]
     Ok,
-    /// It had started, and has ended.
+    /// The task had started, and has ended.
     Any,
-    /// It had started, and has failed.
+    /// The task had started, and has failed.
     Fail,
-    /// It has started.
+    /// The task has started.
     Start,
-    /// It is ready, as defined by its `ready`.
+    /// The task is ready, as defined by its `ready`.
     Ready,
 }
 
@@ -43,7 +43,7 @@ impl Condition {
     /// Every condition.
     pub const ALL: [Self; 5] = [Self::Ok, Self::Any, Self::Fail, Self::Start, Self::Ready];
 
-    /// The name on the wire and after an id, as in `--after 3f2a9c1e:fail`.
+    /// Returns the name on the wire and after an id, as in `--after 3f2a9c1e:fail`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -113,11 +113,11 @@ pub enum WaitingFor {
     Batch,
     /// Continuation of its paused group.
     Paused,
-    /// Room for the journal of a durable daemon, which could not write down that it starts.
+    /// Room for the journal of a durable daemon, which could not record the start of the task.
     Journal,
     /// Free slots in its group.
     Slot,
-    /// The place that runs it; the task's `elsewhere` says why.
+    /// The place that runs it; the task's `elsewhere` gives the reason.
     Elsewhere,
     /// A reason added by a newer daemon.
     #[serde(other)]
@@ -169,17 +169,17 @@ pub enum CancelReason {
 pub struct Retry {
     /// Maximum number of retries, 1 to 1000.
     pub times: u32,
-    /// Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual delay is
-    /// random, from 0 up to that. Default 1000.
+    /// Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual delay is random,
+    /// from 0 up to that maximum. Default 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// Upper limit of the delay, in milliseconds. Default 300000, or `delay_ms` if that is higher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_delay_ms: Option<u64>,
-    /// Retry only after these exit codes. Default: after every failure except spawn errors and time limits.
+    /// Retry only after these exit codes. Default: after every failure except spawn errors and exceeded time limits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub codes: Vec<i32>,
-    /// Retry after the end by a signal, in addition to `codes` or alone.
+    /// Retry after termination by a signal, in addition to `codes` or alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub signal: bool,
 }

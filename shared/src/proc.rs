@@ -49,10 +49,10 @@ pub fn program(pid: impl Display) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe"))
 }
 
-/// What the kernel appends to the path of a program whose file is gone, as after an installation.
+/// Suffix that the kernel appends to the path of a program whose file is gone, as after an installation.
 const DELETED: &[u8] = b" (deleted)";
 
-/// Returns a path as [`program`] does, without the mark for a file that is gone.
+/// Strips the mark that [`program`] appends for a file that is gone.
 pub fn undeleted(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     Path::new(OsStr::from_bytes(bytes.strip_suffix(DELETED).unwrap_or(bytes)))
@@ -77,7 +77,7 @@ pub fn arguments(pid: impl Display, most: u64) -> Vec<u8> {
 pub fn environment(pid: impl Display) -> Vec<u8> {
     let mut pairs = read(&format!("/proc/{pid}/environ"), ENVIRONMENT_BYTES);
     if pairs.is_empty() {
-        // If its first thread has ended, another one still shows it.
+        // If the first thread has ended, another one still shows the environment.
         let of_thread = |thread: PathBuf| Some(read(thread.join("environ").to_str()?, ENVIRONMENT_BYTES));
         pairs = threads(pid).filter_map(of_thread).find(|pairs| !pairs.is_empty()).unwrap_or_default();
     }
@@ -175,7 +175,7 @@ pub fn children_of_thread(pid: impl Display, thread: u32) -> Vec<i32> {
     pids_in(Path::new(&format!("/proc/{pid}/task/{thread}/children")))
 }
 
-/// Returns the pids in a file that holds nothing else, such as `cgroup.procs`.
+/// Returns the pids in a file that holds only pids, such as `cgroup.procs`.
 pub fn pids_in(path: &Path) -> Vec<i32> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
@@ -187,7 +187,7 @@ pub fn cgroup(pid: impl Display) -> Option<String> {
     groups.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// Returns the folder of a process's cgroup. `None`: no cgroup v2 is mounted for this process, or there is no such
+/// Returns the folder of a process's cgroup. `None` if no cgroup v2 is mounted for this process, or if there is no such
 /// process.
 pub fn cgroup_folder(pid: impl Display) -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -198,13 +198,13 @@ pub fn cgroup_folder(pid: impl Display) -> Option<PathBuf> {
     Some(Path::new(mount).join(cgroup(pid)?.strip_prefix('/')?))
 }
 
-/// Whether a process has ended, or is exiting and no longer runs code of its own.
+/// Reports whether a process has ended, or is exiting and no longer runs code of its own.
 pub fn has_ended(pid: i32) -> bool {
     ProcessStat::of(pid).is_none_or(|stat| stat.has_ended() && stat.living(pid).is_none())
 }
 
-/// Returns the state of a process, a letter of proc(5): that of a thread which lives if the first one has ended. `None`
-/// if it does not exist or is hidden.
+/// Returns the state of a process, a letter of proc(5); if its first thread has ended, the state of a living thread.
+/// `None` if the process does not exist or is hidden.
 pub fn state(pid: i32) -> Option<char> {
     let first = ProcessStat::of(pid)?;
     first.living(pid).unwrap_or(first).state()
@@ -213,7 +213,7 @@ pub fn state(pid: i32) -> Option<char> {
 /// Flag of an exiting thread (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 
-/// More than `/proc/PID/stat` ever holds: about 50 numbers and a short name.
+/// Upper bound for the size of `/proc/PID/stat`: about 50 numbers and a short name.
 const STAT_BYTES: u64 = 4096;
 
 /// The fields of `/proc/PID/stat`, at one moment.
@@ -226,9 +226,9 @@ impl ProcessStat {
         Self::parse(&read(&format!("/proc/{pid}/stat"), STAT_BYTES))
     }
 
-    /// Reads the fields of another thread, which lives, if this first one of the process `pid` has ended. A process is shown
-    /// as ended, and without its memory, as soon as its first thread has: after `pthread_exit` in `main`, and for a moment
-    /// while another thread executes a program.
+    /// Reads the fields of a living thread of the process `pid`, if this first thread has ended; otherwise `None`. A
+    /// process is shown as ended, and without its memory, as soon as its first thread has ended: after `pthread_exit` in
+    /// `main`, and for a moment while another thread executes a program.
     pub fn living(&self, pid: i32) -> Option<Self> {
         if !self.has_ended() {
             return None;
@@ -267,7 +267,8 @@ impl ProcessStat {
         self.field(4)
     }
 
-    /// Whether the thread has ended, or is exiting. Those of a process are of its first thread: see [`has_ended`].
+    /// Reports whether the thread has ended, or is exiting. The fields of a process are those of its first thread: see
+    /// [`has_ended`].
     pub fn has_ended(&self) -> bool {
         self.field::<u64>(9).is_some_and(|flags| flags & EXITING != 0)
             || matches!(self.state(), Some('Z' | 'X'))

@@ -44,7 +44,7 @@ pub struct NeedsInput {
     pub question: String,
     /// The options to choose from.
     pub options: Vec<InputOption>,
-    /// Time at which it is denied unless answered.
+    /// Time at which the question is denied unless answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
     /// Number of further open questions.

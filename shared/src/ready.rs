@@ -31,7 +31,7 @@ pub enum Ready {
     Http(HttpUrl),
     /// This path exists; it is absolute, or relative to the task's folder.
     File(Box<str>),
-    /// The task reports it, as with `sd_notify(3)`.
+    /// The task reports its readiness, as with `sd_notify(3)`.
     Notify,
 }
 
@@ -47,10 +47,10 @@ pub struct HttpUrl {
 /// Why a text is not a readiness condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadyError {
-    /// Begins with none of the known words.
+    /// The text begins with none of the known words.
     #[error("{0:?} is not one of line:REGEX, tcp:[HOST:]PORT, http:URL, file:PATH and notify")]
     Unknown(String),
-    /// Longer than [`READY_BYTES`].
+    /// The text is longer than [`READY_BYTES`].
     #[error("it has {0} bytes; at most {READY_BYTES} are allowed")]
     TooLong(usize),
     /// The part after the colon is invalid.
@@ -58,7 +58,7 @@ pub enum ReadyError {
     Wrong {
         /// The word before the colon.
         kind: &'static str,
-        /// What is wrong, in a sentence.
+        /// Description of the error in a sentence.
         what: String,
     },
 }
@@ -77,7 +77,7 @@ impl FromStr for Ready {
 }
 
 impl Ready {
-    /// Parses the text without compiling a regular expression: that takes longer than everything else, and listing
+    /// Parses the text without compiling a regular expression: compiling takes longer than everything else, and listing
     /// tasks does not need it.
     fn read(text: &str) -> Result<Self, ReadyError> {
         if text.len() > READY_BYTES {
@@ -113,7 +113,7 @@ impl fmt::Display for Ready {
 }
 
 impl Ready {
-    /// Checks that its regular expression, if it has one, is usable.
+    /// Checks that the regular expression of this condition, if it has one, is usable.
     ///
     /// # Errors
     /// The regular expression does not compile, or needs too much memory.
@@ -124,7 +124,7 @@ impl Ready {
         }
     }
 
-    /// Returns the total length of its texts, in bytes.
+    /// Returns the total length of the condition's texts, in bytes.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Line(text) | Self::File(text) => text.len(),
@@ -202,15 +202,16 @@ impl HttpUrl {
 /// Maximum memory of a compiled regular expression, in bytes.
 const REGEX_BYTES: usize = 1024 * 1024;
 
-/// Maximum depth of what is nested in a regular expression, as its compiler counts it: groups, repetitions, sequences,
-/// alternatives and classes. The compiler recurses with it.
+/// Maximum nesting depth of a regular expression, as its compiler counts it: groups, repetitions, sequences,
+/// alternatives and classes. The compiler recurses to this depth.
 const REGEX_DEPTH: u32 = 100;
 
-/// Compiles the regular expression of `line:REGEX`, which is matched against single lines without their line ends. Takes at most
-/// 1 MiB of the stack.
+/// Compiles the regular expression of `line:REGEX`, which is matched against single lines without their line ends. Uses
+/// at most 1 MiB of the stack.
 ///
 /// # Errors
-/// Says why the expression does not compile, that it needs more than 1 MiB of memory, or that it is nested more than 100 deep.
+/// A message for people: the expression does not compile, needs more than 1 MiB of memory, or is nested more than 100
+/// deep.
 pub fn line_regex(pattern: &str) -> Result<Regex, String> {
     if pattern.is_empty() {
         return Err("the regular expression is missing, as in line:Listening on".to_owned());
@@ -242,7 +243,7 @@ impl LineSearch {
         Self { regex, begun: Vec::new() }
     }
 
-    /// Takes the next bytes. Returns the first matching line that they complete, and the number of bytes consumed,
+    /// Accepts the next bytes. Returns the first matching line that they complete, and the number of bytes consumed,
     /// including its line end.
     pub fn read(&mut self, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
         let mut read = 0;
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(error(&"line:".repeat(1000)), "it has 5000 bytes; at most 4096 are allowed");
     }
 
-    /// Looks for a character in so many groups that begin and end like this.
+    /// Searches for a character inside `depth` nested groups with this beginning and end.
     fn nested(begin: &str, depth: usize, end: &str) -> String {
         format!("line:{}L{}", begin.repeat(depth), end.repeat(depth))
     }

@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Replaces a file, or creates it with this mode: whoever opens it meanwhile reads the old one or the new one, however many
-/// replace it at once. `write` gets the empty new one, which is not synchronised with the disk.
+/// Replaces a file, or creates it with this mode. A concurrent reader sees either the old file or the new one, even if
+/// several writers replace it at once. `write` gets the new, empty file, which is not synchronised with the disk.
 ///
 /// # Errors
 /// The system's, such as a full disk; then the old file stays.
 pub fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    // Hidden, as somebody may look for files whose names begin as this one's.
+    // Hidden, since other programs may search for files whose names begin like this one.
     let mut name = OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
     name.push(format!(".{}-{}.new", process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
@@ -29,7 +29,7 @@ pub fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Resu
         .and_then(|mut file| write(&mut file))
         .and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // A part is of no use, and may occupy the last free space of the disk.
+        // A partial file is useless, and may occupy the last free space of the disk.
         let _ = fs::remove_file(draft);
     }
     written

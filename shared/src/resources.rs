@@ -1,5 +1,5 @@
-//! What a task asks of the place that runs it, and what that place says of it: for tasks that another machine or a
-//! cluster runs.
+//! The resources that a task requests from the place that runs it, and the state that this place reports: for tasks on
+//! another machine or a cluster.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExecutorKind {
-    /// The daemon of another machine, reached by ssh.
+    /// The daemon of another machine, reached via ssh.
     Ssh,
     /// A Slurm cluster.
     Slurm,
@@ -21,7 +21,7 @@ impl ExecutorKind {
     /// All kinds.
     pub const ALL: [Self; 2] = [Self::Ssh, Self::Slurm];
 
-    /// The name on the wire and in the configuration.
+    /// Returns the name on the wire and in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ssh => "ssh",
@@ -30,7 +30,8 @@ impl ExecutorKind {
     }
 }
 
-/// What a task asks of a cluster. What is missing is as the executor's configuration says, else as the cluster has it.
+/// Resources that a task requests from a cluster. Missing values are taken from the executor's configuration, else from
+/// the cluster's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -53,7 +54,7 @@ pub struct Resources {
     /// Quality of service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos: Option<String>,
-    /// Further options of the cluster's own submit command, passed on as they are, at most 64.
+    /// Further options of the cluster's own submit command, passed on unchanged, at most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
@@ -68,12 +69,12 @@ const MEMORY_BYTES: u64 = 1 << 50;
 const OPTIONS: usize = 64;
 
 impl Resources {
-    /// Whether nothing is asked for.
+    /// Reports whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the name of the first value that is given.
+    /// Returns the name of the first requested resource.
     pub fn first(&self) -> Option<&'static str> {
         [
             ("cpus", self.cpus.is_some()),
@@ -88,7 +89,7 @@ impl Resources {
         .find_map(|(name, is_given)| is_given.then_some(name))
     }
 
-    /// Returns these, with what is missing taken from `defaults`. Options of both are kept, these last.
+    /// Fills in missing values from `defaults`. Options of both are kept, those of `self` last.
     #[must_use]
     pub fn over(self, defaults: &Self) -> Self {
         Self {
@@ -105,7 +106,7 @@ impl Resources {
     /// Checks the values.
     ///
     /// # Errors
-    /// The name of the first bad value, and what is wrong with it.
+    /// The name of the first invalid value, and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (name, units) in [("cpus", self.cpus), ("gpus", self.gpus)] {
             if let Some(units) = units.filter(|units| !(1..=UNITS).contains(units)) {
@@ -130,7 +131,7 @@ impl Resources {
         }
         for option in &self.options {
             check_text(option).map_err(|what| ("options", what))?;
-            // Anything else would be taken for the script.
+            // The submit command would take anything else for the script.
             if !option.starts_with("--") || option == "--" {
                 let what =
                     format!("has {option:?}; write each as one word that begins with --, as in --nice=5");
@@ -140,7 +141,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Returns the bytes of its texts.
+    /// Returns the total length of the texts, in bytes.
     pub fn text_bytes(&self) -> usize {
         let names = [&self.partition, &self.account, &self.qos].into_iter().flatten();
         names.chain(&self.options).map(String::len).sum()
@@ -155,7 +156,7 @@ fn check_text(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What is known of a task's run from the place that carries it out.
+/// State of a task's run as reported by the place that runs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Elsewhere {
@@ -165,16 +166,16 @@ pub struct Elsewhere {
     /// Why it waits there, in that place's words. Only while it is pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when the place can't be asked; its status is the last known one.
+    /// Since when the place has been unreachable; the task's status is the last known one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_since: Option<Timestamp>,
-    /// Why it can't be asked.
+    /// Why the place is unreachable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_because: Option<String>,
-    /// What that place last refused to do to it, and why.
+    /// The last request concerning the task that the place refused, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// How often it was put back into the queue there.
+    /// How often the task was put back into the queue there.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub requeued: u32,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-/// A resource limit of a process, as `setrlimit` has it.
+/// A resource limit of a process, as in `setrlimit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rlimit {

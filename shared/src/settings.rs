@@ -43,12 +43,12 @@ pub struct AgentSettings {
 }
 
 impl AgentSettings {
-    /// Whether nothing is set.
+    /// Reports whether nothing is set.
     pub fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
-    /// Returns the first of its keys that is set.
+    /// Returns the name of the first setting that is set.
     pub fn first(&self) -> Option<&'static str> {
         let is_set = [
             ("mode", self.mode.is_some()),

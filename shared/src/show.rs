@@ -19,7 +19,7 @@ use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 use crate::consumption::{AgentUsage, Cost, PlanStep, StepStatus};
 use crate::usage::Usage;
 
-/// Replaces characters that are not shown.
+/// Replacement for characters that are not shown.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
 
 /// Quotes a word so that a shell takes it literally, even if an agent has chosen it.
@@ -60,7 +60,7 @@ fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> String {
         match c {
             c if is_kept(c) || in_picture => out.push(c),
             '\n' | '\r' | '\t' => out.push(' '),
-            // One stands for any number, as hidden characters take no space.
+            // One stands for any number of them, as hidden characters take no space.
             c if is_hidden(c) && out.ends_with(REPLACED) => {}
             c if is_hidden(c) => out.push(REPLACED),
             c if c.is_whitespace() => out.push(' '),
@@ -134,7 +134,7 @@ pub fn bytes(count: u64) -> String {
     format!("{}.{} {}", rest / 1024, rest % 1024 * 10 / 1024, UNITS[unit])
 }
 
-/// Formats what a run has used of the machine: `2m 05s of CPU, at most 1.2 GiB of memory, 3.4 MiB written`.
+/// Formats the resource usage of a run: `2m 05s of CPU, at most 1.2 GiB of memory, 3.4 MiB written`.
 pub fn usage(usage: &Usage) -> String {
     let mut words = vec![format!("{} of CPU", elapsed(usage.cpu_ms()))];
     words.extend(usage.peak_memory_bytes.map(|peak| format!("at most {} of memory", bytes(peak))));
@@ -151,7 +151,8 @@ pub fn tokens(count: u64) -> String {
     }
 }
 
-/// Formats the tokens that an agent has consumed: `12.3k tokens in, 800 out, 1.2M cached`. `None` if it does not say.
+/// Formats the tokens that an agent has consumed: `12.3k tokens in, 800 out, 1.2M cached`. `None` if the agent does not
+/// report them.
 pub fn agent_tokens(usage: &AgentUsage) -> Option<String> {
     let mut words = Vec::new();
     words.extend(usage.input_tokens.map(|count| format!("{} tokens in", tokens(count))));
@@ -160,7 +161,7 @@ pub fn agent_tokens(usage: &AgentUsage) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Formats how full the context of an agent is: `45.0k of 200.0k tokens (22%)`. `None` if it does not say.
+/// Formats how full the context of an agent is: `45.0k of 200.0k tokens (22%)`. `None` if the agent does not report it.
 pub fn agent_context(usage: &AgentUsage) -> Option<String> {
     let used = tokens(usage.context_tokens?);
     Some(match (usage.context_size, usage.context_percent()) {
@@ -172,7 +173,7 @@ pub fn agent_context(usage: &AgentUsage) -> Option<String> {
 /// Formats a cost: `1.20 USD`, `0.0042 USD`.
 pub fn cost(cost: &Cost) -> String {
     let units = cost.amount.units();
-    // Two digits that matter, and cents at least.
+    // Two significant digits, and at least cents.
     let digits = match units {
         0.0 => 2,
         ..0.000_1 => 6,
@@ -182,13 +183,13 @@ pub fn cost(cost: &Cost) -> String {
     format!("{units:.digits$} {}", line(&cost.currency))
 }
 
-/// Formats what an agent has consumed, on one line. `None` if it does not say.
+/// Formats an agent's consumption on one line. `None` if the agent does not report it.
 pub fn agent_usage(usage: &AgentUsage) -> Option<String> {
     let words: Vec<String> = agent_tokens(usage).into_iter().chain(usage.cost.as_ref().map(cost)).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// Formats a step of an agent's plan, with a mark of how far it is: `[x] read the code`.
+/// Formats a step of an agent's plan, with a mark for its progress: `[x] read the code`.
 pub fn step(step: &PlanStep) -> String {
     let mark = match step.status {
         StepStatus::Pending => "[ ]",
@@ -199,7 +200,7 @@ pub fn step(step: &PlanStep) -> String {
     format!("{mark} {}", line(&step.text))
 }
 
-/// What libraries say of a wrong value, and how people say it.
+/// Wordings of libraries for invalid values, and plain ones.
 const PLAIN: [(&str, &str); 8] = [
     ("invalid digit found in string", "not a whole number"),
     ("cannot parse integer from empty string", "not a whole number"),
@@ -211,8 +212,8 @@ const PLAIN: [(&str, &str); 8] = [
     ("environment variable not found", "not set"),
 ];
 
-/// Words a message that may quote an error of a library as people say it: without the number that the standard library
-/// adds to the system's words, as in `No such file or directory (os error 2)`.
+/// Replaces the wording of library errors quoted in a message with plain words: without the number that the standard
+/// library appends to the system's message, as in `No such file or directory (os error 2)`.
 pub fn plain(message: &str) -> Cow<'_, str> {
     let mut message = Cow::Borrowed(message);
     for (theirs, ours) in PLAIN {
@@ -233,11 +234,11 @@ pub fn plain(message: &str) -> Cow<'_, str> {
     message
 }
 
-/// What the standard library puts between the system's words and the number of an error.
+/// Text that the standard library puts between the system's message and the error number.
 const OS_ERROR: &str = " (os error ";
 
-/// Says what went with a daemon that was killed: `started` is the number of tasks that it had started, ended ones
-/// included, as only their outputs tell of them.
+/// Describes the losses caused by the kill of a daemon: `started` is the number of tasks that it had started, including
+/// ended ones, since only their outputs show that they existed.
 pub fn lost_tasks(started: u64) -> String {
     format!(
         "the previous daemon was killed: its running and pending tasks are lost, and the output of every task that it \
@@ -260,12 +261,12 @@ pub fn signal(number: i32) -> String {
     signal_name(number).map_or_else(|| number.to_string(), |name| format!("{number} ({name})"))
 }
 
-/// Whether a text has nothing visible.
+/// Reports whether a text has no visible characters.
 pub fn is_blank(text: &str) -> bool {
     text.chars().all(|c| c.is_whitespace() || is_hidden(c))
 }
 
-/// Whether a character is invisible, or changes how others are shown.
+/// Reports whether a character is invisible, or affects how others are shown.
 pub fn is_hidden(c: char) -> bool {
     match c {
         ' '..='~' => false,
@@ -295,7 +296,7 @@ pub fn is_hidden(c: char) -> bool {
     }
 }
 
-/// Whether the code point is assigned in Unicode: the standard library escapes the others. It also escapes a
+/// Reports whether the code point is assigned in Unicode: the standard library escapes the others. It also escapes a
 /// combining mark at the beginning of a text, so another character comes first.
 fn has_meaning(c: char) -> bool {
     let mut buffer = [b'a'; 5];
@@ -304,7 +305,7 @@ fn has_meaning(c: char) -> bool {
     text.escape_debug().nth(1) == Some(c)
 }
 
-/// Whether selectors and joiners can combine a character into an emoji.
+/// Reports whether selectors and joiners can combine a character into an emoji.
 fn is_picture(c: char) -> bool {
     let is_symbol = matches!(c, '\u{2190}'..='\u{2bff}' | '\u{1f000}'..='\u{1faff}');
     is_symbol && !is_hidden(c)

@@ -30,7 +30,7 @@ pub enum SocketError {
     /// The folder is a symbolic link, which another user may have placed.
     #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
     Link(PathBuf),
-    /// Something else is in the folder's place.
+    /// The folder's path is not a folder.
     #[error("{} is not a folder; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
     NotAFolder(PathBuf),
     /// Another user owns the folder.

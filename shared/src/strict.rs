@@ -1,5 +1,5 @@
-//! Strict JSON: fields go by name. Serde also accepts an array of a struct's fields in order, which would make that
-//! order an undocumented part of the protocol. This deserializer accepts objects only, at every depth, so that no
+//! Strict JSON: fields are matched by name. Serde also accepts an array of a struct's fields in order, which would make
+//! that order an undocumented part of the protocol. This deserializer accepts objects only, at every depth, so that no
 //! type can be forgotten.
 
 use std::fmt;
@@ -32,7 +32,7 @@ pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<
 }
 
 /// Wraps a serde object and forwards every call, wrapping what it passes on, but asks for a map where a struct is
-/// wanted.
+/// expected.
 struct ByName<T>(T);
 
 /// Reads the fields of a struct variant from a map.

@@ -15,7 +15,7 @@ use crate::text::OsText;
 use crate::time::Timestamp;
 use crate::usage::Usage;
 
-/// Where a task is in its life.
+/// State of a task in its life cycle.
 ///
 /// ```text
 /// pending ─▶ running ─▶ completed | failed | cancelled
@@ -27,7 +27,7 @@ use crate::usage::Usage;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waiting for what `waiting` says, or about to start.
+    /// Waiting for the reason given in `waiting`, or about to start.
     Pending,
     /// Running in a slot.
     Running,
@@ -46,12 +46,12 @@ impl Status {
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Running, Self::Resumed, Self::Completed, Self::Failed, Self::Cancelled];
 
-    /// Whether the task has not ended yet.
+    /// Reports whether the task has not ended yet.
     pub const fn is_active(self) -> bool {
         matches!(self, Self::Pending | Self::Running | Self::Resumed)
     }
 
-    /// The name on the wire and in tables.
+    /// Returns the name on the wire and in tables.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -110,11 +110,11 @@ pub enum Origin {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// It exited with this code, 0 to 255.
+    /// The process exited with this code, 0 to 255.
     Code(i32),
-    /// A signal of this number ended it.
+    /// The signal with this number ended the process.
     Signal(i32),
-    /// Nobody can say, and this is why.
+    /// Nobody knows, for this reason.
     Unknown(Box<str>),
 }
 
@@ -133,7 +133,7 @@ impl Exit {
         }
     }
 
-    /// Describes the exit in words that follow the name of what has ended.
+    /// Describes the exit in words that follow the name of the ended process.
     pub fn words(&self) -> String {
         match self {
             Self::Code(code) => format!("exited with code {code}"),
@@ -158,7 +158,7 @@ pub struct Attempt {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What it used of the machine.
+    /// Resources that it used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Start of its output within the task's output, in bytes.
@@ -184,7 +184,7 @@ pub struct Progress {
     /// The agent's last three tool calls, latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_tools: Vec<String>,
-    /// The agent's plan for this run, as it last told it: at most 32 steps.
+    /// The agent's plan for this run, as last reported: at most 32 steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<PlanStep>,
     /// Number of requests of the agent that were denied by the configuration or for lack of an answer.
@@ -216,17 +216,17 @@ pub struct Output {
     /// With `split`: file of stderr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr_path: Option<String>,
-    /// Size of the output so far in bytes, including dropped bytes, so that offsets stay valid. With `split`: of
-    /// both streams.
+    /// Size of the output so far in bytes, including dropped bytes, so that offsets stay valid. With `split`: of both
+    /// streams.
     pub bytes: u64,
-    /// Bytes deleted from the disk because the output exceeded `limits.output_bytes`. They follow the first 64 KiB
-    /// of the file and read as NUL.
+    /// Bytes deleted from the disk because the output exceeded `limits.output_bytes`. They follow the first 64 KiB of
+    /// the file and read as NUL.
     pub dropped_bytes: u64,
     /// With `split`: dropped bytes of stderr.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_dropped_bytes: u64,
     /// Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a handed-over
-    /// pipe. They are in no file and not counted in `bytes`. A process that writes its file directly gets the error
+    /// pipe. They are in no file and not counted in `bytes`. A process that writes to its file directly gets the error
     /// itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_bytes: u64,
@@ -263,7 +263,7 @@ pub struct Task {
     /// Whether it is currently a foreground job.
     #[serde(default)]
     pub foreground: bool,
-    /// Whether it was a foreground job to its end, so that its user has seen how it ended.
+    /// Whether it was a foreground job until its end, so that its user has seen how it ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended_in_foreground: bool,
     /// Whether it runs in a terminal that can be attached to.
@@ -315,10 +315,10 @@ pub struct Task {
     /// Name of the executor that runs it elsewhere. Missing: it runs on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// What it asks of the cluster that runs it.
+    /// Resources that it requests from the cluster that runs it.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,
-    /// What is known of it from the place that runs it.
+    /// State reported by the place that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<Elsewhere>,
     /// Tags chosen by the submitter.
@@ -365,7 +365,7 @@ pub struct Task {
     /// Why the success of a completed agent task is doubtful: the answer looks like an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// What its agent can do despite its `permissions`.
+    /// Actions that its agent can take despite its `permissions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
     /// Group it runs in. Omitted for `default`.
@@ -374,13 +374,13 @@ pub struct Task {
     /// Id of the batch it was submitted with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskId>,
-    /// Id of the task that was submitted again as this one.
+    /// Id of the task of which this one is a rerun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun_of: Option<TaskId>,
     /// Priority within its group, -100 to 100. Omitted if 0.
     #[serde(default, skip_serializing_if = "is_zero_priority")]
     pub priority: i32,
-    /// Slots it takes in its group. Omitted if 1.
+    /// Slots it occupies in its group. Omitted if 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
     /// Lowest number of its slots, from 1, while it has any.
@@ -389,7 +389,7 @@ pub struct Task {
     /// Tasks it starts after.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<Dependency>,
-    /// What it waits for, while it is pending. Absent if it is the next to start.
+    /// What it waits for, while it is pending. Missing if it is the next to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// Number of the latest attempt, if there can be several.
@@ -401,12 +401,12 @@ pub struct Task {
     /// Why it was cancelled. Only for cancelled tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_reason: Option<CancelReason>,
-    /// What the latest run has used of the machine that ran it, once its main process has ended. Missing where that is
-    /// not known: for agents, as one process may work for several tasks; for processes that were handed over, as only
-    /// their parent is told; and on clusters.
+    /// Resources that the latest run has used on the machine that ran it, once its main process has ended. Missing if
+    /// unknown: for agents, as one process may work for several tasks; for processes that were handed over, as only
+    /// their parent learns this; and on clusters without accounting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// What its agent has consumed of its model, in all runs. Missing if the agent does not say.
+    /// The agent's consumption of its model, in all runs. Missing if the agent does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_usage: Option<AgentUsage>,
     /// Progress of its work.
@@ -416,7 +416,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether it has started, in this or an earlier attempt, so that there is output.
+    /// Reports whether it has started, in this or an earlier attempt, so that there is output.
     pub fn has_begun(&self) -> bool {
         self.started_at.is_some() || !self.attempts.is_empty()
     }
@@ -485,7 +485,7 @@ impl Summary {
         }
     }
 
-    /// Returns the count of one status, for changing it.
+    /// Returns a mutable reference to the count of one status.
     pub const fn count_mut(&mut self, status: Status) -> &mut u64 {
         match status {
             Status::Pending => &mut self.pending,

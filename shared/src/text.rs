@@ -39,7 +39,7 @@ impl OsText {
         String::from_utf8_lossy(&self.0)
     }
 
-    /// Whether it contains a NUL byte, which no argument, path or environment value can hold.
+    /// Reports whether it contains a NUL byte, which no argument, path or environment value can hold.
     pub fn has_nul(&self) -> bool {
         self.0.contains(&0)
     }

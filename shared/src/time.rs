@@ -26,7 +26,7 @@ impl Timestamp {
         Self::from_unix_ms(jiff::Timestamp::now().as_millisecond())
     }
 
-    /// Returns when a file was last changed; `None` if there is none.
+    /// Returns when a file was last changed; `None` if it does not exist.
     pub fn of_file(path: &Path) -> Option<Self> {
         std::fs::metadata(path).and_then(|file| file.modified()).ok().map(Self::from)
     }
@@ -48,7 +48,7 @@ impl Timestamp {
     }
 }
 
-/// Times that RFC 3339 can't express become the nearest ones that it can.
+/// Clamps times that RFC 3339 can't express.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);

@@ -36,10 +36,10 @@ pub enum ConnectError {
         /// Uid of the caller.
         me: u32,
     },
-    /// A process listens there but does not accept the connection.
+    /// A process listens on the socket but does not accept the connection.
     #[error(transparent)]
     NoAnswer(Unresponsive),
-    /// Nobody listens there, or nobody any more who would accept.
+    /// No process listens on the socket, or the process that did has ended.
     #[error("no daemon is listening on {socket}: {source}")]
     NoDaemon {
         /// The socket.
@@ -54,7 +54,7 @@ impl ConnectError {
         Self::NoDaemon { socket: socket.as_path().display().to_string(), source }
     }
 
-    /// Whether there is no daemon, so that one may be started.
+    /// Reports whether there is no daemon, so that one may be started.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::NoDaemon { source, .. } => matches!(
@@ -112,8 +112,9 @@ pub fn connect(socket: &SocketPath) -> Result<Stream, ConnectError> {
     connect_within(socket, FIRST_ANSWER).map(|(stream, _)| stream)
 }
 
-/// Like [`connect`], but the daemon may take up to `at_most` to accept the connection. Also limits each wait of a
-/// write. Returns the process that listens as well, unless that is not known, or has passed the socket on and ended.
+/// Like [`connect`], but the daemon may take up to `at_most` to accept the connection. Also sets `at_most` as the
+/// timeout of each write. Also returns the listening process, unless it is unknown, or has passed the socket on and
+/// ended.
 ///
 /// # Errors
 /// As for [`connect`].
@@ -126,11 +127,11 @@ pub fn connect_within(
     if let Ok(listener) = Listener::of(&stream) {
         return Ok((stream, listener));
     }
-    // A process that was just being started keeps the descriptors of its killed daemon until its program can be read: the
-    // kernel connects to that socket, and nobody accepts.
+    // A process that was being started when its daemon was killed keeps the daemon's descriptors until it executes its
+    // program: the kernel connects to that socket, and nobody accepts.
     match holder::of(socket).map(|holder| holder.note.phase) {
         None | Some(Phase::Starting) => Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into())),
-        // The next daemon has just replaced the socket; or it got it from a process that has ended since.
+        // The next daemon has just replaced the socket, or has received it from a process that has ended since.
         Some(Phase::Ready | Phase::Ending) => {
             let stream = open_checked(socket, at_most)?;
             let listener = Listener::of(&stream).unwrap_or(None);
@@ -139,14 +140,14 @@ pub fn connect_within(
     }
 }
 
-/// Connects, and checks whose process listens.
+/// Connects, and checks which user's process listens.
 fn open_checked(socket: &SocketPath, at_most: Duration) -> Result<Stream, ConnectError> {
     match open(socket, at_most) {
         Ok(stream) => {
             check_peer(&stream, socket)?;
             Ok(stream)
         }
-        // Its backlog is full, and it has accepted nothing in that time.
+        // The backlog is full, and the daemon has accepted nothing within that time.
         Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Unresponsive::new(Some(socket), at_most))),
         Err(errno) => Err(ConnectError::no_daemon(socket, errno.into())),
     }
@@ -155,7 +156,7 @@ fn open_checked(socket: &SocketPath, at_most: Duration) -> Result<Stream, Connec
 fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
     let address = UnixAddr::new(path.as_path())?;
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // On Linux this also limits connecting a Unix socket.
+    // On Linux the send timeout also limits the connect of a Unix socket.
     let at_most = TimeVal::new(at_most.as_secs().cast_signed(), at_most.subsec_micros().into());
     setsockopt(&fd, sockopt::SendTimeout, &at_most)?;
     loop {
@@ -167,7 +168,7 @@ fn open(path: &SocketPath, at_most: Duration) -> nix::Result<Stream> {
     }
 }
 
-/// Asks the kernel for the peer's uid, and rejects any user but this one.
+/// Asks the kernel for the peer's uid, and rejects any other user.
 fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectError> {
     let peer = crate::fds::peer_uid(stream).map_err(|source| ConnectError::no_daemon(socket, source))?;
     let me = nix::unistd::Uid::effective().as_raw();
@@ -177,16 +178,16 @@ fn check_peer(stream: &impl AsFd, socket: &SocketPath) -> Result<(), ConnectErro
     Err(ConnectError::ForeignPeer { socket: socket.as_path().display().to_string(), peer, me })
 }
 
-/// The process that listens on a socket to which there is a connection. The connection may outlive it: a process that was
-/// just being started has copies of its daemon's descriptors until its program can be read.
+/// The process that listens on a connected socket. The connection may outlive it: a process that was being started has
+/// copies of its daemon's descriptors until it executes its program.
 #[derive(Debug)]
 pub struct Listener(OwnedFd);
 
-/// The process that listened has ended.
+/// Error: the listening process has ended.
 struct Gone;
 
 impl Listener {
-    /// Returns the process; `None` if it is not known.
+    /// Returns the process; `None` if it is unknown.
     fn of(stream: &impl AsFd) -> Result<Option<Self>, Gone> {
         let Some(pid) = crate::fds::peer_pid(stream).and_then(Pid::from_raw) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()).map(Self) {
@@ -197,7 +198,7 @@ impl Listener {
         }
     }
 
-    /// Whether it has ended, even if nobody has waited for it yet.
+    /// Reports whether it has ended, even if it has not been reaped yet.
     pub fn has_ended(&self) -> bool {
         poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
     }
@@ -252,7 +253,7 @@ mod asynchronous {
     /// has removed a stale socket.
     ///
     /// # Errors
-    /// The system's error, for example that the path is taken.
+    /// The system's error, for example that the path is in use.
     pub fn listen(socket: &SocketPath) -> io::Result<AsyncListener> {
         ListenerOptions::new()
             .name(socket.as_path().to_fs_name::<GenericFilePath>()?)

@@ -1,14 +1,14 @@
-//! What tasks use of the machine that runs them.
+//! Resource usage of tasks on the machine that runs them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskId;
 
-/// What a run of a task has used, from its start to its end.
+/// Resource usage of a run of a task, from its start to its end.
 ///
-/// Counted are the process itself and all descendants that were waited for by their parents; where the daemon has a
-/// cgroup of its own for the task, every process of the tree; of a job of a Slurm cluster with accounting, all its steps,
-/// which is known some seconds after its end.
+/// Includes the process itself and all descendants that were waited for by their parents; if the daemon has a cgroup of
+/// its own for the task, every process of the tree; for a job of a Slurm cluster with accounting, all its steps, known
+/// some seconds after its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Usage {
@@ -16,13 +16,13 @@ pub struct Usage {
     pub user_ms: u64,
     /// CPU time in the kernel, in milliseconds.
     pub system_ms: u64,
-    /// The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own and the controller
-    /// `memory`, the most of all together, with what the kernel has cached of their files. Missing if it is no more than
-    /// what the daemon itself takes: the system does not tell less.
+    /// The most memory that one of the processes has had at a time, in bytes; with a cgroup of its own and the
+    /// controller `memory`, the most of all together, including the kernel's cache of their files. Missing if it is no
+    /// more than the memory of the daemon itself: the system does not report less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Bytes written to disks, or still to be written. Those of processes that nobody waited for count with a cgroup of its
-    /// own and the controllers `memory` and `io`.
+    /// Bytes written to disks, or still to be written. Those of processes that nobody waited for are included if the
+    /// task has a cgroup of its own and the controllers `memory` and `io`.
     pub written_bytes: u64,
 }
 
@@ -33,7 +33,7 @@ impl Usage {
     }
 }
 
-/// What the living processes of a task use at this moment.
+/// Current resource usage of the living processes of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LiveUsage {
@@ -41,10 +41,10 @@ pub struct LiveUsage {
     pub id: TaskId,
     /// Number of processes.
     pub processes: u32,
-    /// CPU time in user mode so far, in milliseconds, with that of ended children.
+    /// CPU time in user mode so far, in milliseconds, including that of ended children.
     pub user_ms: u64,
-    /// CPU time in the kernel so far, in milliseconds, with that of ended children.
+    /// CPU time in the kernel so far, in milliseconds, including that of ended children.
     pub system_ms: u64,
-    /// Resident memory now, in bytes. What several processes share counts for each.
+    /// Resident memory now, in bytes. Memory shared by several processes is counted for each.
     pub memory_bytes: u64,
 }

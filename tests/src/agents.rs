@@ -1,4 +1,4 @@
-//! The real agents that the suites run, and what they need to run without a network. Nothing here installs
+//! The real agents that the suites run, and the environment that they need without a network. Nothing here installs
 //! them; `tests/run` does.
 
 use std::ffi::OsString;
@@ -12,42 +12,39 @@ use crate::binaries::{bgctl_path, bgd_path, target_folder};
 /// The only place where the agents' versions are pinned.
 const RUN: &str = include_str!("../run");
 
-/// Whether an agent asks before it runs a command or writes a file. Codex asks only before a command that the
-/// model wants to run outside the sandbox (`"sandbox_permissions": "require_escalated"`).
+/// Whether an agent asks before it runs a command or writes a file. Codex asks only before a command that the model
+/// wants to run outside the sandbox (`"sandbox_permissions": "require_escalated"`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Acts without asking.
     Allow,
-    /// Asks first.
     Ask,
 }
 
-/// Path of `opencode`, for `opencode acp` and `opencode serve`.
+/// Returns the path of `opencode`, for `opencode acp` and `opencode serve`.
 #[track_caller]
 pub fn opencode() -> PathBuf {
     installed("opencode-linux-x64", "opencode-linux-x64", "opencode")
 }
 
-/// Path of `codex-acp`.
 #[track_caller]
 pub fn codex_acp() -> PathBuf {
     installed("@zed-industries/codex-acp", "@zed-industries/codex-acp-linux-x64", "codex-acp")
 }
 
-/// Path of `codex`, which has command lines that codex-acp lacks.
+/// Returns the path of `codex`, which has command lines that codex-acp lacks.
 #[track_caller]
 pub fn codex() -> PathBuf {
     let package = "@openai/codex";
     installed_file(package, package, "vendor/x86_64-unknown-linux-musl/codex/codex")
 }
 
-/// Path of `nu`, the shell, which lies beside the agents.
+/// Returns the path of `nu`, the shell, which is installed beside the agents.
 #[track_caller]
 pub fn nushell() -> PathBuf {
     installed("@nushell/linux-x64", "@nushell/linux-x64", "nu")
 }
 
-/// Script of the Model Context Protocol's inspector, to be run by `node`.
+/// Returns the script of the Model Context Protocol's inspector, to be run by `node`.
 #[track_caller]
 pub fn inspector() -> PathBuf {
     let package = "@modelcontextprotocol/inspector";
@@ -56,19 +53,19 @@ pub fn inspector() -> PathBuf {
     program
 }
 
-/// Path of the Python that has the library of the Model Context Protocol.
+/// Returns the path of the Python that has the library of the Model Context Protocol.
 #[track_caller]
 pub fn mcp_python() -> PathBuf {
     python("mcp-python", include_str!("../suites/mcp_clients/requirements.txt"))
 }
 
-/// Path of the Python that has the type checker for the Python package.
+/// Returns the path of the Python that has the type checker for the Python package.
 #[track_caller]
 pub fn type_checker() -> PathBuf {
     python("type-checker", include_str!("../suites/python/requirements.txt"))
 }
 
-/// Path of the Python in a folder of the target folder, with everything on this list.
+/// Returns the path of the Python in this folder of the target folder, with all packages of this list.
 #[track_caller]
 fn python(name: &str, wanted: &str) -> PathBuf {
     let folder = target_folder().join(name);
@@ -80,7 +77,7 @@ fn python(name: &str, wanted: &str) -> PathBuf {
     folder.join("bin/python")
 }
 
-/// Environment in which opencode uses this home and asks only this model.
+/// Returns an environment in which opencode uses this home and asks only this model.
 pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec<(String, String)> {
     let model =
         |name: &str| json!({"name": name, "tool_call": true, "limit": {"context": 100_000, "output": 4096}});
@@ -112,10 +109,10 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
     env
 }
 
-/// A `bgctl mcp` as an agent's configuration names it.
+/// A `bgctl mcp` as an entry of an agent's configuration.
 #[derive(Debug)]
 pub struct McpServer {
-    /// Variables that agents do not pass on by themselves.
+    /// Variables that agents do not pass on by default.
     pub env: Vec<(OsString, OsString)>,
 }
 
@@ -123,7 +120,7 @@ impl McpServer {
     fn env(&self) -> impl Iterator<Item = (String, String)> + use<'_> {
         let text = |name: &OsString| name.to_str().expect("names here are text").to_owned();
         let daemon = ("BGD_DAEMON".to_owned(), bgd_path().display().to_string());
-        // Of these, agents pass on whatever they have themselves, or nothing.
+        // Agents pass on their own values of these variables, or none.
         let own = self.env.iter().map(move |(name, value)| (text(name), text(value)));
         own.filter(|(name, _)| name.starts_with("XDG_") || name == "BGD_SOCKET").chain([daemon])
     }
@@ -194,13 +191,13 @@ fn owned<const COUNT: usize>(env: [(&str, &str); COUNT]) -> Vec<(String, String)
     env.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
-/// Path of `bin/NAME` in the package `native`, installed in the version pinned for `package`.
+/// Returns the path of `bin/NAME` in the package `native`, installed in the version pinned for `package`.
 #[track_caller]
 fn installed(package: &str, native: &str, name: &str) -> PathBuf {
     installed_file(package, native, &format!("bin/{name}"))
 }
 
-/// Path of a file in the package `native`, installed in the version pinned for `package`.
+/// Returns the path of a file in the package `native`, installed in the version pinned for `package`.
 #[track_caller]
 fn installed_file(package: &str, native: &str, name: &str) -> PathBuf {
     let folder = target_folder().join("agents/node_modules").join(native);
@@ -217,7 +214,7 @@ fn installed_file(package: &str, native: &str, name: &str) -> PathBuf {
     program
 }
 
-/// Version of a package in the list of `tests/run`.
+/// Returns the version of a package according to `tests/run`.
 #[track_caller]
 fn pinned(package: &str) -> &'static str {
     let mut words = RUN.split(|letter: char| letter.is_whitespace() || letter == '"');

@@ -5,27 +5,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Path of the daemon.
 pub fn bgd_path() -> PathBuf {
     folder().join("bgd")
 }
 
-/// Path of the command line client.
 pub fn bgctl_path() -> PathBuf {
     folder().join("bgctl")
 }
 
-/// Path of a small program of this package, such as `stamp`.
+/// Returns the path of a small program of this package, such as `stamp`.
 pub fn helper_path(name: &str) -> PathBuf {
     let path = profile_folder().join(name);
     if !path.exists() {
-        // Cargo builds it before it runs a suite, but not for the unit tests of this library.
+        // Cargo builds the program before it runs a suite, but not for the unit tests of this library.
         build(&["-p", env!("CARGO_PKG_NAME"), "--bin", name]);
     }
     path
 }
 
-/// Path of an example of the package for authors of clients.
+/// Returns the path of an example in the package for authors of clients.
 pub fn example_path(name: &str) -> PathBuf {
     let path = profile_folder().join("examples").join(name);
     if !path.exists() {
@@ -42,7 +40,7 @@ fn folder() -> &'static Path {
     })
 }
 
-/// `…/target/debug`, for a test at `…/target/debug/deps/suite-0123` or a program at `…/target/debug/bench`.
+/// Returns `…/target/debug`, for a test at `…/target/debug/deps/suite-0123` or a program at `…/target/debug/bench`.
 fn profile_folder() -> PathBuf {
     let program = env::current_exe().expect("the path of this program");
     let folder = program.parent().expect("a program is in a folder");
@@ -52,7 +50,7 @@ fn profile_folder() -> PathBuf {
     }
 }
 
-/// The `…/target` above the profile's folder.
+/// Returns the `…/target` above the profile's folder.
 pub fn target_folder() -> PathBuf {
     profile_folder().parent().expect("a profile's folder is in the target folder").to_owned()
 }

@@ -18,7 +18,7 @@ use crate::wait::PATIENCE;
 use crate::watch::Watch;
 
 impl TestDaemon {
-    /// Params of a submit, complete but for the command: the home as the working directory, and this
+    /// Returns the params of a submit, complete except for the command: the home as the working directory, and this
     /// harness's environment.
     pub fn params(&self) -> SubmitParams {
         let env: BTreeMap<_, _> = self.environment().into_iter().collect();
@@ -33,14 +33,12 @@ impl TestDaemon {
         self.client().call::<TaskSubmit>(params).expect("task.submit").task
     }
 
-    /// Submits a program with its arguments.
     #[track_caller]
     pub fn submit<S: AsRef<OsStr>>(&self, argv: &[S]) -> TaskId {
         let argv = argv.iter().map(|arg| arg.as_ref().into()).collect();
         self.submit_with(&SubmitParams { argv: Some(argv), ..self.params() }).id
     }
 
-    /// Submits a shell command.
     #[track_caller]
     pub fn submit_shell(&self, line: &str) -> TaskId {
         self.submit_with(&SubmitParams { shell: Some(line.into()), ..self.params() }).id
@@ -65,13 +63,12 @@ impl TestDaemon {
         result.tasks
     }
 
-    /// The task as it is now.
     #[track_caller]
     pub fn task(&self, id: TaskId) -> Task {
         self.client().call::<TaskGet>(&IdParams { id: id.into() }).expect("task.get").task
     }
 
-    /// The output so far of one stream of a task.
+    /// Returns the output so far of one stream of a task.
     #[track_caller]
     pub fn stream(&self, id: TaskId, stream: Stream) -> Vec<u8> {
         let mut client = self.client();
@@ -95,7 +92,7 @@ impl TestDaemon {
         }
     }
 
-    /// The standard output of a task so far.
+    /// Returns the standard output of a task so far.
     #[track_caller]
     pub fn output(&self, id: TaskId) -> Vec<u8> {
         self.stream(id, Stream::Stdout)
@@ -109,13 +106,11 @@ impl TestDaemon {
         self.client().call::<TaskCancel>(&params).expect("task.cancel").tasks
     }
 
-    /// The daemon's status.
     #[track_caller]
     pub fn status(&self) -> DaemonStatus {
         self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
     }
 
-    /// The status of a channel.
     #[track_caller]
     pub fn channel(&self, name: &str) -> ChannelStatus {
         let channels = self.status().channels;
@@ -126,7 +121,7 @@ impl TestDaemon {
             .unwrap_or_else(|| panic!("{channels:?}"))
     }
 
-    /// The first page of a parent session's unacknowledged notices.
+    /// Returns the first page of a parent session's unacknowledged notices.
     #[track_caller]
     pub fn inbox(&self, session: &str) -> Vec<InboxItem> {
         let params = InboxReadParams { session: session.to_owned(), ..InboxReadParams::default() };

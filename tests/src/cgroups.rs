@@ -14,7 +14,7 @@ use crate::user::must_be_root;
 pub struct Delegated(PathBuf);
 
 impl Delegated {
-    /// Makes one below the cgroup of this process.
+    /// Creates a cgroup below that of this process.
     #[track_caller]
     pub fn new() -> Self {
         let name =
@@ -24,19 +24,17 @@ impl Delegated {
         Self(path)
     }
 
-    /// Its folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Starts a daemon in this cgroup, with this configuration.
     #[track_caller]
     pub fn daemon(&self, config: &str) -> TestDaemon {
         let join = format!("echo $$ > {}/cgroup.procs", self.0.display());
         TestDaemon::builder().prelude(join).config(config).start()
     }
 
-    /// The cgroups below this one, at any depth.
+    /// Returns the cgroups below this one, at any depth.
     pub fn inside(&self) -> Vec<PathBuf> {
         inside(&self.0)
     }
@@ -50,12 +48,12 @@ impl Default for Delegated {
 
 impl Drop for Delegated {
     fn drop(&mut self) {
-        // A failed test may leave more of them. They are empty, because the harness has killed all processes.
+        // A failed test may leave further cgroups in it. They are empty, because the harness has killed all processes.
         remove(&self.0);
     }
 }
 
-/// Makes a cgroup below the one of this process.
+/// Creates a cgroup below that of this process.
 #[track_caller]
 pub fn create(name: &str) -> PathBuf {
     must_be_root();
@@ -65,7 +63,7 @@ pub fn create(name: &str) -> PathBuf {
     path
 }
 
-/// The cgroups below this one, at any depth, each after those nested in it.
+/// Returns the cgroups below this one, at any depth, each after those nested in it.
 pub fn inside(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
     let mut next = 0;

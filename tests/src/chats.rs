@@ -1,5 +1,5 @@
-//! The chats' APIs as far as the channels use them, on a test server that accepts only what their
-//! documentation allows. A request that breaks a rule gets 400 and fails the test when the server is dropped.
+//! The chats' APIs as far as the channels use them, on a test server that accepts only documented requests. A request
+//! that breaks a rule gets 400 and fails the test when the server is dropped.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -11,16 +11,14 @@ use crate::hooks::{HookServer, Reply, Request};
 /// A chat's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// Telegram's bot API.
     Telegram,
     /// Discord's API, version 10.
     Discord,
-    /// Slack's web API.
     Slack,
 }
 
 impl Api {
-    /// The type of its channels in the configuration.
+    /// Returns the type of its channels in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Telegram => "telegram",
@@ -33,13 +31,11 @@ impl Api {
 /// A message or typing notice that a chat has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Id of the chat.
     pub chat: String,
     /// The text as displayed; `None` for a typing notice.
     pub text: Option<String>,
     /// The text as sent.
     pub sent: Option<String>,
-    /// The token of the request.
     pub token: String,
 }
 
@@ -53,7 +49,6 @@ pub struct ChatServer {
 }
 
 impl ChatServer {
-    /// Starts a server.
     #[track_caller]
     pub fn start(api: Api) -> Self {
         let broken = Arc::new(Mutex::new(Vec::new()));
@@ -68,12 +63,11 @@ impl ChatServer {
         Self { server: HookServer::with(|request| !is_typing(request), usual), api, broken }
     }
 
-    /// Its base URL, for `api_base`.
+    /// Returns the base URL, for `api_base`.
     pub fn base(&self) -> String {
         self.server.url("/base")
     }
 
-    /// The messages received so far.
     pub fn messages(&self) -> Vec<Message> {
         self.read(&self.server.requests())
     }
@@ -109,7 +103,7 @@ fn is_typing(request: &Request) -> bool {
     request.path.ends_with("/typing") || request.path.ends_with("/sendChatAction")
 }
 
-/// The answer to a valid request.
+/// Returns the answer to a valid request.
 fn done(api: Api, message: &Message) -> Reply {
     match (api, &message.text) {
         (Api::Telegram, None) => Reply::json(200, &json!({"ok": true, "result": true})),
@@ -220,7 +214,7 @@ fn discord(path: &str, token: &str, request: &Request) -> Result<Message, &'stat
     }
 }
 
-/// What Discord displays for a content whose only markdown is one code block.
+/// Returns a content as Discord displays it, if its only markdown is one code block.
 fn shown(content: &str) -> Result<String, &'static str> {
     let parts: Vec<&str> = content.split("```").collect();
     match parts[..] {

@@ -30,14 +30,14 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-/// The wall clock of whatever begins with its prelude. It is right until it is moved.
+/// The wall clock of programs started after its prelude. It is correct until it is set.
 #[derive(Debug)]
 pub struct WallClock {
     folder: TempDir,
 }
 
 impl WallClock {
-    /// Makes a clock.
+    /// Creates a clock.
     ///
     /// # Panics
     /// There is no C compiler, or no space for its files.
@@ -66,7 +66,7 @@ impl WallClock {
         format!("export LD_PRELOAD={} TEST_CLOCK={}", self.library().display(), self.offset().display())
     }
 
-    /// Has it differ by so many seconds from the true one.
+    /// Sets the difference from the real clock, in seconds.
     ///
     /// # Panics
     /// Its file is gone.

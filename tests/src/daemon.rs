@@ -1,4 +1,4 @@
-//! A real daemon in a home of its own, and how it starts and ends.
+//! A real daemon in a home of its own, with methods that start and end it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::watchdog::Watchdog;
 
 /// A real daemon with its own home, socket, state folder and configuration.
 ///
-/// Dropping it ends the daemon with SIGTERM. A process of its home that is left after that is killed and
-/// fails the test.
+/// Dropping it ends the daemon with SIGTERM. Any process of its home that is left after that is killed and fails the
+/// test.
 #[derive(Debug)]
 pub struct TestDaemon {
     home: TempDir,
@@ -39,7 +39,7 @@ pub struct TestDaemon {
     _watchdog: Option<Watchdog>,
 }
 
-/// How a daemon is to be started.
+/// How to start a daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Option<String>,
@@ -48,32 +48,27 @@ pub struct Builder {
     prelude: Option<String>,
 }
 
-/// What a daemon reported when it was started.
+/// Report of a daemon about its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// It is listening.
+    /// The daemon is listening.
     Ready,
     /// Another daemon owns the socket.
     Taken,
-    /// It cannot start.
+    /// The daemon cannot start.
     Error {
         /// The reported exit code.
         exit: i32,
-        /// The reason.
         message: String,
     },
     /// Something else, or nothing at all.
     Other(String),
 }
 
-/// A daemon that did not start.
 #[derive(Debug)]
 pub struct StartFailure {
-    /// What it reported.
     pub word: Word,
-    /// Its exit status.
     pub status: ExitStatus,
-    /// Its stderr.
     pub stderr: String,
 }
 
@@ -131,10 +126,10 @@ impl Builder {
         daemon.try_launch().map(|()| daemon)
     }
 
-    /// Makes the home without starting anything; `bgctl` starts a daemon when it needs one.
+    /// Creates the home without starting anything; `bgctl` starts a daemon when it needs one.
     #[track_caller]
     pub fn home_only(self) -> TestDaemon {
-        // Not below $TMPDIR: a socket's path may have 107 bytes only.
+        // Not below $TMPDIR: a socket's path may have only 107 bytes.
         let home = tempfile::Builder::new().prefix("bgd-").tempdir_in("/tmp").expect("a folder in /tmp");
         let at = |name: &str| home.path().join(name);
         for name in ["run", "state", "config"] {
@@ -151,9 +146,7 @@ impl Builder {
     }
 }
 
-/// Starting and stopping.
 impl TestDaemon {
-    /// Configures a daemon before its start.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -164,7 +157,7 @@ impl TestDaemon {
         Builder::default().start()
     }
 
-    /// Makes a home without a daemon; `bgctl` starts one when it needs it.
+    /// Creates a home without a daemon; `bgctl` starts one when it needs it.
     #[track_caller]
     pub fn home_only() -> Self {
         Builder::default().home_only()
@@ -179,7 +172,7 @@ impl TestDaemon {
         Ok(())
     }
 
-    /// Starts another daemon in this home, which must fail, and returns how it failed.
+    /// Starts another daemon in this home, which must fail, and returns the failure.
     #[track_caller]
     pub fn second(&self) -> StartFailure {
         match self.spawn() {
@@ -196,7 +189,7 @@ impl TestDaemon {
     fn spawn(&self) -> Result<Child, Box<StartFailure>> {
         let (mut word, word_end) = io::pipe().expect("a pipe");
         let stderr = File::options().create(true).append(true).open(self.stderr_path());
-        // The shell moves the pipe from 1 to 3, so no other child of this process ever inherits it.
+        // The shell moves the pipe from 1 to 3, so no other child of this process can inherit it.
         let prelude = self.setup.prelude.as_deref().unwrap_or(":");
         let script = format!("{prelude}\nexec \"$0\" \"$@\" 3>&1 >/dev/null");
         let mut command = Command::new("/bin/sh");
@@ -268,30 +261,30 @@ impl TestDaemon {
         fs::write(path, text).expect("a file in the home");
     }
 
-    /// The processes of this home, including the daemon: those whose environment names the home or that run in it.
+    /// Returns the processes of this home, including the daemon: those whose environment names the home or that run in
+    /// it.
     pub fn processes(&self) -> Vec<Process> {
         processes_of(self.home())
     }
 
-    /// The processes of this home other than the daemon and its keeper.
+    /// Returns the processes of this home other than the daemon and its keeper.
     pub fn task_processes(&self) -> Vec<Process> {
         let daemon = self.served_by();
         let is_task = |process: &Process| Some(process.pid()) != daemon && !is_keeper(process);
         self.processes().into_iter().filter(is_task).collect()
     }
 
-    /// The keepers of this home, of which a durable daemon has one.
+    /// Returns the keepers of this home; a durable daemon has one.
     pub fn keepers(&self) -> Vec<Process> {
         self.processes().into_iter().filter(is_keeper).collect()
     }
 
-    /// The pid of the daemon, whether this test or `bgctl` started it.
+    /// Returns the pid of the daemon, whether this test or `bgctl` started it.
     #[track_caller]
     pub fn pid(&self) -> i32 {
         self.served_by().expect("a daemon runs")
     }
 
-    /// The daemon's process.
     #[track_caller]
     pub fn process(&self) -> Process {
         Process::open(self.pid()).expect("the daemon lives")
@@ -306,14 +299,13 @@ impl TestDaemon {
     }
 }
 
-/// Paths, and connections to the daemon.
 impl TestDaemon {
-    /// The home: `$HOME`, and the default working directory of submitted tasks.
+    /// Returns the home: `$HOME`, and the default working directory of submitted tasks.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// Listens at its socket, where no daemon runs: the test answers in its place.
+    /// Listens at the daemon's socket while no daemon runs: the test answers in its place.
     #[track_caller]
     pub fn listener(&self) -> UnixListener {
         let folder = self.socket().parent().expect("a socket is in a folder");
@@ -322,37 +314,35 @@ impl TestDaemon {
         UnixListener::bind(self.socket()).expect("a free path")
     }
 
-    /// The path of the daemon's socket.
     pub fn socket(&self) -> &Path {
         self.socket.as_path()
     }
 
-    /// The daemon's socket, in the form that clients take.
     pub fn socket_path(&self) -> &SocketPath {
         &self.socket
     }
 
-    /// The daemon's folder in `$XDG_STATE_HOME`. It need not exist yet.
+    /// Returns the daemon's folder in `$XDG_STATE_HOME`. It need not exist yet.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state/bgd")
     }
 
-    /// The configuration file. It need not exist.
+    /// Returns the path of the configuration file, which need not exist.
     pub fn config_path(&self) -> PathBuf {
         self.home().join("config/bgd/config.toml")
     }
 
-    /// The file that the daemon's stderr goes to.
+    /// Returns the path of the file that receives the daemon's stderr.
     pub fn stderr_path(&self) -> PathBuf {
         self.home().join("bgd.stderr")
     }
 
-    /// What the daemons of this home wrote to stderr.
+    /// Returns the stderr of all daemons of this home so far.
     pub fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.stderr_path()).unwrap_or_default()).into_owned()
     }
 
-    /// The environment of every program in this home. Only `PATH` is inherited.
+    /// Returns the environment of every program in this home. Only `PATH` is inherited.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let at = |name: &str| self.home().join(name).into_os_string();
         let mut pairs: Vec<(OsString, OsString)> = vec![
@@ -374,7 +364,7 @@ impl TestDaemon {
         command.env_clear().envs(self.environment()).current_dir(self.home());
     }
 
-    /// A `bgctl` in this home with these arguments, not yet run.
+    /// Prepares a `bgctl` in this home with these arguments.
     pub fn bgctl(&self, args: &[&str]) -> Command {
         let mut command = Command::new(bgctl_path());
         self.dress(&mut command);
@@ -454,7 +444,7 @@ impl TestDaemon {
     fn explain(&self) {
         eprintln!("--- stderr of bgd\n{}", self.stderr_text());
         for entry in fs::read_dir(self.state_dir()).into_iter().flatten().flatten() {
-            // A test may have put a pipe in its place, whose reader would wait for ever.
+            // A test may have put a pipe in its place, whose reader would wait forever.
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             if is_file && entry.path().extension().is_some_and(|ending| ending == "log") {
                 let text = fs::read(entry.path()).unwrap_or_default();
@@ -475,7 +465,7 @@ impl TestDaemon {
         }
     }
 
-    /// Kills the processes that are left, and returns descriptions of them.
+    /// Kills the remaining processes, and returns descriptions of them.
     fn sweep(&self) -> Vec<String> {
         let mut left = Vec::new();
         for process in self.processes() {
@@ -498,7 +488,7 @@ impl Drop for TestDaemon {
         if thread::panicking() {
             self.explain();
             if let Some(mut child) = self.child.take() {
-                // Do not assert while panicking; the sweep ends what is left.
+                // Do not assert while panicking; the sweep ends the remaining processes.
                 let _ = child.kill().and_then(|()| child.wait());
             }
             self.sweep();

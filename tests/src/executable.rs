@@ -1,6 +1,6 @@
-//! Programs that tests make, each written by another process. A child that another test spawns meanwhile
-//! inherits whatever this process has open for writing until the child's own `exec`, and a program that is
-//! open for writing cannot be started (ETXTBSY).
+//! Programs that tests create, each written by another process. A child that another test spawns meanwhile inherits all
+//! files that this process has open for writing until the child's own `exec`, and a program that is open for writing
+//! cannot be started (ETXTBSY).
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,6 @@ pub fn copy(from: &Path, to: &Path) {
     assert!(install.status().expect("install(1) starts").success(), "{} is not copied", from.display());
 }
 
-/// Writes a program with this text.
 #[track_caller]
 pub fn write(path: &Path, text: &str) {
     let draft = path.with_extension("draft");

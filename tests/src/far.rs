@@ -1,5 +1,5 @@
-//! Another machine: a real `sshd`, reached by the real `ssh`, in front of a daemon of its own. Nothing listens at a port,
-//! as each connection starts its sshd by itself (`ProxyCommand`), and no file of the user's is read.
+//! Another machine: a real `sshd`, reached via the real `ssh`, in front of a daemon of its own. No port is used, as
+//! each connection starts its own sshd (`ProxyCommand`), and no file of the user's is read.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,44 +16,44 @@ use rustix::process::Signal;
 use crate::wire::Wire;
 use crate::{Outcome, Process, Terminal, TestDaemon, bgctl_path, executable, wait};
 
-/// The name of the other machine in the client's configuration.
+/// The name of the remote machine in the client's configuration.
 pub const HOST: &str = "far";
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// A machine with a daemon, and one without from which it is used.
+/// A remote machine with a daemon, and a local one without from which it is used.
 pub struct Far {
-    /// The daemon of the other machine.
+    /// The daemon of the remote machine.
     pub daemon: TestDaemon,
     here: TestDaemon,
     name: String,
 }
 
 impl Far {
-    /// Starts a daemon, and prepares the way to it.
+    /// Starts a daemon on the remote machine, and prepares the connection to it.
     #[track_caller]
     pub fn start() -> Self {
         Self::of(TestDaemon::start())
     }
 
-    /// Prepares the way to the machine of this daemon, which need not run.
+    /// Prepares the connection to the machine of this daemon, which need not run.
     #[track_caller]
     pub fn of(daemon: TestDaemon) -> Self {
         Self::named(HOST, daemon)
     }
 
-    /// Like [`Self::of`], by another name than [`HOST`].
+    /// Like [`Self::of`], with another host name than [`HOST`].
     #[track_caller]
     pub fn named(name: &str, daemon: TestDaemon) -> Self {
         Self::between(name, daemon, TestDaemon::home_only())
     }
 
-    /// Prepares the way from the machine of one daemon, `here`, to that of another one.
+    /// Prepares the connection from the machine of one daemon, `here`, to that of another one.
     #[track_caller]
     pub fn between(name: &str, daemon: TestDaemon, here: TestDaemon) -> Self {
         let far = Self { daemon, here, name: name.to_owned() };
         fs::create_dir_all("/run/sshd").unwrap_or_else(|error| {
-            // Only root's sshd needs it.
+            // Only root's sshd needs this folder.
             assert!(!nix::unistd::Uid::effective().is_root(), "/run/sshd: {error}");
         });
         far.make_key("host");
@@ -76,7 +76,7 @@ impl Far {
         far
     }
 
-    /// Makes the other machine of `other` known here, too.
+    /// Adds the remote machine of `other` to the ssh configuration of this one.
     #[track_caller]
     pub fn join(&self, other: &Self) {
         fs::write(self.path("ssh.conf"), self.read("ssh.conf") + &other.read("ssh.conf")).expect("a file");
@@ -90,10 +90,10 @@ impl Far {
         executable::write(&self.path("ssh"), &text);
     }
 
-    /// Starts each sshd by these words of shell, `exec` by itself.
+    /// Starts each sshd with these words of shell; the default is `exec`.
     #[track_caller]
     pub fn surround(&self, words: &str) {
-        // A connection leaves a line, so that they can be counted.
+        // Each connection appends a line, so that connections can be counted.
         let proxy = format!(
             "#!/bin/sh\necho >>{connections}\n{words} {SSHD} -i -e -f {conf} 2>>{log}\n",
             connections = self.path("connections").display(),
@@ -103,7 +103,7 @@ impl Far {
         executable::write(&self.path("proxy"), &proxy);
     }
 
-    /// Has all new connections made through a wire, which can be slow or cut.
+    /// Makes all new connections through a wire, which can be slow or cut.
     #[track_caller]
     pub fn wire(&self) -> Wire {
         let wire = Wire::to(&self.path("proxy"));
@@ -119,19 +119,19 @@ impl Far {
         wire
     }
 
-    /// Adds a line to the configuration of the ssh here.
+    /// Adds a line to the configuration of the local ssh.
     #[track_caller]
     pub fn configure_ssh(&self, line: &str) {
         fs::write(self.path("ssh.conf"), self.read("ssh.conf") + line + "\n").expect("a file");
     }
 
-    /// Adds a line to the configuration of the sshd over there.
+    /// Adds a line to the configuration of the remote sshd.
     #[track_caller]
     pub fn configure(&self, line: &str) {
         fs::write(self.path("sshd.conf"), self.read("sshd.conf") + line + "\n").expect("a file");
     }
 
-    /// Gives the sessions over there these variables besides those of the daemon's home.
+    /// Sets these variables in remote sessions, in addition to those of the daemon's home.
     #[track_caller]
     pub fn set_session(&self, variables: &[(&str, &str)]) {
         let programs = bgctl_path().parent().expect("programs are in a folder").as_os_str().to_owned();
@@ -170,7 +170,7 @@ impl Far {
         made.success();
     }
 
-    /// Replaces a key, `host` or `user`, by another one that the other side does not know.
+    /// Replaces a key, `host` or `user`, with a new one that the other side does not know.
     #[track_caller]
     pub fn change_key(&self, name: &str) {
         let public = self.read(&format!("{name}.pub"));
@@ -180,7 +180,7 @@ impl Far {
         }
     }
 
-    /// A file of this machine.
+    /// Returns the path of a file on this machine.
     pub fn path(&self, name: &str) -> PathBuf {
         self.here.home().join(name)
     }
@@ -189,7 +189,7 @@ impl Far {
         fs::read_to_string(self.path(name)).expect("a file of this machine")
     }
 
-    /// Starts the daemon of this machine, which knows the other one as the executor `far`.
+    /// Starts the daemon of this machine, with the remote one as its executor `far`.
     #[track_caller]
     pub fn start_here(&mut self, more: &str) -> &TestDaemon {
         self.configure_here(more);
@@ -206,7 +206,6 @@ impl Far {
         self.here.write_config(&format!("{more}\n{executor}"));
     }
 
-    /// This machine's daemon.
     pub fn here(&mut self) -> &mut TestDaemon {
         &mut self.here
     }
@@ -217,31 +216,31 @@ impl Far {
         self.here.run(args)
     }
 
-    /// Submits a shell command line to this machine's daemon, with these options, for the other machine.
+    /// Submits a shell command line to this machine's daemon, with these options, for the remote machine.
     #[track_caller]
     pub fn submit_on(&self, options: &[&str], line: &str) -> TaskId {
         self.run_here(&[&["submit", "--on", HOST], options, &["--shell", line]].concat()).word()
     }
 
-    /// The tasks of the other machine.
+    /// Returns the tasks of the remote machine.
     #[track_caller]
     pub fn tasks_there(&self) -> Vec<Task> {
         self.daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list").tasks
     }
 
-    /// Waits until a task of this machine's daemon is as described.
+    /// Waits until `is_so` holds for a task of this machine's daemon.
     #[track_caller]
     pub fn until(&mut self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
         wait::poll_until(what, || Some(self.here.task(id)).filter(&is_so))
     }
 
-    /// Waits until a task of this machine's daemon runs there.
+    /// Waits until a task of this machine's daemon runs on the remote machine.
     #[track_caller]
     pub fn running(&mut self, id: TaskId) -> Task {
         self.until(id, "it runs", |task| task.status == Status::Running)
     }
 
-    /// Waits until the other machine has no task left.
+    /// Waits until the remote machine has no task left.
     #[track_caller]
     pub fn forgotten(&self) {
         wait::poll_until("the machine has forgotten all", || self.tasks_there().is_empty().then_some(()));
@@ -253,7 +252,7 @@ impl Far {
         self.here.block(&[id]).remove(0)
     }
 
-    /// The processes of ssh by which this machine's daemon is connected to the other one.
+    /// Returns the ssh processes through which this machine's daemon is connected to the remote one.
     pub fn bridges(&self) -> Vec<Process> {
         let is_bridge = |process: &Process| {
             let line = process.cmdline();
@@ -269,19 +268,20 @@ impl Far {
         bridges.iter().for_each(Process::kill);
     }
 
-    /// The home of this machine, which has no daemon.
+    /// Returns the home of this machine, which has no daemon.
     pub fn home(&self) -> &Path {
         self.here.home()
     }
 
-    /// A `bgctl` of this machine for the daemon of the other one.
+    /// Prepares a `bgctl` on this machine for the daemon of the remote one.
     pub fn bgctl(&self, args: &[&str]) -> Command {
         let mut command = self.here.bgctl(args);
         command.env("BGD_SSH", self.path("ssh")).env("BGD_HOST", &self.name).stdin(Stdio::null());
         command
     }
 
-    /// An ssh that runs a line over there by the shared connection of `bgctl`, which must be open.
+    /// Prepares an ssh that runs a line on the remote machine over the shared connection of `bgctl`, which must be
+    /// open.
     #[track_caller]
     pub fn ssh(&self, line: &str) -> Command {
         let folder = self.here.socket().parent().expect("a socket is in a folder");
@@ -297,24 +297,24 @@ impl Far {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs [`Self::bgctl`] to its end.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> Outcome {
         Outcome::of(&mut self.bgctl(args))
     }
 
-    /// Runs it in a terminal of this machine.
+    /// Runs [`Self::bgctl`] in a terminal of this machine.
     #[track_caller]
     pub fn terminal(&self, args: &[&str]) -> Terminal {
         Terminal::open(&self.bgctl(args))
     }
 
-    /// How many connections were made to the other machine.
+    /// Returns the number of connections to the remote machine so far.
     pub fn connections(&self) -> usize {
         fs::read_to_string(self.path("connections")).unwrap_or_default().lines().count()
     }
 
-    /// The processes of ssh that hold the shared connection.
+    /// Returns the ssh processes that hold the shared connections.
     fn masters(&self) -> Vec<Process> {
         let folder = self.here.socket().parent().expect("a socket is in a folder").to_owned();
         let control = [b"ControlPath=", folder.as_os_str().as_bytes()].concat();
@@ -329,13 +329,13 @@ impl Far {
     /// Ends the shared connection, if there is one.
     pub fn hang_up(&self) {
         for master in self.masters() {
-            // It may be about to end by itself.
+            // The process may be about to end by itself.
             let _ = master.signal(Signal::KILL);
             master.gone();
         }
     }
 
-    /// Cuts every connection to this machine, and to no other one.
+    /// Cuts the shared connection to `host`, and no other one.
     #[track_caller]
     pub fn cut_to(&self, host: &str) {
         let leads_there = |master: &Process| master.cmdline().ends_with(&format!("-- {host}"));
@@ -345,7 +345,7 @@ impl Far {
             .for_each(Process::kill);
     }
 
-    /// Cuts every connection to the other machine.
+    /// Cuts all shared connections.
     #[track_caller]
     pub fn cut(&self) {
         let masters = wait::poll_until("a connection", || Some(self.masters()).filter(|all| !all.is_empty()));
@@ -355,11 +355,11 @@ impl Far {
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // A daemon of this machine ends what it has over there.
+        // A daemon of this machine ends its tasks on the remote one.
         if !std::thread::panicking() {
             self.here.end();
         }
-        // It would stay open for a minute.
+        // The shared connection would stay open for a minute.
         self.masters().iter().for_each(Process::kill);
         if !std::thread::panicking() {
             let dials = || self.daemon.processes().iter().any(|process| process.cmdline().contains(" dial"));

@@ -17,9 +17,8 @@ use crate::wait;
 /// A child of this process with its standard input and a handle to it.
 #[derive(Debug)]
 pub struct Job {
-    /// The child, not yet reaped.
+    /// A child that has not been reaped.
     pub child: Child,
-    /// The child's pidfd.
     pub pidfd: OwnedFd,
 }
 
@@ -63,12 +62,11 @@ impl Job {
         (job, reader)
     }
 
-    /// The child's pid.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 
-    /// Params of a handoff that describe it.
+    /// Returns the params of a handoff of this job.
     pub fn params(&self) -> HandoffParams {
         handoff::params(&self.child, "a job")
     }
@@ -96,27 +94,27 @@ impl Job {
         handoff::hand_over(client, &self.child, "a job", streams)
     }
 
-    /// Writes a line to its standard input.
+    /// Writes a line to the child's standard input.
     #[track_caller]
     pub fn say(&mut self, line: &str) {
         let stdin = self.child.stdin.as_mut().expect("a standard input");
         stdin.write_all(format!("{line}\n").as_bytes()).expect("somebody who reads it");
     }
 
-    /// Waits until it is dead, without reaping it: only its parent may do that.
+    /// Waits until the child is dead, without reaping it: only its parent may do that.
     #[track_caller]
     pub fn wait_dead(&self) {
         assert!(wait::readable(self.pidfd.as_fd(), wait::PATIENCE), "{self:?} does not die");
     }
 
-    /// Reaps it, as its parent. Closes its standard input.
+    /// Reaps the child, as its parent. Closes its standard input.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("a child can be waited for")
     }
 }
 
-/// R61's sentence.
+/// Returns the sentence of R61.
 pub fn message(task: &Task) -> String {
     format!("Command was manually backgrounded by user with ID {}", task.id)
 }

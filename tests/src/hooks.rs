@@ -1,5 +1,5 @@
-//! A server on loopback that receives notices. It records every request, answers as told, and can misbehave
-//! in all the ways a bad server does. Nothing in it waits for a time.
+//! A server on loopback that receives notices. It records every request, answers as requested, and can misbehave in all
+//! the ways a bad server does. Nothing in it waits for a time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::wait::PATIENCE;
 pub struct ClosedPort(OwnedFd);
 
 impl ClosedPort {
-    /// Reserves a port that nobody else can get while this lives.
+    /// Reserves a port that no other program can get while this lives.
     #[track_caller]
     pub fn new() -> Self {
         let flags = SocketFlags::CLOEXEC;
@@ -29,14 +29,12 @@ impl ClosedPort {
         Self(socket)
     }
 
-    /// Its address.
     #[track_caller]
     pub fn address(&self) -> SocketAddr {
         let address = getsockname(&self.0).expect("the address of a socket");
         SocketAddr::try_from(address).expect("an address of IP")
     }
 
-    /// Starts to accept connections.
     #[track_caller]
     pub fn listen(self) -> TcpListener {
         listen(&self.0, 16).expect("a port to listen at");
@@ -50,21 +48,18 @@ impl Default for ClosedPort {
     }
 }
 
-/// A received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its method.
     pub method: String,
-    /// Its path with the query.
+    /// Path with the query.
     pub path: String,
-    /// Its headers, with names in lower case.
+    /// Headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body.
     pub body: Vec<u8>,
 }
 
 impl Request {
-    /// The value of a header that occurs at most once.
+    /// Returns the value of a header that occurs at most once.
     #[track_caller]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut values = self.headers.iter().filter(|(other, _)| other == name);
@@ -73,26 +68,21 @@ impl Request {
         value
     }
 
-    /// Its body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// What the server does with a request.
+/// Reaction of the server to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Answers.
     Answer {
-        /// The status.
         status: u16,
-        /// Additional headers.
         headers: Vec<(&'static str, String)>,
-        /// The body.
         body: String,
     },
-    /// Does this once [`HookServer::release`] lets it.
+    /// Sends this reply once [`HookServer::release`] releases it.
     Held(Box<Reply>),
     /// Never answers.
     Silence,
@@ -105,38 +95,38 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// An answer with a status and JSON.
+    /// Creates an answer with a status and JSON.
     pub fn json(status: u16, body: &Value) -> Self {
         let headers = vec![("content-type", "application/json".to_owned())];
         Self::Answer { status, headers, body: body.to_string() }
     }
 
-    /// An answer with a status and an empty object.
+    /// Creates an answer with a status and an empty object.
     pub fn status(status: u16) -> Self {
         Self::json(status, &json!({}))
     }
 
-    /// An answer with a status and a `Retry-After`.
+    /// Creates an answer with a status and a `Retry-After`.
     pub fn later(status: u16, retry_after: &str) -> Self {
         Self::Answer { status, headers: vec![("retry-after", retry_after.to_owned())], body: String::new() }
     }
 
-    /// A redirect.
+    /// Creates a redirect.
     pub fn redirect(status: u16, location: &str) -> Self {
         Self::Answer { status, headers: vec![("location", location.to_owned())], body: String::new() }
     }
 
-    /// The same reply, once it is released.
+    /// Returns the same reply, to be sent once it is released.
     #[must_use]
     pub fn held(self) -> Self {
         Self::Held(Box::new(self))
     }
 }
 
-/// The reply to a request that has no order.
+/// The reply to a request without an order.
 type Usual = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// Whether orders apply to a request.
+/// Decides whether orders apply to a request.
 type IsOrdered = dyn Fn(&Request) -> bool + Send + Sync;
 
 /// State shared by the server's threads and the test.
@@ -185,7 +175,7 @@ pub struct HookServer {
 }
 
 impl HookServer {
-    /// Starts a server that answers 200 unless told otherwise.
+    /// Starts a server that answers 200 unless ordered otherwise.
     #[track_caller]
     pub fn start() -> Self {
         Self::with(|_| true, |_| Reply::status(200))
@@ -210,7 +200,7 @@ impl HookServer {
         Self { address, shared, thread: Some(thread) }
     }
 
-    /// A URL of the server; `path` begins with a slash.
+    /// Returns a URL of the server; `path` begins with a slash.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -226,7 +216,6 @@ impl HookServer {
         self.shared.changed.notify_all();
     }
 
-    /// All requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.lock().requests.clone()
     }
@@ -324,7 +313,7 @@ fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Carries out a reply. Returns whether to keep the connection.
+/// Carries out a reply. Reports whether to keep the connection.
 fn act(reply: &Reply, stream: &mut TcpStream, shared: &Shared) -> io::Result<bool> {
     match reply {
         Reply::Answer { status, headers, body } => {

@@ -1,4 +1,4 @@
-//! A minimal blocking HTTP client for servers on loopback. It knows what they send and no more.
+//! A minimal blocking HTTP client for servers on loopback. It supports only the features that these servers use.
 
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +14,13 @@ pub struct Http {
     headers: String,
 }
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
     pub status: u16,
-    /// Its body.
     pub body: String,
 }
 
 impl Answer {
-    /// Its body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -32,7 +28,7 @@ impl Answer {
 }
 
 impl Http {
-    /// The server at a URL such as `http://127.0.0.1:80`; the path is ignored.
+    /// Creates a client of the server at a URL such as `http://127.0.0.1:80`; the path is ignored.
     #[track_caller]
     pub fn new(url: &str) -> Self {
         let address = url.trim().strip_prefix("http://").expect("an address begins with http://");
@@ -59,7 +55,7 @@ impl Http {
         answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// Opens a stream of events, by `GET` or by `POST` of a body.
+    /// Opens a stream of events, with `GET`, or with `POST` and a body.
     #[track_caller]
     pub fn events(&self, path: &str, body: Option<&Value>) -> Events {
         match self.open(if body.is_some() { "POST" } else { "GET" }, path, body) {
@@ -109,14 +105,13 @@ impl Http {
     }
 }
 
-/// The body of an answer.
 #[derive(Debug)]
 pub struct BodyReader {
     stream: BufReader<TcpStream>,
     left: Left,
 }
 
-/// How much of a body is still to come.
+/// Remaining part of a body.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     /// This many bytes.
@@ -159,7 +154,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The data of the next event; `None` if the stream has ended.
+    /// Returns the data of the next event; `None` if the stream has ended.
     #[track_caller]
     pub fn next_event(&mut self) -> Option<Value> {
         loop {

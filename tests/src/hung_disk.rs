@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// The file system, until it is dropped. Whoever waits for it gets an error then.
+/// The file system, until it is dropped. Processes that wait for it then get an error.
 pub struct HungDisk {
     folder: PathBuf,
-    /// What serves it: nobody ever reads from here.
+    /// The FUSE device: nobody ever reads requests from it.
     device: Option<File>,
 }
 
 impl HungDisk {
-    /// Mounts it at this folder, over what is there.
+    /// Mounts the file system over this folder.
     ///
     /// # Panics
     /// The system has no FUSE, or this is not root.
@@ -29,7 +29,6 @@ impl HungDisk {
         Self { folder: folder.to_owned(), device: Some(device) }
     }
 
-    /// Returns its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -37,7 +36,7 @@ impl HungDisk {
 
 impl Drop for HungDisk {
     fn drop(&mut self) {
-        // Without it, all requests fail at once.
+        // Closing the device makes all requests fail at once.
         drop(self.device.take());
         let _ = unmount(&self.folder, UnmountFlags::DETACH);
     }

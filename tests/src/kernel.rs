@@ -1,6 +1,6 @@
-//! A machine with a kernel of its own (user-mode Linux), for what the kernel of the tests may lack: in it every controller
-//! of cgroups is there to be delegated, and its power can be cut. It has the files of this machine, a systemd like that of [`crate::systemd`], and a
-//! disk of its own in `/run/disk`.
+//! A machine with a kernel of its own (user-mode Linux), for features that the kernel of the tests may lack: in it
+//! every controller of cgroups can be delegated, and its power can be cut. It has the files of this machine, a systemd
+//! like that of [`crate::systemd`], and a disk of its own in `/run/disk`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,30 +15,29 @@ use crate::systemd::{ALICE, BOOT};
 use crate::user::must_be_root;
 use crate::wait;
 
-/// What the first process runs.
+/// Script of the first process.
 const FIRST: &str = include_str!("kernel.sh");
 
-/// What it needs on a processor whose state is larger than it knows.
+/// Library needed on a processor with a larger state than user-mode Linux supports.
 const LARGE_STATE: &str = include_str!("kernel_ptrace.c");
 
-/// The memory of the machine.
 const MEMORY: &str = "mem=768M";
 
 /// How a machine ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Turned off, with everything on its disk.
+    /// Turned off, with all data on its disk.
     TurnedOff,
-    /// By a power cut at the script's end, in the midst of all that runs: what nobody has flushed is not on its disk.
+    /// By a power cut at the script's end, while everything runs: data that was not flushed is not on its disk.
     Cut,
 }
 
-/// A machine that can be booted more than once. Its disk is what stays.
+/// A machine that can be booted more than once. Only its disk persists.
 #[derive(Debug)]
 pub struct Machine(TempDir);
 
 impl Machine {
-    /// Makes one with an empty disk.
+    /// Creates a machine with an empty disk.
     #[track_caller]
     #[allow(clippy::new_without_default, reason = "it makes files")]
     pub fn new() -> Self {
@@ -48,22 +47,22 @@ impl Machine {
         Self(own)
     }
 
-    /// Boots it, runs a script of the shell in a session of alice, who finds the programs under test in her `PATH`, and
-    /// ends it.
+    /// Boots the machine, runs a shell script in a session of alice, whose `PATH` has the programs under test, and ends
+    /// the machine.
     #[track_caller]
     pub fn run_as_alice(&self, script: &str, end: End) -> Outcome {
         let path = self.0.path();
         let put = |name: &str, text: &str| fs::write(path.join(name), text).expect("a file");
         let cut = if end == End::Cut { "\necho >/run/cut; exec sleep 1000" } else { "" };
         put("script", &format!("{script}{cut}"));
-        // All that makes the machine; what is started in it is up to the other script.
+        // The part that sets up the machine; the other script decides what to start in it.
         let (boot, _) = BOOT.rsplit_once("\nexec ").expect("it ends with the start of systemd");
         put("boot", boot);
         let programs =
             bgd_path().parent().expect("a program is in a folder").canonicalize().expect("a folder");
         let (programs, folder) = (programs.display(), path.display());
         put("first", &format!("#!/bin/sh\nset -- {programs} {ALICE} '' {folder}/boot {folder}\n{FIRST}"));
-        // What is there is of the boot before.
+        // Existing files are from the previous boot.
         for said in ["code", "stdout", "stderr"] {
             let _ = fs::remove_file(path.join(said));
         }
@@ -78,7 +77,7 @@ impl Machine {
     }
 }
 
-/// Runs a script in a machine of its own, which is turned off then.
+/// Runs a script in a machine of its own, which is turned off afterwards.
 #[track_caller]
 pub fn run_as_alice(script: &str) -> Outcome {
     Machine::new().run_as_alice(script, End::TurnedOff)
@@ -89,7 +88,7 @@ fn make_disk(path: &Path) {
     Outcome::of(Command::new("/sbin/mkfs.ext4").arg("-q").arg(path)).success();
 }
 
-/// Builds what the machine is to load first, where it needs that.
+/// Builds the library that the machine must preload, if it needs one.
 #[track_caller]
 fn make_preloaded(folder: &Path) -> Option<PathBuf> {
     let about = fs::read_to_string("/proc/cpuinfo").expect("the kernel tells of its processors");
@@ -103,7 +102,7 @@ fn make_preloaded(folder: &Path) -> Option<PathBuf> {
     Some(library)
 }
 
-/// Runs the machine until it is off. Returns what it said.
+/// Runs the machine until it is off. Returns its console output.
 #[track_caller]
 fn turn_on(folder: &Path) -> String {
     let make = |name: &str| File::create(folder.join(name)).expect("a file");

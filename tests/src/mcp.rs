@@ -23,27 +23,24 @@ pub const INLINE_REVISION: &str = "2026-07-28";
 /// The extension that turns a wait into a task of the protocol.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 
-/// A server and the pipes to it.
 #[derive(Debug)]
 pub struct Mcp {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<Value>,
-    /// Messages that arrived before they were asked for.
+    /// Messages that arrived before they were requested.
     early: VecDeque<Value>,
     last: i64,
-    /// What each request says about its client, in the revision that requires it.
+    /// Metadata about the client in each request, in the revision that requires it.
     meta: Option<Value>,
 }
 
 /// The result of a tool call.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// Its text.
     pub text: String,
-    /// Its structured content; null in an error.
+    /// Structured content; null in an error.
     pub content: Value,
-    /// Whether it is an error.
     pub is_error: bool,
 }
 
@@ -59,20 +56,20 @@ impl Told {
         Self { text, content, is_error }
     }
 
-    /// The id of the task that the result is about.
+    /// Returns the id of the task that the result is about.
     #[track_caller]
     pub fn id(&self) -> TaskId {
         let id = self.content["task"]["task_id"].as_str();
         id.and_then(|id| id.parse().ok()).unwrap_or_else(|| panic!("no task: {self:?}"))
     }
 
-    /// The ids of the tasks that the head of the result reports.
+    /// Returns the ids of the tasks that the head of the result reports.
     pub fn told(&self) -> Vec<String> {
         let told = self.content["told"].as_array().into_iter().flatten();
         told.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// The text above the separator line; empty without one.
+    /// Returns the text above the separator line; empty without one.
     pub fn head(&self) -> &str {
         self.text.split_once("\n\n---\n\n").map_or("", |(head, _)| head)
     }
@@ -93,7 +90,7 @@ impl Mcp {
         let mut child = command.spawn().expect("bgctl can be run");
         let output = BufReader::new(child.stdout.take().expect("it is a pipe"));
         let (sender, lines) = channel();
-        // Ends with the server's output.
+        // This thread ends with the server's output.
         thread::spawn(move || {
             for line in output.lines() {
                 let Ok(line) = line else { return };
@@ -115,7 +112,7 @@ impl Mcp {
         mcp
     }
 
-    /// Starts a server that is addressed in the revision without `initialize`.
+    /// Starts a server, and uses the revision without `initialize`.
     #[track_caller]
     pub fn inline(daemon: &TestDaemon, args: &[&str], capabilities: &Value) -> Self {
         let mut mcp = Self::silent(daemon, args);
@@ -127,7 +124,7 @@ impl Mcp {
         mcp
     }
 
-    /// Introduces a client and returns what the server says about itself.
+    /// Introduces a client and returns the server's answer.
     #[track_caller]
     pub fn initialize(&mut self, revision: &str, name: &str, capabilities: &Value) -> Value {
         let params = json!({
@@ -140,11 +137,11 @@ impl Mcp {
         result
     }
 
-    /// Sends a line as it is.
+    /// Sends a line unchanged.
     #[track_caller]
     pub fn write(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is open");
-        // In one piece: several messages of a caller are read together.
+        // In one write, so that several messages of a caller are read together.
         input.write_all(format!("{line}\n").as_bytes()).expect("it reads its input");
     }
 
@@ -154,7 +151,7 @@ impl Mcp {
         self.write(&message.to_string());
     }
 
-    /// Sends a request and returns its number.
+    /// Sends a request and returns its id.
     #[track_caller]
     pub fn ask(&mut self, method: &str, params: &Value) -> i64 {
         self.last += 1;
@@ -167,7 +164,6 @@ impl Mcp {
         id
     }
 
-    /// The next message.
     #[track_caller]
     fn next(&mut self) -> Value {
         let value = self.lines.recv_timeout(PATIENCE).expect("the server says nothing");
@@ -175,7 +171,7 @@ impl Mcp {
         value
     }
 
-    /// The first message for which `wanted` holds, whether it has arrived already or is still to come.
+    /// Returns the first message for which `wanted` holds, whether it has arrived already or is still to come.
     #[track_caller]
     pub fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(place) = self.early.iter().position(&wanted) {
@@ -190,18 +186,18 @@ impl Mcp {
         }
     }
 
-    /// The messages that arrived and were not asked for.
+    /// Returns the messages that arrived and were not requested.
     pub fn unasked(&self) -> Vec<Value> {
         self.early.iter().cloned().collect()
     }
 
-    /// The answer to a request, as it arrives.
+    /// Returns the answer to a request, as it arrives.
     #[track_caller]
     pub fn answer(&mut self, id: i64) -> Value {
         self.until(|value| value["id"] == id)
     }
 
-    /// The params of the next notification of this method.
+    /// Returns the params of the next notification of this method.
     #[track_caller]
     pub fn notification(&mut self, method: &str) -> Value {
         self.until(|value| value["method"] == method)["params"].take()
@@ -247,31 +243,29 @@ impl Mcp {
         told.text
     }
 
-    /// Starts a command.
     #[track_caller]
     pub fn command(&mut self, command: &str) -> TaskId {
         self.done("background_command", &json!({"command": command})).id()
     }
 
-    /// Its process.
     #[track_caller]
     pub fn process(&self) -> Process {
         Process::open(self.child.id().cast_signed()).expect("it lives")
     }
 
-    /// Closes its input; what it still says can be read.
+    /// Closes the server's input; its remaining output can still be read.
     pub fn end_input(&mut self) {
         drop(self.input.take());
     }
 
-    /// Closes its input and waits for its exit.
+    /// Closes the server's input and waits for its exit.
     #[track_caller]
     pub fn close(mut self) -> ExitStatus {
         drop(self.input.take());
         self.ended()
     }
 
-    /// Sends it a signal and waits for its exit.
+    /// Sends the server a signal and waits for its exit.
     #[track_caller]
     pub fn signal(mut self, signal: Signal) -> ExitStatus {
         self.process().signal(signal).expect("it lives");

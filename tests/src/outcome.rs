@@ -1,17 +1,15 @@
-//! How a program ended, and what it printed.
+//! The exit code and the output of a program.
 
 use std::process::{Command, Stdio};
 
 use serde::de::DeserializeOwned;
 
-/// How a program ended, and what it printed.
+/// The exit code and the output of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The exit code, or 128 + the signal that ended it.
+    /// The exit code, or 128 + the number of the signal that ended it.
     pub code: i32,
-    /// Its stdout.
     pub stdout: Vec<u8>,
-    /// Its stderr.
     pub stderr: String,
 }
 
@@ -29,7 +27,7 @@ impl Outcome {
         }
     }
 
-    /// Asserts this exit code and returns itself.
+    /// Asserts this exit code.
     #[track_caller]
     #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
     pub fn expect_code(self, code: i32) -> Self {
@@ -37,19 +35,18 @@ impl Outcome {
         self
     }
 
-    /// Asserts the exit code 0 and returns itself.
+    /// Asserts the exit code 0.
     #[track_caller]
     #[allow(clippy::return_self_not_must_use, reason = "making sure is often all that is wanted")]
     pub fn success(self) -> Self {
         self.expect_code(0)
     }
 
-    /// Its stdout as text.
     pub fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Its stdout parsed as a single word (an id, for instance).
+    /// Parses stdout as a single word (an id, for instance).
     #[track_caller]
     pub fn word<T: std::str::FromStr<Err: std::fmt::Debug>>(&self) -> T {
         self.stdout_text()
@@ -58,7 +55,7 @@ impl Outcome {
             .unwrap_or_else(|error| panic!("{:?}: {error:?}", self.stdout_text()))
     }
 
-    /// Its stdout parsed as JSON (`--json`).
+    /// Parses stdout as JSON (`--json`).
     #[track_caller]
     pub fn json<T: DeserializeOwned>(&self) -> T {
         serde_json::from_slice(&self.stdout)

@@ -1,6 +1,7 @@
-//! The packages of the programs under test, without their symbols: what the suites install, and the bench times.
+//! The packages of the programs under test, without their symbols: for the suites to install, and for the bench to
+//! time.
 //!
-//! `.ci/dist` and `packages/deb` make what users get in the same way from other programs.
+//! `.ci/dist` and `packages/deb` make the released packages in the same way from other programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,16 +16,16 @@ use crate::outcome::Outcome;
 pub const MAIN_JOB: &str =
     "id=$(bgctl submit -- echo from a task); bgctl block $id >/dev/null; bgctl output $id";
 
-/// The folder that packages are made in.
+/// Returns the folder in which packages are made.
 pub fn folder() -> PathBuf {
     target_folder().join("tests-packages")
 }
 
-/// The programs under test as packages have them: without symbols.
+/// Returns the folder of the programs under test as packages contain them: without symbols.
 pub fn programs() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
-        // As cargo-deb looks for them: the folder of its profile.
+        // The folder of its profile, where cargo-deb searches for the programs.
         let programs = folder().join("deb");
         fs::create_dir_all(&programs).expect("a folder for packages");
         for program in [bgd_path(), bgctl_path()] {
@@ -40,7 +41,7 @@ pub fn programs() -> PathBuf {
     made.clone()
 }
 
-/// The Debian package. Needs cargo-deb, which `tests/run` installs.
+/// Returns the Debian package. Needs cargo-deb, which `tests/run` installs.
 pub fn deb() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -56,14 +57,14 @@ pub fn deb() -> PathBuf {
     made.clone()
 }
 
-/// The tarball for any Linux.
+/// Returns the tarball for any Linux.
 pub fn tarball() -> PathBuf {
     let mut command = Command::new(repository().join("packages/tarball"));
     let made = Outcome::of(command.arg(programs()).arg(folder().join("tar"))).success();
     PathBuf::from(made.stdout_text().trim())
 }
 
-/// The wheel for Python, of this system only, as the programs need not be static.
+/// Returns the wheel for Python, for this system only, as the programs need not be static.
 pub fn wheel() -> PathBuf {
     let mut command = Command::new("python3");
     command

@@ -1,5 +1,5 @@
-//! The pictures of the README: what real programs show in a real terminal. Ids and times differ from run to run and are
-//! replaced, so that a test can compare the files with what would be made now.
+//! The pictures of the README: the output of real programs in a real terminal. Ids and times differ from run to run and
+//! are replaced, so that a test can compare the files with freshly made ones.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,19 +13,17 @@ use crate::docs::root;
 use crate::svg::Picture;
 use crate::{FakeDaemon, Terminal, TestDaemon, bgctl_path, executable};
 
-/// The command that makes the pictures again.
+/// The command that remakes the pictures.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin pictures";
 
 /// A file with a picture.
 #[derive(Debug)]
 pub struct File {
-    /// Its path relative to the workspace.
     pub path: &'static str,
-    /// Its expected content.
     pub text: String,
 }
 
-/// The ids that the tasks of a picture get, in the order of their submission.
+/// The ids that replace those of a picture's tasks, in the order of their submission.
 const IDS: [&str; 8] = [
     "3f2a9c1e-5d04-4b7a-9e61-c2f80d3b7a15",
     "b81d64f0-2c9e-4f13-8a57-0e9d4c62f7b3",
@@ -37,7 +35,7 @@ const IDS: [&str; 8] = [
     "a03c58e4-b2f7-4691-8c3d-96e1f4ab7d50",
 ];
 
-/// The ages that the tasks get, the latest first.
+/// The ages that replace those of the tasks, the latest first.
 const TIMES: [[&str; 2]; 7] = [
     ["12s", "8s"],
     ["48s", ""],
@@ -48,20 +46,20 @@ const TIMES: [[&str; 2]; 7] = [
     ["7m 55s", ""],
 ];
 
-/// What a build shows of itself.
+/// The output of a build.
 const BUILD: &str = "green='\\033[1;32m' off='\\033[0m'\n\
     for name in proto wire core exec agents server; do printf \"$green   Compiling$off $name v0.4.0\\n\"; done\n\
     printf \"$green    Building$off [==========>           ] 42%%: cli\\n\"\n";
 
-/// All pictures as they would be made now.
+/// Makes all pictures.
 ///
 /// # Panics
-/// A program does not show what the picture needs.
+/// The output of a program lacks something that the picture needs.
 pub fn files() -> Vec<File> {
     vec![File { path: "man/top.svg", text: top() }, File { path: "man/ctrl-b.svg", text: ctrl_b() }]
 }
 
-/// Writes those that are out of date, and returns their paths.
+/// Writes the files that are out of date, and returns their paths.
 ///
 /// # Errors
 /// A file can't be written.
@@ -77,7 +75,7 @@ pub fn write() -> std::io::Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// Gives the tasks of a picture their ids.
+/// Replaces the ids of a picture's tasks.
 fn rename(picture: &mut Picture, ids: &[TaskId]) {
     for (id, name) in ids.iter().zip(IDS) {
         picture.replace(&id.to_string(), name);
@@ -85,12 +83,12 @@ fn rename(picture: &mut Picture, ids: &[TaskId]) {
     }
 }
 
-/// Submits a task, and waits until it runs, or is in the state that its command brings about.
+/// Submits a task with these arguments of `bgctl submit`.
 fn submit(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     daemon.run(&[&["submit"], args].concat()).success().word()
 }
 
-/// `bgctl top` with a task in each state, one of which is selected and shows its output.
+/// Draws `bgctl top` with a task in each state, one of which is selected and shows its output.
 fn top() -> String {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let waits = "exec sleep 1000";
@@ -133,7 +131,7 @@ fn top() -> String {
     picture.svg("bgctl top: an agent that asks, a failed job, running ones with their progress, and the output of one")
 }
 
-/// A build that Ctrl-B moves to the background, and how its end is told.
+/// Draws a build that Ctrl-B moves to the background, and the notice of its end.
 fn ctrl_b() -> String {
     let daemon = TestDaemon::start();
     let gate = daemon.home().join("gate");

@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the kernel gives to those that ask for any (`ip_local_port_range`): nobody else gets one of these
-/// by chance.
+/// Below the ports that the kernel assigns on request (`ip_local_port_range`), so no other program gets one of these by
+/// chance.
 const FIRST: u16 = 20_000;
 
-/// How many there are for each of the processes that run tests.
+/// Number of ports for each process that runs tests.
 const EACH: u16 = 100;
 
-/// Returns a port of loopback that nobody uses, and that no other test of this process is given.
+/// Returns an unused port of loopback that no other test of this process gets.
 ///
 /// # Panics
 /// None is left.

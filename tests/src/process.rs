@@ -28,12 +28,11 @@ impl Process {
         Some(Self { pid, pidfd })
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it is alive. A zombie is not.
+    /// Reports whether it is alive. A zombie is not.
     pub fn is_alive(&self) -> bool {
         !self.wait_gone(Duration::ZERO)
     }
@@ -44,7 +43,7 @@ impl Process {
         assert!(self.wait_gone(wait::PATIENCE), "{self:?} does not die");
     }
 
-    /// Waits at most this long until it is dead. Returns whether it is.
+    /// Waits at most this long until the process is dead. Reports whether it is.
     pub fn wait_gone(&self, at_most: Duration) -> bool {
         wait::readable(self.pidfd.as_fd(), at_most)
     }
@@ -63,7 +62,7 @@ impl Process {
         self.gone();
     }
 
-    /// Limits it to this much of a resource from now on; `None` is as much as this process may have.
+    /// Limits this resource for the process from now on; `None` is as much as this process may have.
     #[track_caller]
     pub fn limit(&self, resource: Resource, current: Option<u64>) {
         let maximum = getrlimit(resource).maximum;
@@ -71,29 +70,29 @@ impl Process {
         prlimit(Pid::from_raw(self.pid), resource, limit).expect("a process of this user can be limited");
     }
 
-    /// Its arguments, separated by blanks; empty if it is gone.
+    /// Returns the arguments, separated by blanks; empty if the process is gone.
     pub fn cmdline(&self) -> String {
         let bytes = fs::read(self.proc("cmdline")).unwrap_or_default();
         let words: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
         words.join(" ").trim_end().to_owned()
     }
 
-    /// A file of the process in `/proc`, such as `status`.
+    /// Returns a file of the process in `/proc`, such as `status`.
     pub fn proc(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.pid))
     }
 
-    /// A value of `/proc/PID/status`, such as `VmRSS`, without its unit.
+    /// Returns a value of `/proc/PID/status`, such as `VmRSS`, without its unit.
     pub fn status_value(&self, name: &str) -> Option<u64> {
         value_of(&fs::read_to_string(self.proc("status")).ok()?, name)
     }
 
-    /// A value of `/proc/PID/smaps_rollup`, such as `Pss`, in kB.
+    /// Returns a value of `/proc/PID/smaps_rollup`, such as `Pss`, in kB.
     pub fn memory_kb(&self, name: &str) -> Option<u64> {
         value_of(&fs::read_to_string(self.proc("smaps_rollup")).ok()?, name)
     }
 
-    /// The memory that it has for itself, without what is changed in the mappings of its program's file, in KiB.
+    /// Returns the private memory of the process in KiB, without changed pages in the mappings of its program's file.
     #[track_caller]
     pub fn own_memory_kb(&self) -> u64 {
         let program = fs::read_link(self.proc("exe")).expect("a process that may be looked at");
@@ -113,8 +112,8 @@ impl Process {
         sum
     }
 
-    /// How often this text occurs in its memory, as a debugger or a core file would find it. Needs the right
-    /// to read it.
+    /// Returns how often this text occurs in the memory of the process, as a debugger or a core file would find it.
+    /// Requires permission to read it.
     #[track_caller]
     pub fn remembers(&self, needle: &str) -> usize {
         let maps = fs::read_to_string(self.proc("maps")).expect("a process that may be looked at");
@@ -123,7 +122,7 @@ impl Process {
         let mut found = 0;
         for (begin, end) in regions {
             let mut bytes = vec![0; usize::try_from(end - begin).expect("it is mapped")];
-            // Regions that the kernel keeps for itself cannot be read, and are not the process's doing.
+            // Regions that the kernel reserves for itself cannot be read, and are not the process's doing.
             if memory.read_exact_at(&mut bytes, begin).is_ok() {
                 found += memmem(&bytes, needle.as_bytes());
             }
@@ -131,18 +130,17 @@ impl Process {
         found
     }
 
-    /// The ids of its threads.
     pub fn threads(&self) -> Vec<i32> {
         let names = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// How many descriptors it has open.
+    /// Returns the number of open descriptors.
     pub fn descriptors(&self) -> Option<usize> {
         Some(fs::read_dir(self.proc("fd")).ok()?.count())
     }
 
-    /// The processor time it has used, without its children.
+    /// Returns the processor time that the process has used, without its children.
     pub fn cpu_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(self.proc("stat")).ok()?;
         // The name, in parentheses, may contain anything; the third field follows it.
@@ -151,13 +149,13 @@ impl Process {
         Some(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
     }
 
-    /// The processor time that its first thread has used, much finer than [`Self::cpu_time`].
+    /// Returns the processor time that its first thread has used, much finer than [`Self::cpu_time`].
     pub fn first_thread_time(&self) -> Option<Duration> {
         let text = fs::read_to_string(self.proc("schedstat")).ok()?;
         Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
     }
 
-    /// Whether its environment names this folder or it runs in it.
+    /// Reports whether the environment of the process names this folder or the process runs in it.
     fn belongs_to(&self, home: &Path) -> bool {
         let environ = fs::read(self.proc("environ")).unwrap_or_default();
         let needle = home.as_os_str().as_bytes();
@@ -167,7 +165,7 @@ impl Process {
 }
 
 impl AsFd for Process {
-    /// The pidfd, which becomes readable when the process is dead.
+    /// Returns the pidfd, which becomes readable when the process is dead.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -179,7 +177,7 @@ impl fmt::Debug for Process {
     }
 }
 
-/// The range of a line of `/proc/PID/maps`, if it is readable.
+/// Returns the range of a line of `/proc/PID/maps`, if it is readable.
 fn readable_region(line: &str) -> Option<(u64, u64)> {
     let (range, rest) = line.split_once(' ')?;
     let (begin, end) = range.split_once('-').filter(|_| rest.starts_with('r'))?;
@@ -197,14 +195,14 @@ fn value_of(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Every living process whose environment names this folder or that runs in it. The folder has a random name,
+/// Returns every living process whose environment names this folder or that runs in it. The folder has a random name,
 /// so these are exactly the processes that the test has started.
 pub fn processes_of(home: &Path) -> Vec<Process> {
     let names = fs::read_dir("/proc").expect("/proc is there").flatten();
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(Process::open)
-        // It was inspected after it was opened and is still alive, so the pid was not recycled in between.
+        // The process was inspected after it was opened and is still alive, so the pid was not reused in between.
         .filter(|process| process.belongs_to(home) && process.is_alive())
         .collect()
 }
@@ -222,7 +220,7 @@ mod tests {
         let mut command = Command::new("cat");
         command.env("SOME_HOME", home.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Its environment is readable only once it runs, a moment after its start is known.
+        // The environment is readable only once the process runs, a moment after its start is known.
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let found = processes_of(home.path());

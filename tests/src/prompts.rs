@@ -1,5 +1,5 @@
-//! What the suites of agent tasks need besides [`TestDaemon`]: prompts and resumes as calls, and the home of
-//! the fake agent, where it records what it received.
+//! Extensions of [`TestDaemon`] for the suites of agent tasks: prompts and resumes as calls, and the home of the fake
+//! agent, where it records the messages it received.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ use crate::process::Process;
 use crate::templates::toml_words;
 use crate::{helper_path, wait};
 
-/// The configuration of an agent `fake` that runs the fake agent program with these flags; `more` are
+/// Returns the configuration of an agent `fake` that runs the fake agent program with these flags; `more` are
 /// additional lines of its table.
 pub fn fake_agent(flags: &[&str], more: &str) -> String {
     let words: Vec<String> = std::iter::once(helper_path("fake_acp").to_string_lossy().into_owned())
@@ -28,8 +28,8 @@ pub fn fake_agent(flags: &[&str], more: &str) -> String {
     format!("[agents.fake]\ncommand = {words:?}\n{more}\n")
 }
 
-/// A daemon with the agent `fake`. Dropping it asserts that no fake agent has recorded a violation, so every
-/// test shows that the daemon does nothing that the protocol forbids.
+/// A daemon with the agent `fake`. Dropping it asserts that no fake agent has recorded a violation, so every test shows
+/// that the daemon does nothing that the protocol forbids.
 #[derive(Debug)]
 pub struct FakeDaemon(TestDaemon);
 
@@ -56,7 +56,7 @@ impl FakeDaemon {
         Self(TestDaemon::builder().config(config).start())
     }
 
-    /// Writes the configuration that [`Self::start`] would use. A reload has to follow.
+    /// Writes the configuration that [`Self::start`] would use. A reload must follow.
     #[track_caller]
     pub fn configure(&self, flags: &[&str], more: &str) {
         self.0.write_config(&fake_agent(flags, more));
@@ -98,7 +98,7 @@ impl Drop for FakeDaemon {
 }
 
 impl TestDaemon {
-    /// Params of a prompt for the agent `fake`.
+    /// Returns the params of a prompt for the agent `fake`.
     pub fn prompt_params(&self, prompt: &str) -> SubmitParams {
         let mut params = self.params();
         let home = self.fake_home();
@@ -155,7 +155,7 @@ impl TestDaemon {
         fs::write(self.home().join(name), "").expect("a file in the home");
     }
 
-    /// The agent's process that runs the task's turn.
+    /// Returns the process of the agent that runs the task's turn.
     #[track_caller]
     pub fn agent_process(&self, id: TaskId) -> Process {
         let pid = self.wait_running(id).pid.expect("an agent that was started has a process");
@@ -211,7 +211,6 @@ impl TestDaemon {
         self.try_resume_with(id, prompt, settings).expect("task.resume")
     }
 
-    /// The result of a completed task.
     #[track_caller]
     pub fn result(&self, id: TaskId) -> String {
         let result = self.client().call::<TaskResultOf>(&IdParams { id: id.into() }).expect("task.result");
@@ -219,37 +218,36 @@ impl TestDaemon {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// The folder where the fake agent keeps its sessions and its journal.
+    /// Returns the folder where the fake agent keeps its sessions and its journal.
     pub fn fake_home(&self) -> FakeHome {
         FakeHome(self.home().join("fake"))
     }
 }
 
-/// The fake agent's home.
 #[derive(Clone, Debug)]
 pub struct FakeHome(pub PathBuf);
 
 impl FakeHome {
-    /// What the fake agents of this home have recorded so far.
+    /// Returns the journal of all fake agents of this home so far.
     pub fn journal(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.0.join("journal")).unwrap_or_default();
         // The last line may be incomplete.
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The messages of this method that they received, in order.
+    /// Returns the messages of this method that the agents received, in order.
     pub fn received(&self, method: &str) -> Vec<Value> {
         let received = self.journal().into_iter().filter_map(|line| line.get("received").cloned());
         received.filter(|message| message["method"] == method).collect()
     }
 
-    /// The pids of the processes that were started, in order.
+    /// Returns the pids of the started processes, in order.
     pub fn started(&self) -> Vec<i64> {
         let started = self.journal().into_iter().filter(|line| line.get("started").is_some());
         started.filter_map(|line| line["pid"].as_i64()).collect()
     }
 
-    /// The process whose pid a fake agent has written to this file: `child.PID` or `spawned`.
+    /// Returns the process whose pid a fake agent has written to this file: `child.PID` or `spawned`.
     #[track_caller]
     pub fn noted(&self, file: &str) -> Process {
         let path = self.0.join(file);
@@ -257,12 +255,11 @@ impl FakeHome {
         Process::open(pid).expect("what was noted lives")
     }
 
-    /// The violations they recorded.
     pub fn violations(&self) -> Vec<Value> {
         self.journal().into_iter().filter(|line| line.get("violation").is_some()).collect()
     }
 
-    /// Waits until they have received at least `count` messages of this method, and returns these.
+    /// Waits until the agents have received at least `count` messages of this method, and returns these messages.
     #[track_caller]
     pub fn wait_received(&self, method: &str, count: usize) -> Vec<Value> {
         self.wait_for(|_| self.received(method).len() >= count);
@@ -283,7 +280,7 @@ impl FakeHome {
         wait::for_change(&self.0.join("journal"), || is_so(&self.journal()).then_some(()));
     }
 
-    /// The file of a session.
+    /// Returns the file of a session.
     pub fn session(&self, id: &str) -> PathBuf {
         self.0.join("sessions").join(id)
     }

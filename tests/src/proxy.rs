@@ -1,5 +1,5 @@
-//! A proxy between the daemon and opencode's server that loses what it is told to lose. It relies on each
-//! connection carrying one request, and on events being the chunks of an answer that does not end.
+//! A proxy between the daemon and opencode's server that loses data on request. It relies on each connection carrying
+//! one request, and on events being the chunks of an answer that does not end.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,34 +13,34 @@ use serde_json::Value;
 
 use crate::wait::PATIENCE;
 
-/// What happens to a stream of events.
+/// Fate of a stream of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is forwarded.
+    /// The stream is forwarded.
     Pass,
-    /// It begins, but nothing more arrives, although the connection stays open.
+    /// The stream begins, but nothing more arrives, although the connection stays open.
     Swallow,
     /// The connection ends before anything arrives.
     Refuse,
 }
 
-/// What happens, once, to a request with some text in its first line.
+/// An accident that happens, once, to a request with some text in its first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accident {
-    /// The server receives it, and its answer is lost.
+    /// The server receives the request, and its answer is lost.
     NoAnswer,
-    /// When the server has answered it, all streams of events end; then the answer is forwarded.
+    /// When the server has answered the request, all streams of events end; then the answer is forwarded.
     EventsEnd,
 }
 
-/// What has happened so far.
+/// The proxy's actions so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The first lines of all requests.
     pub requests: Vec<String>,
-    /// The number of event streams that have begun.
+    /// Number of event streams that have begun.
     pub begun: usize,
-    /// The number of event streams that the proxy has ended.
+    /// Number of event streams that the proxy has ended.
     pub ended: usize,
 }
 
@@ -103,7 +103,7 @@ impl Proxy {
         Self { address, shared, thread: Some(thread.expect("a thread")) }
     }
 
-    /// Its URL, to be used in place of the server's.
+    /// Returns the URL to be used in place of the server's.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -147,7 +147,6 @@ impl Proxy {
         }
     }
 
-    /// What has happened so far.
     pub fn log(&self) -> Log {
         self.shared.lock().log.clone()
     }
@@ -159,7 +158,7 @@ impl Drop for Proxy {
             let mut state = self.shared.lock();
             state.stopping = true;
             for stream in state.open.drain(..) {
-                // It may have ended by itself.
+                // The connection may have ended by itself.
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
@@ -174,7 +173,7 @@ impl State {
     fn cut(&mut self) {
         for stream in self.streams.drain(..) {
             self.log.ended += 1;
-            // It may just have ended by itself.
+            // The connection may just have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -186,7 +185,7 @@ impl State {
         }
     }
 
-    /// Takes the accident that happens to a request.
+    /// Removes and returns the accident that happens to a request.
     fn accident(&mut self, request: &str) -> Option<Accident> {
         let happens = self.accident.is_some_and(|(text, _)| request.contains(text));
         if happens { self.accident.take().map(|(_, accident)| accident) } else { None }
@@ -269,7 +268,7 @@ impl Shared {
                 to.write_all(&chunk)?;
             }
             if std::mem::take(&mut is_first) {
-                // Events follow from the greeting on.
+                // The greeting marks the beginning of the stream.
                 state.log.begun += 1;
                 state.streams.push(to.try_clone()?);
                 self.changed.notify_all();
@@ -307,7 +306,7 @@ mod tests {
     use crate::http::Http;
     use serde_json::json;
 
-    /// A server that answers everything with two events, and counts the requests.
+    /// Returns a server that answers everything with two events, and counts the requests.
     fn server() -> (SocketAddr, JoinHandle<usize>) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

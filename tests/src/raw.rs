@@ -1,4 +1,4 @@
-//! A connection that keeps no rules: what a broken or hostile client does to the daemon.
+//! A connection that obeys no rules, like one of a broken or hostile client of the daemon.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,12 +30,11 @@ impl Raw {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Sends a request.
     #[track_caller]
     pub fn request(&mut self, id: u64, method: &str, params: &Value) {
         let line = serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -47,7 +46,7 @@ impl Raw {
         self.stream.read_until(b'\n', line)
     }
 
-    /// The next line from the daemon; `None` if it has closed the connection.
+    /// Returns the next line from the daemon; `None` if it has closed the connection.
     #[track_caller]
     pub fn receive(&mut self) -> Option<Value> {
         let mut line = Vec::new();
@@ -66,14 +65,14 @@ impl Raw {
         self.receive().expect("the daemon answers")
     }
 
-    /// Whether the daemon still serves this connection.
+    /// Reports whether the daemon still serves this connection.
     #[track_caller]
     pub fn is_served(&mut self) -> bool {
         self.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"served?\",\"method\":\"hello\"}\n").is_ok()
             && self.receive().is_some_and(|answer| answer["id"] == "served?" && answer["error"].is_null())
     }
 
-    /// Waits until the daemon closes the connection, and discards what it sends until then.
+    /// Waits until the daemon closes the connection, and discards all data until then.
     #[track_caller]
     pub fn closed(&mut self) {
         match io::copy(&mut self.stream.by_ref(), &mut io::sink()) {

@@ -33,12 +33,12 @@ struct State {
 impl State {
     fn cut(&mut self) {
         for stream in self.streams.drain(..) {
-            // It may have ended already.
+            // The stream may have ended already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Whether these bytes contain the last words, which are then forgotten.
+    /// Reports whether these bytes contain the last words, which are then forgotten.
     fn ends_with(&mut self, said: &[u8]) -> bool {
         let is_end =
             self.last_words.as_deref().is_some_and(|last| said.windows(last.len()).any(|part| part == last));
@@ -80,7 +80,6 @@ impl Relay {
         Self { socket, shared }
     }
 
-    /// The path it listens at.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -90,8 +89,8 @@ impl Relay {
         self.shared.state().cut();
     }
 
-    /// Cuts every connection, once, as soon as a client has sent these words, which must arrive in one read.
-    /// The daemon receives them, but its answer gets lost.
+    /// Cuts every connection, once, as soon as a client has sent these words, which must arrive in one read. The daemon
+    /// receives them, but its answer gets lost.
     pub fn cut_behind(&self, words: &str) {
         self.shared.state().last_words = Some(words.into());
     }
@@ -117,8 +116,8 @@ fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<(
     let shared = Arc::clone(shared);
     thread::spawn(move || {
         if copy(client, daemon, |said| shared.state().ends_with(said)) {
-            // Wait for the answer, although it goes nowhere: the daemon does not act on a request if it
-            // learns that the client is gone before it has read the request.
+            // Wait for the answer, although it is discarded: the daemon does not act on a request if it notices that
+            // the client is gone before it has read the request.
             let _ = answers.join();
             shared.state().cut();
         }

@@ -1,5 +1,6 @@
-//! What each release left for its successors: a state of an upgrade in place, with something of every owner in it, and a
-//! journal (R123). [`record`] makes them by a real daemon; nothing in them is of the machine that they were made on.
+//! The legacy of each release to its successors: a state of an upgrade in place, with something of every owner in it,
+//! and a journal (R123). [`record`] makes them with a real daemon; they contain nothing about the machine that they
+//! were made on.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,17 +24,17 @@ use crate::prompts::fake_agent;
 use crate::raw::Raw;
 use crate::{Outcome, TestDaemon, Viewer, Watch, bgd_path, executable, helper_path, wait};
 
-/// What stands for the home of the daemon, and for that on the other machine. As long as the true ones, so that they fit into
-/// rows.
+/// Placeholders for the home of the daemon, and for that on the remote machine. As long as the real paths, so that they
+/// fit into rows.
 const HOMES: [&str; 2] = ["/home/user/work", "/home/user/away"];
 
-/// What stands for the fake agent.
+/// Placeholder for the path of the fake agent.
 const AGENT: &str = "/usr/bin/agent";
 
-/// What stands for the programs.
+/// Placeholder for the folder of the programs.
 const PROGRAMS: &str = "/usr/bin";
 
-/// The channels: a command that waits, and a server that is not there.
+/// The channels: a command that waits, and an absent server.
 const CONFIG: &str = "durable = true
 max_concurrent_tasks = 9
 default_deliver_to = [\"ops\"]
@@ -48,19 +49,19 @@ started = false
 url = \"http://127.0.0.1:9/\"
 ";
 
-/// The tag of the task that waits for a time which comes.
+/// Tag of the task with a start time that can pass.
 pub const DELAYED: &str = "delayed";
 
-/// The tag of the task that ends and is started again all the time.
+/// Tag of the task that ends and is restarted continually.
 pub const RESTLESS: &str = "restless";
 
-/// The state of a release.
+/// File name of the state of a release.
 pub const STATE: &str = "state";
 
-/// Its journal.
+/// File name of its journal.
 pub const JOURNAL: &str = "journal.db";
 
-/// What its own program finds in its state.
+/// File name of the report by the release's own program about its state.
 pub const FOUND: &str = "found.json";
 
 /// Returns the folder of all releases.
@@ -68,10 +69,10 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("releases")
 }
 
-/// Returns what a program says of a state that it is given to try.
+/// Returns the report of a program that is given a state to try.
 ///
 /// # Errors
-/// It refuses the state, or can't be run.
+/// The program refuses the state, or can't be run.
 pub fn tried(program: &Path, state: &Path) -> io::Result<Vec<u8>> {
     let mut command = Command::new(program);
     let said = command.arg("--try-carried").stdin(File::open(state)?).stderr(Stdio::piped()).output()?;
@@ -100,7 +101,7 @@ pub fn record() -> io::Result<PathBuf> {
     let programs = bgd_path().parent().map(|folder| folder.to_string_lossy().into_owned());
     let state = state.replace(&agent, AGENT).replace(&programs.unwrap_or_default(), PROGRAMS);
     let state = homes.iter().zip(HOMES).fold(state, |state, (home, name)| state.replace(home, name));
-    // Its last connection moves all of it into one file.
+    // Closing the journal's last connection moves all of it into one file.
     far.here().stop();
     let journal = fs::read(far.here().state_dir().join("journal").join(JOURNAL))?;
     far.here().launch();
@@ -119,8 +120,8 @@ pub fn record() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Upgrades the daemon to programs that keep its state, until one has the moments that pass by: a process that is about to
-/// start, and the beginning of a request. A task that fails and is tried again all the time gives it a chance.
+/// Upgrades the daemon to programs that save its state, until a saved one contains transient conditions: a process that
+/// is about to start, and the beginning of a request. A task that fails and is retried continually makes this possible.
 fn state_of(daemon: &TestDaemon) -> String {
     let keeping = daemon.home().join("keeping");
     executable::copy(&helper_path("next_bgd"), &keeping);
@@ -149,7 +150,7 @@ fn state_of(daemon: &TestDaemon) -> String {
     })
 }
 
-/// What the daemon is connected with.
+/// Connections and processes of the daemon.
 struct Owned {
     _viewer: Viewer,
     _watches: [Watch; 2],
@@ -157,7 +158,7 @@ struct Owned {
     _jobs: [Job; 2],
 }
 
-/// Has the daemon own something of everything.
+/// Gives the daemon something of every kind to own.
 fn fill(far: &mut Far) -> Owned {
     let daemon = far.here();
     let everything = daemon.watch();
@@ -191,13 +192,13 @@ fn submit(daemon: &TestDaemon, params: &SubmitParams) -> TaskId {
     daemon.submit_with(params).id
 }
 
-/// Submits by `bgctl`, which sends its own environment.
+/// Submits with `bgctl`, which sends its own environment.
 fn pending(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     let mut command = daemon.bgctl(&[&["submit"], args].concat());
     Outcome::of(command.env("BGD_DAEMON", "/usr/bin/bgd")).success().word()
 }
 
-/// One command of a channel runs, one notice waits for it, one is tried again, and all are in an inbox.
+/// Creates notices: one runs a channel's command, one waits for it, one is being retried, and all are in an inbox.
 fn notify(daemon: &TestDaemon) {
     for channel in ["ops", "ops", "web"] {
         let named = SubmitParams { channel: Some(channel.to_owned()), ..shell(daemon, "echo said") };
@@ -210,7 +211,7 @@ fn notify(daemon: &TestDaemon) {
     });
 }
 
-/// An agent has had a turn, and is in the middle of another one.
+/// Gives an agent one complete turn, and another one that is in progress.
 fn converse(daemon: &TestDaemon) {
     let prompt = |text: &str| {
         let params = daemon.prompt_params(text);
@@ -224,24 +225,24 @@ fn converse(daemon: &TestDaemon) {
     wait::poll_until("it speaks", || (daemon.output(turn) == b"before").then_some(()));
 }
 
-/// Tasks wait for whatever a task can wait for. Returns one that is held.
+/// Submits tasks that wait for every possible reason. Returns a held one.
 fn schedule(daemon: &TestDaemon) -> TaskId {
     let held = pending(daemon, &["--hold", "--", "true"]);
     pending(daemon, &["--after", &format!("{held}:ok"), "--tag", "next", "--", "true"]);
-    // The clock of the machine that reads it decides whether this one still waits.
+    // The clock of the machine that reads the state decides whether this task still waits.
     pending(daemon, &["--in", "1h", "--tag", DELAYED, "--", "true"]);
     pending(daemon, &["--at", "2999-01-01T00:00:00Z", "--", "true"]);
     daemon.run(&["group", "set", "slow", "--slots", "2"]).success();
     daemon.run(&["group", "pause", "slow"]).success();
     pending(daemon, &["--group", "slow", "--retry", "3", "--", "true"]);
-    // With a descriptor of its submitter.
+    // A task with a descriptor of its submitter.
     let null = File::open("/dev/null").expect("it is there");
     let params = SubmitParams { stdin: Some(Stdin::Fd), hold: true, ..shell(daemon, "exec cat") };
     daemon.client().call_with_fds::<TaskSubmit>(&params, &[null.as_fd()]).expect("task.submit");
     held
 }
 
-/// Hands a process over whose output is being drained, from a pipe or, through another pipe, from a socket.
+/// Hands over a process whose output is being drained, from a pipe or, through another pipe, from a socket.
 fn hand_over(daemon: &TestDaemon, is_socket: bool) -> Job {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "while read word; do echo \"<$word>\"; done"]).env_clear();
@@ -262,7 +263,7 @@ fn hand_over(daemon: &TestDaemon, is_socket: bool) -> Job {
     job
 }
 
-/// A client waits for the end of a task and for a notice, and has sent the beginning of another request.
+/// Connects a client that waits for the end of a task and for a notice, and has sent the beginning of another request.
 fn wait_for(daemon: &TestDaemon, task: TaskId) -> Raw {
     let mut client = Raw::connect(daemon.socket());
     client.request(1, "task.block", &json!({ "ids": [task], "timeout_ms": null }));
@@ -272,13 +273,13 @@ fn wait_for(daemon: &TestDaemon, task: TaskId) -> Raw {
     client
 }
 
-/// An environment that is the same everywhere.
+/// Returns an environment that is the same everywhere.
 fn env(daemon: &TestDaemon) -> Env {
     let home = OsText::from(daemon.home().as_os_str().to_owned());
     [("HOME".into(), home), ("PATH".into(), OsText::from("/usr/bin:/bin"))].into_iter().collect()
 }
 
-/// Replaces a text by one of the same length.
+/// Replaces a text with one of the same length.
 fn replaced(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len(), "rows keep their lengths");
     for at in 0..=bytes.len().saturating_sub(from.len()) {

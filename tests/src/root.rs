@@ -1,5 +1,5 @@
-//! The root of a small Debian system without bgd, which `tests/run` makes and which each test gets a copy of: what a
-//! package does there is seen by comparing its files.
+//! The root of a small Debian system without bgd. `tests/run` makes it and each test gets a copy, so that comparing its
+//! files shows the effects of a package.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::binaries::target_folder;
 use crate::outcome::Outcome;
 use crate::user::must_be_root;
 
-/// What changes without any package being there: the records of dpkg, and the index of man.
+/// Files that change even if no package remains: the records of dpkg, and the index of man.
 const RECORDS: &[&str] = &[
     "var/lib/dpkg/lock",
     "var/lib/dpkg/lock-frontend",
@@ -38,12 +38,11 @@ const ENTER: &str = "root=$1 script=$2; shift 2
     exec chroot $root /usr/bin/env -i HOME=/root PATH=$path SHELL=/bin/bash \\
         XDG_RUNTIME_DIR=/tmp/run XDG_STATE_HOME=/tmp/state /bin/sh -euc \"$script\"";
 
-/// A copy of the system's files. It is removed when it is dropped.
+/// A copy of the system's files, which is removed when it is dropped.
 #[derive(Debug)]
 pub struct Root(TempDir);
 
 impl Root {
-    /// Makes a copy.
     #[track_caller]
     pub fn unpack() -> Self {
         must_be_root();
@@ -56,13 +55,13 @@ impl Root {
         Self(folder)
     }
 
-    /// The folder that it is in.
+    /// Returns the folder of the copy.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Every file with what tells whether it was written: its kind, mode, owner, size and time; a folder without a time,
-    /// which changes with what is in it.
+    /// Returns every file with the properties that show whether it was written: its kind, mode, owner, size and time; a
+    /// folder without a time, which changes with its entries.
     pub fn files(&self) -> BTreeMap<PathBuf, String> {
         let mut files = BTreeMap::new();
         let mut folders = vec![self.path().to_owned()];
@@ -87,7 +86,7 @@ impl Root {
         files
     }
 
-    /// Asserts that the files are those that were there before.
+    /// Asserts that the files have not changed.
     #[track_caller]
     pub fn expect_files(&self, before: &BTreeMap<PathBuf, String>) {
         let after = self.files();
@@ -98,8 +97,8 @@ impl Root {
         assert!(paths.is_empty(), "a trace is left: {paths:?}");
     }
 
-    /// Runs a script of the shell in it as root, as on a machine with nothing but these files. `/tmp` is new, has these
-    /// files, and goes with every process at the end.
+    /// Runs a shell script in the copy as root, as on a machine with nothing but these files. `/tmp` is new, contains
+    /// `files`, and disappears at the end, together with all processes.
     #[track_caller]
     pub fn run(&self, files: &[&Path], script: &str) -> Outcome {
         must_be_root();

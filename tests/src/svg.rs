@@ -1,7 +1,7 @@
 //! Pictures of a terminal's screen, as SVG. No I/O: the same screen always gives the same picture.
 //!
-//! The picture has a dark window of its own, so that it is readable on any page, and asks for whatever monospaced font
-//! the reader has; each run of characters is stretched to its columns, so that the columns are straight in any font.
+//! The picture has a dark window of its own, so that it is readable on any page, and uses any monospaced font of the
+//! reader; each run of characters is stretched to its columns, so that the columns are straight in any font.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use vt100::Color;
 const CELL: (f64, f64) = (8.4, 18.0);
 const FONT: f64 = 14.0;
 
-/// Around the text, and the height of the bar above it.
+/// Margin around the text, and height of the bar above it.
 const MARGIN: f64 = 14.0;
 const BAR: f64 = 30.0;
 
@@ -24,7 +24,7 @@ const PALETTE: [&str; 16] = [
     "#ff8b92", "#aee39f", "#ffd88a", "#93c1ff", "#dcb1f7", "#95e6ea", "#ffffff",
 ];
 
-/// How characters look.
+/// Appearance of characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Style {
     colour: Option<String>,
@@ -40,7 +40,7 @@ struct Glyph {
     style: Style,
 }
 
-/// The text of a screen with its looks, which can be changed before it becomes a picture.
+/// The text of a screen with its appearance, which can be changed before it becomes a picture.
 #[derive(Clone, Debug)]
 pub struct Picture {
     rows: Vec<Vec<Glyph>>,
@@ -48,7 +48,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// What this screen shows, with its cursor if that is visible.
+    /// Copies this screen, with its cursor if that is visible.
     pub fn of(screen: &vt100::Screen) -> Self {
         let (rows, columns) = screen.size();
         let row = |row| (0..columns.get()).map(|column| glyph(screen.cell(row, column))).collect();
@@ -59,17 +59,16 @@ impl Picture {
         }
     }
 
-    /// The text of a row, without blanks at its end.
+    /// Returns the text of a row, without blanks at its end.
     pub fn line(&self, row: usize) -> String {
         text(&self.rows[row]).trim_end().to_owned()
     }
 
-    /// The number of rows.
     pub fn height(&self) -> usize {
         self.rows.len()
     }
 
-    /// Writes text over what is in a row from this column on; it looks as the character there did.
+    /// Overwrites the text in a row from this column on; the new text takes over the appearance of the character there.
     pub fn write(&mut self, row: usize, column: usize, text: &str) {
         let style = self.rows[row][column].style.clone();
         for (glyph, character) in self.rows[row][column..].iter_mut().zip(text.chars()) {
@@ -77,7 +76,7 @@ impl Picture {
         }
     }
 
-    /// Replaces text by other text wherever it is in a row; what is behind it moves.
+    /// Replaces text with other text wherever it occurs in a row; the text behind it moves.
     pub fn replace(&mut self, from: &str, to: &str) {
         for row in &mut self.rows {
             let width = row.len();
@@ -85,7 +84,7 @@ impl Picture {
             while let Some(glyphs) = row.get(at..) {
                 let rest = text(glyphs);
                 let Some(byte) = rest.find(from) else { break };
-                // None of the characters before it is wide, else it is not found at its column.
+                // No character before the text may be wide, else the column is wrong.
                 at += rest[..byte].chars().count();
                 let style = row[at].style.clone();
                 let new = |character: char| Glyph { text: character.to_string(), style: style.clone() };
@@ -96,14 +95,14 @@ impl Picture {
         }
     }
 
-    /// Leaves out the empty rows at the end.
+    /// Removes the empty rows at the end.
     pub fn trim(&mut self) {
         let last = (0..self.height()).rfind(|row| !self.line(*row).is_empty());
         let cursor = self.cursor.map_or(0, |(row, _)| row);
         self.rows.truncate(last.unwrap_or_default().max(cursor) + 1);
     }
 
-    /// The picture, with a title for those who can't see it, as the text of a file.
+    /// Formats the picture as the text of a file, with a title for those who can't see it.
     pub fn svg(&self, title: &str) -> String {
         let columns = self.rows.first().map_or(0, Vec::len);
         let (width, height) =
@@ -161,12 +160,12 @@ impl Picture {
     }
 }
 
-/// A number of cells in units of the picture.
+/// Converts a number of cells to units of the picture.
 fn span(count: usize, side: f64) -> f64 {
     f64::from(u16::try_from(count).unwrap_or(u16::MAX)) * side
 }
 
-/// Draws the words of a run; two blanks or more part them, so that each stays at its column.
+/// Draws the words of a run; two or more blanks separate words, so that each stays at its column.
 fn words(run: &[Glyph], x: f64, baseline: f64, svg: &mut String) {
     let is_blank = |at: usize| run.get(at).is_none_or(|glyph| glyph.text.trim().is_empty());
     let mut at = 0;
@@ -192,7 +191,7 @@ fn words(run: &[Glyph], x: f64, baseline: f64, svg: &mut String) {
     }
 }
 
-/// The text of glyphs. The second column of a wide character has none.
+/// Returns the text of glyphs. The second column of a wide character has none.
 fn text(glyphs: &[Glyph]) -> String {
     glyphs.iter().map(|glyph| if glyph.text.is_empty() { " " } else { &glyph.text }).collect()
 }
@@ -216,7 +215,7 @@ fn glyph(cell: Option<&vt100::Cell>) -> Glyph {
     Glyph { text: cell.contents().to_owned(), style: Style { colour, background, looks } }
 }
 
-/// The colour as a page writes it; nothing for the default.
+/// Formats a colour for a page; `None` for the default.
 fn hex(colour: Color) -> Option<String> {
     let rgb = |r: u8, g: u8, b: u8| format!("#{r:02x}{g:02x}{b:02x}");
     match colour {

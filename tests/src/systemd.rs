@@ -1,5 +1,5 @@
-//! A complete systemd in its own namespaces, with the system bus, logind, and a user `alice` who can log in
-//! and then has a systemd user manager.
+//! A complete systemd in its own namespaces, with the system bus, logind, and a user `alice` who can log in and then
+//! has a systemd user manager.
 //!
 //! It boots in less than a second, so each test has its own. Everything in it ends with its first process.
 
@@ -20,10 +20,10 @@ use crate::process::Process;
 use crate::user::must_be_root;
 use crate::wait;
 
-/// What the first process runs before it becomes systemd.
+/// Script of the first process before it becomes systemd.
 pub(crate) const BOOT: &str = include_str!("systemd.sh");
 
-/// How many this process has booted, to make their names unique.
+/// Number of machines that this process has booted, to make their names unique.
 static BOOTED: AtomicU32 = AtomicU32::new(0);
 
 /// The uid of the user `alice`. No other user of the machine has it.
@@ -33,7 +33,6 @@ pub const ALICE: u32 = 290_000;
 #[derive(Debug)]
 pub struct Systemd {
     unshare: Child,
-    /// Its first process.
     init: Process,
     /// The root of its cgroups, as this process sees it.
     cgroup: PathBuf,
@@ -47,7 +46,7 @@ impl Systemd {
         Self::boot_from(None)
     }
 
-    /// Boots a machine whose files are in this folder, in which nothing is but what a Debian system has.
+    /// Boots a machine with the files in this folder, which contains only a Debian system.
     #[track_caller]
     pub fn boot_in(root: &Path) -> Self {
         Self::boot_from(Some(root))
@@ -102,12 +101,12 @@ impl Systemd {
         Self { unshare, init, cgroup }
     }
 
-    /// A path of the machine, as this process sees it.
+    /// Returns a path of the machine, as this process sees it.
     pub fn path(&self, path: &str) -> PathBuf {
         self.init.proc("root").join(path.trim_start_matches('/'))
     }
 
-    /// A command that runs inside as root, without a login session.
+    /// Prepares a command that runs in the machine as root, without a login session.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.init.pid().to_string(), "-p", "-m", "-C", "--"]).args(words);
@@ -115,7 +114,7 @@ impl Systemd {
         command
     }
 
-    /// Runs a command inside as root.
+    /// Runs a command in the machine as root.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Outcome {
         Outcome::of(&mut self.command(words))
@@ -141,7 +140,6 @@ impl Systemd {
         wait::for_no_file(&self.path(&runtime_folder()));
     }
 
-    /// The processes of alice.
     pub fn processes(&self) -> Vec<Process> {
         let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let own = namespace(self.init.pid());
@@ -156,7 +154,7 @@ impl Systemd {
             .collect()
     }
 
-    /// The process of alice with this pid inside the machine.
+    /// Returns the process of alice with this pid inside the machine.
     #[track_caller]
     pub fn process(&self, inside: i32) -> Process {
         let is_it = |process: &Process| number_inside(process) == Some(inside);
@@ -164,21 +162,20 @@ impl Systemd {
     }
 }
 
-/// The pid of a process in its innermost namespace.
+/// Returns the pid of a process in its innermost namespace.
 fn number_inside(process: &Process) -> Option<i32> {
     let status = fs::read_to_string(process.proc("status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// The runtime folder of alice.
 pub fn runtime_folder() -> String {
     format!("/run/user/{ALICE}")
 }
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // Its end ends the first process, and that ends everything.
+        // The end of `unshare` ends the first process, and that ends everything.
         let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
         let ended = self.init.wait_gone(wait::PATIENCE);
         cgroups::remove(&self.cgroup);
@@ -212,7 +209,7 @@ impl Session<'_> {
         }
     }
 
-    /// The next line that the shell prints.
+    /// Returns the next line that the shell prints.
     #[track_caller]
     fn answer(&mut self) -> String {
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! What the suites of template agents (a command line per prompt) need besides [`TestDaemon`]: their
-//! configuration, prompts for them, and a gate at which a program waits until the test opens it.
+//! Extensions of [`TestDaemon`] for the suites of template agents (a command line per prompt): their configuration,
+//! prompts for them, and a gate at which a program waits until the test opens it.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,13 +12,13 @@ use nix::unistd::mkfifo;
 
 use crate::daemon::TestDaemon;
 
-/// Words as a TOML array.
+/// Formats words as a TOML array.
 pub fn toml_words(words: &[&str]) -> String {
     toml::Value::from(words.to_vec()).to_string()
 }
 
-/// The configuration of an agent that runs a shell command with the prompt as `$1`; `more` are additional
-/// lines of its table.
+/// Returns the configuration of an agent that runs a shell command with the prompt as `$1`; `more` are additional lines
+/// of its table.
 pub fn shell_agent(name: &str, line: &str, more: &str) -> String {
     let command = toml_words(&["sh", "-c", line, "agent", "{prompt}"]);
     format!("[agents.{name}]\nprotocol = \"template\"\ncommand = {command}\n{more}\n")
@@ -30,7 +30,7 @@ pub fn reading_agent(name: &str, line: &str, more: &str) -> String {
     format!("[agents.{name}]\nprotocol = \"template\"\ncommand = {command}\n{more}\n")
 }
 
-/// The configuration of an agent that remembers: it prints the session and all its prompts as one JSON
+/// Returns the configuration of an agent that remembers: it prints the session and all its prompts as one JSON
 /// document, and its resume is the same shell command with the session as `$2`.
 pub fn remembering_agent(name: &str, line: &str) -> String {
     let command = toml_words(&["sh", "-c", line, "agent", "{prompt}"]);
@@ -46,7 +46,6 @@ pub const REMEMBER: &str = "s=${2:-s$$}; echo \"$1\" >> \"$HOME/$s\"; \
      printf '{\"session_id\":\"%s\",\"result\":\"%s\"}\\n' \"$s\" \"$(tr '\\n' ';' < \"$HOME/$s\")\"";
 
 impl TestDaemon {
-    /// Params of a prompt for an agent.
     pub fn prompt_for(&self, agent: &str, prompt: &str) -> SubmitParams {
         SubmitParams {
             prompt: Some(prompt.to_owned()),
@@ -73,7 +72,7 @@ impl Gate {
     pub fn new(folder: &Path, name: &str) -> Self {
         let path = folder.join(name);
         mkfifo(&path, Mode::S_IRWXU).expect("a named pipe in the home");
-        // Open for both, so that neither side waits for the other to open it.
+        // Opened for both reading and writing, so that neither side waits for the other to open it.
         let both = File::options().read(true).write(true).open(path);
         Self(both.expect("a named pipe can be opened"))
     }

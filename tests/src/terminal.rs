@@ -1,9 +1,8 @@
-//! A real terminal for a program under test: a terminal emulator reads the master of a pty, so that a test
-//! sees what a user would see.
+//! A real terminal for a program under test: a terminal emulator reads the master of a pty, so that a test sees the
+//! screen that a user would see.
 //!
-//! The program is the leader of its own session and has the pty as its controlling terminal, as in the window
-//! of a terminal program. Nothing waits for a time: [`Terminal::wait`] checks the screen each time something
-//! was written to it.
+//! The program is the leader of its own session and has the pty as its controlling terminal, as in the window of a
+//! terminal program. Nothing waits for a time: [`Terminal::wait`] checks the screen after each write to it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,7 +27,7 @@ use crate::wait::{PATIENCE, poll_until, readable};
 /// The default size of a terminal: rows and columns.
 pub const SIZE: (u16, u16) = (24, 80);
 
-/// How many of the latest bytes [`Terminal::shown`] keeps.
+/// Number of the latest bytes that [`Terminal::shown`] keeps.
 const SHOWN_BYTES: usize = 1 << 20;
 
 /// A terminal with a program in it. Dropping it kills the program and closes the terminal.
@@ -40,8 +39,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a program in a new terminal. Takes only the program, arguments, folder and variables from the
-    /// command; the program gets no other variables except `TERM`.
+    /// Runs a program in a new terminal. Uses only the program, arguments, folder and variables of the command; the
+    /// program gets no other variables except `TERM`.
     #[track_caller]
     pub fn open(command: &Command) -> Self {
         Self::sized(command, SIZE)
@@ -50,7 +49,7 @@ impl Terminal {
     /// Like [`Self::open`], in a terminal of this size.
     #[track_caller]
     pub fn sized(command: &Command, (rows, cols): (u16, u16)) -> Self {
-        // Unlike those of `openpty`, none of these descriptors ever leaks into another child of this process.
+        // Unlike those of `openpty`, none of these descriptors can leak into another child of this process.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("a terminal");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal that can be opened");
@@ -61,7 +60,7 @@ impl Terminal {
             .custom_flags(OFlag::O_NOCTTY.bits())
             .open(std::ffi::OsStr::from_bytes(name.as_bytes()))
             .expect("the other side of the terminal");
-        // Before the program starts, because it may read the size at once.
+        // Set before the program starts, because it may read the size at once.
         tcsetwinsize(&slave, window(rows, cols)).expect("a terminal has a size");
         Self {
             child: in_session(command, &slave).spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")),
@@ -71,7 +70,7 @@ impl Terminal {
         }
     }
 
-    /// An interactive bash in the home of a daemon, at its prompt `$ `.
+    /// Starts an interactive bash in the home of a daemon, at its prompt `$ `.
     #[track_caller]
     pub fn shell(daemon: &TestDaemon) -> Self {
         let mut bash = daemon.bgctl(&[]);
@@ -84,7 +83,7 @@ impl Terminal {
         shell
     }
 
-    /// A `bgctl` in the home of a daemon.
+    /// Starts a `bgctl` in the home of a daemon.
     #[track_caller]
     pub fn bgctl(daemon: &TestDaemon, args: &[&str]) -> Self {
         Self::open(&daemon.bgctl(args))
@@ -151,7 +150,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until `is_so` holds for all that was shown, also for what was drawn over since.
+    /// Waits until `is_so` holds for all output, including overwritten parts.
     #[track_caller]
     pub fn wait_shown(&mut self, what: &str, is_so: impl Fn(&[u8]) -> bool) {
         let end = Instant::now() + PATIENCE;
@@ -169,7 +168,7 @@ impl Terminal {
         self.wait(&format!("{text:?}"), |screen| lines(screen).contains(text));
     }
 
-    /// Waits until the cursor's line is this one.
+    /// Waits until the cursor's line equals this one.
     #[track_caller]
     pub fn wait_line(&mut self, line: &str) {
         self.wait(&format!("the line {line:?}"), |screen| cursor_line(screen) == line.trim_end());
@@ -216,7 +215,7 @@ impl Terminal {
     #[track_caller]
     pub fn clear(&mut self) {
         self.type_keys("\x0c");
-        // A notice may come right after.
+        // A notice may follow immediately.
         let is_old = |row: &str| !row.is_empty() && !row.starts_with("[BACKGROUND");
         self.wait("a clear screen", |screen| {
             screen.contents().lines().map(str::trim_end).filter(|row| is_old(row)).eq(["$"])
@@ -229,7 +228,7 @@ impl Terminal {
         self.clear();
         self.type_line("fg");
         self.wait_text("$ fg\nbgctl run ");
-        // The shell prints this before it does it, and nothing reports when it is done.
+        // The shell prints this before it acts, and nothing reports when it is done.
         let shell = self.child.id().cast_signed();
         poll_until("the shell's leave of the terminal", || {
             let group = tcgetpgrp(self.master()).ok().map(|group| group.as_raw_nonzero().get());
@@ -237,17 +236,16 @@ impl Terminal {
         });
     }
 
-    /// The text on the screen, without trailing blanks and trailing empty lines.
+    /// Returns the text on the screen, without trailing blanks and trailing empty lines.
     pub fn screen(&self) -> String {
         lines(self.emulator.screen()).trim_end().to_owned()
     }
 
-    /// The emulator's screen.
     pub fn emulated(&self) -> &vt100::Screen {
         self.emulator.screen()
     }
 
-    /// The last bytes written to the terminal, at most 1 MiB, verbatim.
+    /// Returns the last bytes written to the terminal, at most 1 MiB, verbatim.
     pub fn shown(&self) -> Vec<u8> {
         self.shown.iter().copied().collect()
     }
@@ -275,19 +273,18 @@ impl Terminal {
         self.emulator.screen_mut().set_size(side(rows), side(cols));
     }
 
-    /// Whether the terminal is in the state that shells expect: lines, echo and Ctrl-C work.
+    /// Reports whether the terminal is in the state that shells expect: lines, echo and Ctrl-C work.
     pub fn is_sane(&self) -> bool {
         let modes = tcgetattr(self.master()).expect("a terminal has modes");
         modes.local_modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
-    /// The program.
     #[track_caller]
     pub fn process(&self) -> Process {
         Process::open(self.child.id().cast_signed()).expect("it was not waited for yet")
     }
 
-    /// Reads until the program ends, and returns how it ended.
+    /// Reads until the program ends, and returns its exit status.
     #[track_caller]
     pub fn ended(&mut self) -> ExitStatus {
         let process = self.process();
@@ -307,7 +304,7 @@ impl Terminal {
                 process.gone();
             }
         }
-        // The last of its output.
+        // Reads the rest of its output.
         while readable(self.master().as_fd(), std::time::Duration::ZERO) && self.read() {}
         self.child.wait().expect("a child can be waited for")
     }
@@ -323,7 +320,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -346,19 +343,19 @@ fn side(length: u16) -> NonZero<u16> {
     NonZero::new(length).expect("a terminal has rows and columns")
 }
 
-/// The text on the screen.
 fn lines(screen: &vt100::Screen) -> String {
     screen.contents().lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
-/// The line that the cursor is on.
+/// Returns the line that the cursor is on.
 fn cursor_line(screen: &vt100::Screen) -> String {
     let row = usize::from(screen.cursor_position().0);
     let (_, cols) = screen.size();
     screen.rows(0, cols.get()).nth(row).unwrap_or_default().trim_end().to_owned()
 }
 
-/// The same program with the same arguments, folder and variables, in a session with this controlling terminal.
+/// Prepares the same program with the same arguments, folder and variables, in a session with this controlling
+/// terminal.
 fn in_session(command: &Command, terminal: &File) -> Command {
     let stream = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a copy"));
     let mut inside = Command::new("setsid");
@@ -380,7 +377,7 @@ fn copy_surroundings(from: &Command, to: &mut Command) {
     }
 }
 
-/// `PATH` with the programs under test in front.
+/// Returns `PATH` with the programs under test in front.
 fn path_with_programs() -> std::ffi::OsString {
     let bgctl = crate::bgctl_path();
     let mut path = bgctl.parent().expect("a program is in a folder").as_os_str().to_owned();

@@ -1,5 +1,5 @@
-//! A debugger, as far as it stops others: what it has stopped goes on for nobody else, whatever it is sent. Needs root, as
-//! no other program of a user may look into bgd.
+//! A debugger that only stops processes: nothing else makes a stopped process continue, whatever signal it gets. Needs
+//! root, as no other program of a user may inspect bgd.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -10,8 +10,8 @@ use crate::process::Process;
 use crate::user::must_be_root;
 use crate::wait;
 
-/// Stops the process, or each thread when it starts another process, and says so. Ends at the end of its input, by which all
-/// goes on.
+/// Stops the process, or each of its threads when it starts another process, and reports that. Ends at the end of its
+/// input, which lets everything continue.
 const DEBUGGER: &str = r#"
 import ctypes, os, sys
 ptrace = ctypes.CDLL(None, use_errno=True).ptrace
@@ -38,7 +38,7 @@ while what == "births":
 sys.stdin.read()
 "#;
 
-/// A debugger that runs. What it has stopped goes on when it is dropped.
+/// A running debugger. Dropping it lets the stopped processes continue.
 #[derive(Debug)]
 pub struct Tracer {
     debugger: Child,
@@ -52,7 +52,8 @@ impl Tracer {
         Self::start("stop", &[process.pid()])
     }
 
-    /// Stops the next process that a daemon starts before its first step. If the daemon is killed then, it does not end.
+    /// Stops the next process that a daemon starts, before its first step. If the daemon is killed then, that process
+    /// does not end.
     #[track_caller]
     pub fn at_birth(daemon: &Process) -> Self {
         let name = |thread: &i32| fs::read_to_string(daemon.proc(&format!("task/{thread}/comm")));
@@ -86,7 +87,7 @@ impl Tracer {
         line.trim_end().to_owned()
     }
 
-    /// Waits for the process that it stops at its birth.
+    /// Waits for the process that is stopped at its start.
     #[track_caller]
     pub fn born(&mut self) -> Process {
         let pid = self.line().parse().expect("a pid");

@@ -1,4 +1,4 @@
-//! Upgrades in place for the suites: to the same program, and to those that fail.
+//! Upgrades in place for the suites: to the same program, and to failing ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
 }
 
-/// Tries to upgrade to this program. Returns why that is refused.
+/// Tries to upgrade to this program. Returns the reason of the refusal.
 #[track_caller]
 pub fn refused(daemon: &TestDaemon, binary: &Path) -> String {
     let binary = binary.to_str().expect("a path in UTF-8");
@@ -28,19 +28,19 @@ pub fn refused(daemon: &TestDaemon, binary: &Path) -> String {
     text
 }
 
-/// The params of an upgrade to this program.
 pub fn params(binary: &Path) -> UpgradeParams {
     UpgradeParams { binary: Some(binary.as_os_str().into()) }
 }
 
-/// A program in the daemon's home that fails in the way that it is named after.
+/// Creates a program in the daemon's home that fails in the way that its name indicates.
 pub fn failing(daemon: &TestDaemon, name: &str) -> PathBuf {
     let path = daemon.home().join(name);
     executable::copy(&helper_path("next_bgd"), &path);
     path
 }
 
-/// A task that runs until a line is written to the pipe of this name in its folder, and then ends with this code.
+/// Submits a task that runs until a line is written to the pipe of this name in its folder, and then exits with this
+/// code.
 #[track_caller]
 pub fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
     let line = format!("echo begun; mkfifo {name}; read line < {name}; echo \"$line\"; exit {code}");
@@ -49,7 +49,7 @@ pub fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
     task
 }
 
-/// Lets such a task end.
+/// Lets the task of [`until`] end.
 #[track_caller]
 pub fn release(daemon: &TestDaemon, name: &str) {
     fs::write(daemon.home().join(name), "released\n").expect("somebody reads it");

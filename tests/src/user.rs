@@ -1,5 +1,5 @@
-//! Tests that need root, or a user other than root. Without root, `tests/run` skips them by their names and
-//! says so, so a name that does not say what the test needs is a failure.
+//! Tests that need root, or a user other than root. Without root, `tests/run` skips them by their names and reports
+//! that, so a name that does not indicate the test's needs is a failure.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,8 +19,8 @@ use crate::executable;
 /// The suffix of the names of tests that need root.
 const AS_ROOT: &str = "_as_root";
 
-/// Part of the names of tests that need a disk of their own. Mounting it takes root or the right to make a
-/// user namespace.
+/// Part of the names of tests that need a disk of their own. Mounting it requires root or permission to create a user
+/// namespace.
 const FULL_DISK: &str = "full_disk";
 
 /// Fails the test with a clear message unless root runs it.
@@ -30,7 +30,7 @@ pub fn must_be_root() {
     assert!(geteuid().is_root(), "this test changes users or makes cgroups: run it as root");
 }
 
-/// Fails a test whose name does not say what it needs.
+/// Fails a test whose name does not indicate its needs.
 #[track_caller]
 fn must_be_called(is_so: impl FnOnce(&str) -> bool, mark: &str) {
     // A test that runs alone runs in the main thread, which has another name.
@@ -39,22 +39,21 @@ fn must_be_called(is_so: impl FnOnce(&str) -> bool, mark: &str) {
     }
 }
 
-/// A uid that nothing on this machine runs as, another one each time.
+/// Returns a uid that nothing on this machine runs as, a different one each time.
 pub fn unused_uid() -> u32 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     // A pid has at most 22 bits.
     200_000 + std::process::id() * UIDS + TAKEN.fetch_add(1, Ordering::Relaxed) % UIDS
 }
 
-/// How many uids the tests of a process may take.
+/// Number of uids available to the tests of a process.
 const UIDS: u32 = 64;
 
-/// Copies of the programs that every user can run, wherever the build folder is.
+/// Copies of the programs that every user can run, regardless of the location of the build folder.
 #[derive(Debug)]
 pub struct Programs(TempDir);
 
 impl Programs {
-    /// Makes the copies.
     #[track_caller]
     pub fn copy() -> Self {
         let folder = tempfile::Builder::new().prefix("bgd-programs-").tempdir_in("/tmp").expect("a folder");
@@ -67,12 +66,12 @@ impl Programs {
         Self(folder)
     }
 
-    /// The folder with `bgd` and `bgctl`.
+    /// Returns the folder with `bgd` and `bgctl`.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The end of a prelude that runs the copied daemon instead of the built one.
+    /// Returns the end of a prelude that runs the copied daemon instead of the built one.
     pub fn exec(&self) -> String {
         format!("exec {}/bgd \"$@\" 3>&1 >/dev/null", self.path().display())
     }
@@ -108,20 +107,20 @@ fn switch<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A daemon with a small disk of its own under its state folder. The disk is in a mount namespace, so it goes
-/// away with the last process in there.
+/// Starts a daemon with a small disk of its own under its state folder. The disk is in a mount namespace, so it
+/// disappears with the last process in there.
 #[track_caller]
 pub fn on_a_small_disk(options: &str) -> TestDaemon {
     on_a_small_disk_with(options, "")
 }
 
-/// The same with this configuration.
+/// Like [`on_a_small_disk`], with this configuration.
 #[track_caller]
 pub fn on_a_small_disk_with(options: &str, config: &str) -> TestDaemon {
     on_a_small_disk_as(options, config, "true")
 }
 
-/// Fills the small disk of a daemon. Returns the file on it that does so.
+/// Fills the small disk of a daemon. Returns the path of the file that does so.
 #[track_caller]
 pub fn fill_disk(daemon: &TestDaemon) -> PathBuf {
     let fill = filler_of(daemon);
@@ -130,12 +129,13 @@ pub fn fill_disk(daemon: &TestDaemon) -> PathBuf {
     fill
 }
 
-/// Returns that file, on the disk as the daemon that now runs sees it.
+/// Returns the path of the file that fills the disk, as seen by the running daemon.
 pub fn filler_of(daemon: &TestDaemon) -> PathBuf {
     format!("/proc/{}/root{}/fill", daemon.pid(), daemon.state_dir().display()).into()
 }
 
-/// Has the next daemons in this home get the small disk of this one, which this process of a task keeps until then.
+/// Makes later daemons in this home use the small disk of this one, which the process `kept_by` of a task keeps until
+/// then.
 #[track_caller]
 pub fn keep_disk(daemon: &TestDaemon, kept_by: i32) {
     fs::write(daemon.home().join(INSIDE), kept_by.to_string()).expect("a file in the home of a test");
@@ -144,7 +144,7 @@ pub fn keep_disk(daemon: &TestDaemon, kept_by: i32) {
 /// The file in a test's home that names the process whose disk the next daemon gets.
 const INSIDE: &str = "inside";
 
-/// The same, once this line of shell without single quotes has run on the disk.
+/// Like [`on_a_small_disk_with`], after this line of shell without single quotes has run on the disk.
 #[track_caller]
 pub fn on_a_small_disk_as(options: &str, config: &str, line: &str) -> TestDaemon {
     must_be_called(|test| test.contains(FULL_DISK), FULL_DISK);

@@ -1,5 +1,5 @@
-//! A client that views the terminals of jobs, as `bgctl` does, but on the wire: it counts what arrives and
-//! feeds it to a terminal emulator, so that a test sees both the bytes and what a user would see.
+//! A client that views the terminals of jobs, as `bgctl` does, but on the wire: it counts the parts that arrive and
+//! feeds them to a terminal emulator, so that a test sees both the bytes and a user's screen.
 
 use std::fmt;
 use std::num::NonZero;
@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use crate::daemon::TestDaemon;
 use crate::wait::{PATIENCE, readable};
 
-/// The size of a job's terminal where a test asks for no other.
+/// The default size of a job's terminal.
 const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
 /// A connection that views the terminal of one task.
@@ -33,22 +33,22 @@ pub struct Viewer {
     pub next: Option<u64>,
     /// The text of each redraw of the whole screen.
     pub redraws: Vec<Vec<u8>>,
-    /// The sequence that would leave the terminal usable now.
+    /// The sequence that would restore a usable terminal now.
     pub restore: String,
-    /// How often it was notified that the job has stopped.
+    /// Number of notifications that the job has stopped.
     pub stops: usize,
     answers: Vec<(u64, Result<Box<RawValue>, RpcError>)>,
 }
 
 impl TestDaemon {
-    /// Params of a foreground job in a terminal of 24 rows and 80 columns: a shell command.
+    /// Returns the params of a foreground job in a terminal of 24 rows and 80 columns: a shell command.
     pub fn in_terminal(&self, line: &str) -> SubmitParams {
         SubmitParams { shell: Some(line.into()), foreground: true, pty: Some(SIZE), ..self.params() }
     }
 }
 
 impl Viewer {
-    /// A connection that views nothing yet.
+    /// Connects without viewing anything yet.
     #[track_caller]
     pub fn connect(daemon: &TestDaemon) -> Self {
         let side = |length| NonZero::new(length).expect("a terminal has rows and columns");
@@ -103,7 +103,7 @@ impl Viewer {
         self.client.call::<M>(params).expect("the daemon reads")
     }
 
-    /// Makes a call, and takes what is shown meanwhile.
+    /// Makes a call, and processes output that arrives meanwhile.
     #[track_caller]
     pub fn try_call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, RpcError> {
         let call = self.send::<M>(params);
@@ -111,13 +111,13 @@ impl Viewer {
         Ok(Protocol::result::<M>(Ok(answer)).unwrap_or_else(|error| panic!("{}: {error}", M::NAME)))
     }
 
-    /// Like [`Self::try_call`], where the call must not fail.
+    /// Like [`Self::try_call`], for a call that must succeed.
     #[track_caller]
     pub fn call<M: Method>(&mut self, params: &M::Params) -> M::Result {
         self.try_call::<M>(params).unwrap_or_else(|error| panic!("{}: {error}", M::NAME))
     }
 
-    /// Waits for the answer to a call, and takes what is shown before it.
+    /// Waits for the answer to a call, and processes output that arrives before it.
     #[track_caller]
     pub fn answer(&mut self, call: u64) -> Result<Box<RawValue>, RpcError> {
         loop {
@@ -128,7 +128,7 @@ impl Viewer {
         }
     }
 
-    /// The number of refused calls whose answers were not fetched.
+    /// Returns the number of refused calls whose answers were not fetched.
     pub fn refusals(&self) -> usize {
         self.answers.iter().filter(|(_, outcome)| outcome.is_err()).count()
     }
@@ -162,23 +162,22 @@ impl Viewer {
         assert_eq!(self.call::<TaskWrite>(&params).written, keys.len() as u64);
     }
 
-    /// Waits for the end of a task, and takes everything that is shown before the answer.
+    /// Waits for the end of a task, and processes all output that arrives before the answer.
     #[track_caller]
     pub fn ended(&mut self, id: TaskId) -> Task {
         self.call::<TaskBlock>(&BlockParams::until_ended(id)).tasks.remove(0)
     }
 
-    /// The emulator's text, without trailing blanks.
+    /// Returns the emulator's text, without trailing blanks.
     pub fn screen(&self) -> String {
         self.emulator.screen().contents().trim_end().to_owned()
     }
 
-    /// The emulator's screen.
     pub fn emulated(&self) -> &vt100::Screen {
         self.emulator.screen()
     }
 
-    /// Waits for data and takes it. Returns false if the daemon has closed the connection.
+    /// Waits for data and processes it. Returns false if the daemon has closed the connection.
     #[track_caller]
     fn take(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;

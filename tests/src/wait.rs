@@ -15,8 +15,8 @@ use nix::sys::time::TimeSpec;
 /// How long a wait may take before it fails the test. No passing test may run into it.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Waits until a descriptor is readable (or has hung up) and returns whether it is; a pidfd becomes readable
-/// when its process is dead.
+/// Waits until a descriptor is readable (or has hung up). Reports whether it is; a pidfd becomes readable when its
+/// process is dead.
 pub fn readable(descriptor: BorrowedFd<'_>, at_most: Duration) -> bool {
     let end = Instant::now() + at_most;
     loop {
@@ -57,7 +57,7 @@ pub fn for_change<T>(path: &Path, mut check: impl FnMut() -> Option<T>) -> T {
             path.display(),
             fs::read(path).map_or_else(|error| error.to_string(), |text| tail(&text)),
         );
-        // `check` finds out what exactly has changed.
+        // `check` determines the actual change.
         while inotify.read_events().is_ok() {}
     }
 }
@@ -102,18 +102,18 @@ pub fn for_bytes(path: &Path, count: usize) -> Vec<u8> {
     for_change(path, || fs::read(path).ok().filter(|bytes| bytes.len() >= count))
 }
 
-/// Waits until somebody accepts connections at a socket: its file is there a moment before.
+/// Waits until a process accepts connections at a socket: its file exists a moment earlier.
 #[track_caller]
 pub fn for_socket(path: &Path) {
     for_file(path);
     poll_until(&format!("somebody at {}", path.display()), || UnixStream::connect(path).ok());
 }
 
-/// How long to wait between two looks at something that has no event.
+/// Interval between two looks at something that has no event.
 const NEXT_LOOK: Duration = Duration::from_millis(2);
 
-/// Polls until `look` returns a value. Only for what neither the kernel nor the daemon announces, such as
-/// that a process that is not a child has stopped; everything else is waited for by its event.
+/// Polls until `look` returns a value. Only for changes that neither the kernel nor the daemon announces, such as the
+/// stop of a process that is not a child; wait for everything else by its event.
 #[track_caller]
 pub fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
@@ -122,7 +122,7 @@ pub fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < end, "waited for {what}, which does not come");
-        // Leave the processor to whoever makes it happen.
+        // Leave the processor to the process that makes it happen.
         thread::sleep(NEXT_LOOK);
     }
 }

@@ -5,15 +5,12 @@ use bgd_shared::event::{Event, EventKind, EventParams, News};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{EventsSubscribe, SubscribeParams, SubscribeResult};
 
-/// An event subscription with its own connection.
 #[derive(Debug)]
 pub struct Watch {
     client: Client,
-    /// The daemon's answer to the subscription.
     pub subscribed: SubscribeResult,
     /// Whether it gets all events, so that no number may be missing.
     is_complete: bool,
-    /// The number of the latest event.
     latest: Option<u64>,
 }
 
@@ -27,7 +24,7 @@ impl Watch {
         Self { client, subscribed, is_complete, latest }
     }
 
-    /// The next notification, a gap included. A number that is missing or comes twice fails the test.
+    /// Returns the next notification, including gaps. A number that is missing or comes twice fails the test.
     #[track_caller]
     pub fn next_params(&mut self) -> EventParams {
         let params = self.client.next_news().expect("the next event");
@@ -42,7 +39,7 @@ impl Watch {
         params
     }
 
-    /// The next event. A gap fails the test.
+    /// Returns the next event. A gap fails the test.
     #[track_caller]
     pub fn next_event(&mut self) -> Event {
         match self.next_params().news {

@@ -1,6 +1,6 @@
 //! The deadline of a whole test. A single wait has its own ([`crate::wait::PATIENCE`]), but a test also waits for
-//! programs to end, and nothing bounds that. When a test takes too long, the watchdog kills all processes of its
-//! home: whatever the test waits for then ends, and it fails by itself, with everything it has found out.
+//! programs to end, and nothing bounds that. When a test takes too long, the watchdog kills all processes of its home:
+//! the test's wait then ends, and the test fails by itself, reporting all its findings.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::process::processes_of;
 
-/// The longest that a test may take. The longest one takes a tenth of it on an idle machine.
+/// Maximum duration of a test. The longest one takes a tenth of it on an idle machine.
 pub const LIFETIME: Duration = Duration::from_mins(15);
 
 /// How often to kill processes that were started in the meantime.
@@ -24,7 +24,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch, but only in a test; a bench may take as long as it likes.
+    /// Starts a watchdog, but only in a test; a bench may take as long as it likes.
     pub fn over(home: &Path) -> Option<Self> {
         let test = thread::current().name().unwrap_or("main").to_owned();
         (test != "main").then(|| Self::new(home, test, LIFETIME))
@@ -38,7 +38,7 @@ impl Watchdog {
             while stopped.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
                 for process in processes_of(&home) {
                     eprintln!("{test} takes longer than {lifetime:?}: {process:?} is killed");
-                    // It may have ended meanwhile.
+                    // The process may have ended meanwhile.
                     let _ = process.signal(Signal::KILL);
                 }
                 left = AGAIN;

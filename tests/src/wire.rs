@@ -1,5 +1,5 @@
-//! A connection by TCP to a program on its other end, such as an sshd, that can be slow, silent or cut. It carries bytes
-//! without interpreting them.
+//! A TCP connection to a program, such as an sshd, that can be slow, silent or cut. It forwards bytes without
+//! interpreting them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _, Write as _};
@@ -28,31 +28,31 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How long bytes are under way, each way.
+    /// Delay of the bytes, each way.
     delay: Duration,
     is_frozen: bool,
     is_over: bool,
-    /// The bytes carried so far, both ways.
+    /// Bytes forwarded so far, both ways.
     carried: usize,
-    /// Cut every connection, once, when that many have been carried.
+    /// Cut every connection, once, when this many bytes have been forwarded.
     cut_at: Option<usize>,
-    /// The bytes carried so far from the clients.
+    /// Bytes forwarded so far from the clients.
     asked_bytes: usize,
-    /// Cut every connection, once, when that many have been carried from the clients.
+    /// Cut every connection, once, when this many bytes have been forwarded from the clients.
     cut_asking_at: Option<usize>,
     /// Both ends of every connection so far.
     streams: Vec<UnixStream>,
-    /// How often the client of each connection has sent something since the wire was frozen, by the connection's number.
-    /// Those that began later, or are closed, are not in it.
+    /// How often the client of each connection has sent something since the wire was frozen, by the connection's
+    /// number. Without connections that began later or are closed.
     asked: BTreeMap<usize, usize>,
-    /// The connections so far.
+    /// Number of connections so far.
     connections: usize,
-    /// The connections whose client has not closed them.
+    /// Connections whose client has not closed them.
     open: BTreeSet<usize>,
 }
 
 impl Wire {
-    /// Runs the program for each connection, which is its standard input and output.
+    /// Runs the program for each connection, which becomes its standard input and output.
     #[track_caller]
     pub fn to(program: &Path) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -73,33 +73,32 @@ impl Wire {
         Self { port, shared, listener: Some(listener) }
     }
 
-    /// The port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Makes every byte take that long from now on, each way.
+    /// Delays every byte from now on, each way.
     pub fn delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
     }
 
-    /// The bytes carried so far, both ways.
+    /// Returns the number of bytes forwarded so far, both ways.
     pub fn carried(&self) -> usize {
         self.shared.state().carried
     }
 
-    /// Cuts every connection, once, after that many more bytes. Those before still arrive.
+    /// Cuts every connection, once, after this many more bytes. Earlier bytes still arrive.
     pub fn cut_after(&self, bytes: usize) {
         let mut state = self.shared.state();
         state.cut_at = Some(state.carried + bytes);
     }
 
-    /// The bytes carried so far from the clients.
+    /// Returns the number of bytes forwarded so far from the clients.
     pub fn carried_there(&self) -> usize {
         self.shared.state().asked_bytes
     }
 
-    /// Like [`Self::cut_after`], counting only what the clients send: what is cut is a request.
+    /// Like [`Self::cut_after`], counting only bytes of the clients, so that a request is cut.
     pub fn cut_asking_after(&self, bytes: usize) {
         let mut state = self.shared.state();
         state.cut_asking_at = Some(state.asked_bytes + bytes);
@@ -110,21 +109,21 @@ impl Wire {
         self.shared.state().cut();
     }
 
-    /// Lets nothing through, while all connections stay open.
+    /// Holds all bytes back, while all connections stay open.
     pub fn freeze(&self) {
         let mut state = self.shared.state();
         state.is_frozen = true;
         state.asked = state.open.iter().map(|number| (*number, 0)).collect();
     }
 
-    /// How often the most quiet client that was connected when the wire was frozen, and still is, has sent something
-    /// since; none of it arrived. An ssh does so as often as its keep-alives say. Whoever waits for an answer may give
-    /// up its connection, and make another one. `None`: no client is left of those.
+    /// Returns how often the quietest client that was connected when the wire was frozen, and still is, has sent
+    /// something since; none of it arrived. An ssh does so as often as its keep-alives require. A client that waits for
+    /// an answer may give up its connection, and make another one. `None` if none of those clients is left.
     pub fn asked_in_vain(&self) -> Option<usize> {
         self.shared.state().asked.values().copied().min()
     }
 
-    /// Lets everything through again.
+    /// Lets all bytes through again.
     pub fn thaw(&self) {
         self.shared.state().is_frozen = false;
         self.shared.changed.notify_all();
@@ -139,7 +138,8 @@ impl Drop for Wire {
             state.cut();
         }
         self.shared.changed.notify_all();
-        // The listener waits for a connection, and looks only then. After one of somebody else it is gone already.
+        // The listener waits for a connection, and only then checks whether to stop. The connection of another client
+        // may have stopped it already.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
         let ended = self.listener.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the wire broke");
@@ -150,7 +150,7 @@ impl State {
     fn cut(&mut self) {
         (self.cut_at, self.cut_asking_at) = (None, None);
         for stream in self.streams.drain(..) {
-            // It may have ended by itself.
+            // The stream may have ended by itself.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -161,7 +161,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until bytes that were sent then arrive.
+    /// Waits until bytes that were sent at this time arrive.
     fn arrive(&self, sent: Instant) -> MutexGuard<'_, State> {
         let mut state = self.state();
         loop {
@@ -186,7 +186,7 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
     let theirs = OwnedFd::from(theirs);
     let mut command = Command::new(program);
     let mut child = command.stdin(theirs.try_clone()?).stdout(theirs).spawn()?;
-    // Its copies of the socket would keep it open.
+    // The command's copies of the socket would keep it open.
     drop(command);
     let number = {
         let mut state = shared.state();
@@ -204,8 +204,8 @@ fn serve(client: TcpStream, program: &PathBuf, shared: &Arc<Shared>) -> io::Resu
     child.wait().map(drop)
 }
 
-/// Carries bytes one way until either end closes, and then closes both. `client` is the number of the connection if they
-/// come from its client.
+/// Forwards bytes one way until either end closes, and then closes both. `client` is the number of the connection if
+/// they come from its client.
 fn pump(
     mut from: UnixStream,
     mut to: UnixStream,
@@ -242,7 +242,7 @@ fn pump(
             if client.is_some() {
                 state.asked_bytes += count;
             }
-            // Whoever does not read at once is not waited for under the lock.
+            // Do not wait under the lock for a slow reader.
             if last.is_none() {
                 drop(state);
                 if to.write_all(&bytes).is_err() {

@@ -21,7 +21,7 @@ fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
 }
 
-/// Asks for a result, which the daemon must refuse.
+/// Asks for the result, which the daemon must refuse to give.
 #[track_caller]
 fn no_result(daemon: &FakeDaemon, id: TaskId) -> RpcError {
     match daemon.client().call::<TaskResultOf>(&IdParams { id: id.into() }) {
@@ -30,14 +30,13 @@ fn no_result(daemon: &FakeDaemon, id: TaskId) -> RpcError {
     }
 }
 
-/// The output so far, and the task at that moment.
 fn look(daemon: &FakeDaemon, id: TaskId) -> (Task, String) {
     let params = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
     let part = daemon.client().call::<TaskOutput>(&params).expect("task.output");
     (part.task, part.data)
 }
 
-/// Starts a block and waits until the daemon has begun it: it has answered a later request of the connection.
+/// Starts a block and waits until the daemon has begun it, that is, has answered a later request of the connection.
 fn begin_block(daemon: &FakeDaemon, ids: &[TaskId]) -> (Client, u64) {
     let mut client = daemon.client();
     let ids = ids.iter().copied().map(Into::into).collect();
@@ -210,7 +209,7 @@ fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out()
     let spoke = watch.until(|event| event.task.progress.last_words.as_deref() == Some(words));
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
     assert!(page.contains(&format!("last output: {words}")), "{page}");
-    // One that was slow to speak had stalled before.
+    // One that was slow to speak counted as stalled first.
     if !spoke.task.progress.stalled {
         watch.until(|event| event.task.progress.stalled);
     }

@@ -26,7 +26,6 @@ fn answer(daemon: &FakeDaemon, id: TaskId, request: u64, option: &str) -> Result
     }
 }
 
-/// Waits until a task asks this question.
 #[track_caller]
 fn asked(watch: &mut Watch, id: TaskId, request: u64) -> NeedsInput {
     let asks = |event: &Event| {
@@ -192,7 +191,7 @@ fn questions_beyond_the_limit_are_denied() {
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask-many 70");
     watch.until(|event| event.task.progress.needs_input.as_ref().is_some_and(|asked| asked.waiting == 63));
-    // An answer makes room for another question, so wait until all surplus ones have been denied.
+    // An answer makes room for another question, so wait until all surplus questions have been denied.
     daemon.fake_home().wait_for(|journal| {
         let denied = journal.iter().filter(|line| line["received"]["result"]["outcome"].is_object());
         denied.count() == 6
@@ -257,8 +256,8 @@ fn r05_cancel_ends_an_agent_that_asks_for_ever() {
     }
 }
 
-/// A shell command that starts a program which waits for a task id, answers the first question of that task,
-/// and reports the outcome.
+/// Returns a shell command that starts a program which waits for a task id, answers the first question of that task and
+/// reports the outcome.
 fn answers(home: &Path, name: &str) -> String {
     let bgctl = bgctl_path();
     let (home, bgctl) = (home.display(), bgctl.display());
@@ -270,8 +269,8 @@ fn answers(home: &Path, name: &str) -> String {
 
 #[test]
 fn an_agent_can_not_answer_its_own_question() {
-    // Two programs that the agent starts: a child, and one that hides from it, without a mark, in a session
-    // of its own. They find the home by the agent's variable.
+    // Two programs that the agent starts: a child, and one that hides from it, without a mark and in a session of its
+    // own. Both find the home through the agent's variable.
     let line = "({ read line < $FAKE_ACP_HOME/child; eval \"$line\"; } >/dev/null 2>&1 &); \
                 setsid env -i PATH=\"$PATH\" F=\"$FAKE_ACP_HOME\" sh -c '(read line < $F/orphan; eval \"$line\") &' \
                 </dev/null >/dev/null 2>&1; exec \"$0\"";

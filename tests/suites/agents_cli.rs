@@ -12,7 +12,7 @@ use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, she
 use bgd_tests::{TestDaemon, bgctl_path};
 use serde_json::Value;
 
-/// A home with an agent that remembers, and waits at a gate when told to, and one that does not remember.
+/// A home with an agent that remembers, and waits at a gate on request, and one that does not remember.
 fn daemon() -> TestDaemon {
     let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
     let config = [
@@ -28,7 +28,6 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     daemon.run(&[&["submit"], args].concat()).success().word()
 }
 
-/// Submits a prompt and returns the answer.
 #[track_caller]
 fn answered(daemon: &TestDaemon, args: &[&str]) -> String {
     let id = submitted(daemon, args).to_string();
@@ -41,7 +40,6 @@ fn result(daemon: &TestDaemon, id: &str) -> String {
     daemon.run(&["output", "--result", id]).success().stdout_text().trim_end().to_owned()
 }
 
-/// Runs `bgctl` with this standard input.
 #[track_caller]
 fn with_input(daemon: &TestDaemon, args: &[&str], input: &[u8]) -> std::process::Output {
     let mut bgctl = daemon.bgctl(args);
@@ -254,7 +252,7 @@ fn agents_are_listed_as_columns_as_json_and_as_a_table() {
     assert!(daemon.task_processes().is_empty(), "no agent was started");
 }
 
-/// What `bgctl` prints on a terminal, provided by util-linux's `script`.
+/// Returns the output of `bgctl` on a terminal, which util-linux's `script` provides.
 fn on_a_terminal(daemon: &TestDaemon, args: &str) -> String {
     let mut script = Command::new("script");
     let line = format!("{} {args}", bgctl_path().display());

@@ -1,4 +1,4 @@
-//! codex-acp as an agent: the real program, started by the daemon, with a model on loopback that follows orders.
+//! codex-acp as an agent: the real program, started by the daemon, with a scripted model on loopback.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ fn codex() -> Real {
     Real::codex(Permission::Allow, "deny")
 }
 
-/// All files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
@@ -86,7 +85,7 @@ fn a_neighbour_of_a_cancelled_turn_goes_on_and_nothing_is_left_after_it() {
     let (id, command) = cases::with_a_command(&real, &Shell::CODEX);
     let process = real.process(id);
     assert_eq!(real.process(neighbour).pid(), process.pid());
-    // codex lets the command of a cancelled turn run on, and it could belong to any session of the process.
+    // codex lets the command of a cancelled turn run on, and that command could belong to any session of the process.
     cases::is_cancelled(&real, id);
     assert_eq!(real.daemon.task(neighbour).status, Status::Running);
     let fresh = real.turn("SAY elsewhere");

@@ -1,5 +1,5 @@
-//! The configuration of agents: mistakes are reported with key and reason and change nothing, a reload
-//! reports what it has applied, and the program is searched where the submitter would find it.
+//! The configuration of agents: mistakes are reported with key and reason and change nothing, a reload reports what it
+//! has applied, and programs are looked up where the submitter would find them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use bgd_shared::text::{Env, OsText};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
 use bgd_tests::{Process, TestDaemon, executable};
 
-/// Invalid lines for `[agents.x]`, with what the error must mention.
+/// Invalid lines for `[agents.x]`, and what the error must mention.
 const WRONG: &[(&str, &[&str])] = &[
     ("protocol = \"smoke\"", &["smoke", "acp", "opencode", "template"]),
     ("protocol = 3", &["`agents.x.protocol` must be a string in quotes"]),
@@ -84,7 +84,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ("command = [\"a\"]\ntimeout = \"5s\"", &["unknown key `agents.x.timeout`"]),
 ];
 
-/// Invalid files, with what the error must mention.
+/// Invalid files, and what the error must mention.
 const WRONG_FILES: &[(&str, &[&str])] = &[
     ("default_agent = \"nobody\"", &["`default_agent`", "nobody", "claude, codex"]),
     ("default_agent = 3", &["`default_agent` must be a string in quotes"]),
@@ -276,7 +276,6 @@ fn some_agents_are_known_without_a_word_in_the_configuration() {
     assert_eq!((goose.available, goose.install), (false, None));
 }
 
-/// Writes a program into a new folder in the home.
 fn program(daemon: &TestDaemon, folder: &str, text: &str) -> PathBuf {
     let folder = daemon.home().join(folder);
     fs::create_dir(&folder).unwrap();

@@ -13,7 +13,7 @@ use bgd_tests::shared::task::{Origin, Status, Task};
 use bgd_tests::templates::toml_words;
 use bgd_tests::{Process, TestDaemon, wait};
 
-/// Two machines, of which this one's daemon has the agent `fake`, whose program runs on the other one.
+/// Two machines; this one's daemon has the agent `fake`, whose program runs on the other machine.
 fn two() -> Far {
     let mut far = Far::start();
     let home = far.daemon.home().join("fake");
@@ -26,7 +26,6 @@ fn two() -> Far {
     far
 }
 
-/// Sends another prompt, and returns the answer.
 #[track_caller]
 fn follow_up(far: &mut Far, id: TaskId, prompt: &str) -> String {
     far.here().resume(id, prompt);
@@ -34,14 +33,14 @@ fn follow_up(far: &mut Far, id: TaskId, prompt: &str) -> String {
     far.here().result(id)
 }
 
-/// The tasks of the other machine that have not ended.
+/// Returns the tasks of the other machine that have not ended.
 fn active(far: &Far) -> Vec<Task> {
     let mut tasks = far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     tasks.retain(|task| task.status.is_active());
     tasks
 }
 
-/// Waits until nothing runs over there.
+/// Waits until nothing runs on the other machine.
 #[track_caller]
 fn none_left(far: &Far) {
     wait::poll_until("the end of the agent there", || active(far).is_empty().then_some(()));
@@ -50,7 +49,7 @@ fn none_left(far: &Far) {
 #[test]
 fn r152_an_agent_works_there_and_belongs_here() {
     let mut far = two();
-    // A folder that only the other machine need have.
+    // A folder that need exist only on the other machine.
     let params = SubmitParams { cwd: Some("/nowhere/here".into()), ..far.here().prompt_params("say hello") };
     let id = far.here().submit_with(&params).id;
     far.here().ends_as(id, Status::Completed);
@@ -70,7 +69,7 @@ fn r152_an_agent_works_there_and_belongs_here() {
     assert!(!shown(far.here()) && !shown(&far.daemon));
     let checked = far.run_here(&["agents", "--check", "fake"]).success().stdout_text();
     assert!(checked.contains("fake"), "{checked}");
-    // Its connection is nobody else's.
+    // The agent shares its connection with nobody.
     far.run(&["list"]).success();
     far.hang_up();
     assert_eq!(follow_up(&mut far, id, "count"), "3");
@@ -167,16 +166,16 @@ fn r152_a_real_agent_works_there() {
     let submit = ["submit", "--agent", "opencode", "-d", "work", "--cwd", home.to_str().unwrap(), &prompt];
     let id: TaskId = far.run_here(&submit).word();
     far.here().ends_as(id, Status::Completed);
-    // Its tools act over there.
+    // Its tools act on the other machine.
     let there = fs::read_to_string(home.join("there")).unwrap();
     assert_eq!(there, format!("on {0}\n{0}\n", home.display()));
     assert_eq!(active(&far)[0].description, "agent opencode");
-    // The conversation goes on in the same process, and after that one is gone, in another one.
+    // The conversation continues in the same process and, once that is gone, in another one.
     assert_eq!(follow_up(&mut far, id, "SAY second"), "second");
     let here = Process::open(far.here().task(id).pid.unwrap()).expect("what speaks to it from here");
     far.run(&["cancel", &active(&far)[0].id.to_string()]).success();
     none_left(&far);
-    // Until then a prompt may be given to the process that is gone, and nobody can say whether it was read.
+    // Until then the dead process may be given a prompt, and nobody can tell whether it was read.
     here.gone();
     assert_eq!(follow_up(&mut far, id, "SAY third"), "third");
     far.here().stop();

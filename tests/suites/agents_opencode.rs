@@ -1,5 +1,5 @@
-//! opencode as an agent, over the Agent Client Protocol: the real program, started by the daemon, with a
-//! model on loopback that follows orders.
+//! opencode as an agent, over the Agent Client Protocol: the real program, started by the daemon, with a scripted model
+//! on loopback.
 
 use bgd_shared::task::Status;
 use bgd_tests::agents::Permission;
@@ -66,7 +66,7 @@ fn a_neighbour_of_a_cancelled_turn_goes_on() {
     real.model.release("neighbour");
     real.completed(neighbour);
     assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
-    // A turn was cancelled in this process, so it gets no new ones.
+    // A turn was cancelled in this process, so it gets no new turns.
     process.gone();
 }
 

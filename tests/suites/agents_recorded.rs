@@ -6,7 +6,7 @@ use std::fs;
 use bgd_shared::task::Status;
 use bgd_tests::FakeDaemon;
 
-/// The only text that the fake model ever says.
+/// The fake model's only answer.
 const ANSWER: &str = "Hello from the fake model.";
 
 /// The prompt that the model answered with the status 400.
@@ -17,7 +17,7 @@ fn recorded(name: &str, more: &str) -> FakeDaemon {
     FakeDaemon::start(&["--recorded", &file], more)
 }
 
-/// The modes set before the first prompt, and the number of prompts.
+/// Returns the modes set before the first prompt, and the number of prompts.
 fn modes_set(daemon: &FakeDaemon) -> (Vec<String>, usize) {
     let home = daemon.fake_home();
     let methods: Vec<String> = home
@@ -56,7 +56,7 @@ fn a_model_error_fails_the_task_however_the_agent_tells_it() {
         ("kimi-code-2.1.0-error-400", "without an answer"),
         // The error is the whole answer.
         ("copilot-1.0.102-error-400", "Error: 400 Invalid value for parameter"),
-        // An error by the protocol's own means.
+        // An error reported by the protocol's own means.
         ("claude-agent-acp-0.101.0-modes", "API Error: 400 Invalid value for parameter"),
     ] {
         let daemon = recorded(name, "keep_warm = \"1h\"");
@@ -88,7 +88,7 @@ fn agents_that_begin_in_a_mode_in_which_they_do_not_ask_are_put_into_one_in_whic
         ("claude-agent-acp-0.101.0-modes", "allow", None),
         ("codex-acp-2.6.0-error-400", "deny", Some("read-only")),
         ("codex-acp-2.6.0-error-400", "allow", None),
-        // They start in it.
+        // The agents start in this mode.
         ("gemini-cli-0.61.0-load", "deny", None),
         ("copilot-1.0.102-error-400", "deny", None),
         ("kimi-code-2.1.0-error-400", "deny", None),

@@ -17,7 +17,6 @@ fn fake() -> FakeDaemon {
     FakeDaemon::start(&[], "")
 }
 
-/// Completes a prompt and waits until the agent's process is gone.
 #[track_caller]
 fn completed_and_gone(daemon: &FakeDaemon, prompt: &str) -> Task {
     let task = daemon.completed(prompt);

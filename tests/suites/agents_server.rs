@@ -1,5 +1,5 @@
-//! opencode as an agent, over the HTTP of its own server: the real program, started by the daemon or already
-//! running, with a model on loopback that follows orders; and events that get lost on the way.
+//! opencode as an agent, over the HTTP of its own server: the real program, started by the daemon or already running,
+//! with a scripted model on loopback; and events that get lost on the way.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -31,7 +31,7 @@ fn r160_its_messages_say_what_it_consumed() {
         let usage = real.daemon.task(id).agent_usage.expect("it says so");
         (usage.input_tokens, usage.output_tokens, usage.context_tokens)
     };
-    // The model says so of each of its answers.
+    // The model reports this with each answer.
     assert_eq!(known(id), (Some(7), Some(3), Some(10)));
     assert_eq!(real.daemon.task(id).agent_usage.unwrap().cost.unwrap().currency, "USD");
     real.daemon.resume(id, "SAY it twice");
@@ -129,7 +129,7 @@ fn a_turn_that_a_restart_has_swallowed_has_failed() {
     assert_eq!(served.prompts(&real, &real.session(id)), 1);
 }
 
-/// A daemon with several agents at one server, each behind a proxy of its own.
+/// A daemon with several agents at one server, each behind its own proxy.
 fn behind_proxies<const COUNT: usize>(names: [&str; COUNT]) -> (Real, Served, [Proxy; COUNT]) {
     let mut real = Real::home();
     let served = Served::start(&real);
@@ -142,7 +142,6 @@ fn behind_proxies<const COUNT: usize>(names: [&str; COUNT]) -> (Real, Served, [P
     (real, served, proxies)
 }
 
-/// Whether this event says that a session is idle.
 fn is_idle(event: &str) -> bool {
     event.contains("session.idle") || event.contains("\"type\":\"idle\"")
 }
@@ -157,7 +156,7 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
     let (real, _served, [lost, silent, refused]) = behind_proxies(["lost", "silent", "refused"]);
     lost.streams(&[Fate::Pass, Fate::Refuse]);
     lost.cut_before(is_idle);
-    // On a busy machine one of the streams may be silent long enough to be given up; the next one is as silent.
+    // On a busy machine, one of the streams may be silent long enough to be abandoned; the next one is just as silent.
     silent.streams(&[Fate::Swallow; 16]);
     refused.streams(&[Fate::Refuse]);
     let ids = ["lost", "silent", "refused"].map(|agent| prompt(&real, agent, &format!("SAY {agent}")));
@@ -168,7 +167,7 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
     assert_eq!((lost.log().begun, lost.log().ended), (1, 1), "its events ended before the idle one");
     assert_eq!(silent.log().ended, 0, "its events were awaited all the time");
     assert_eq!(refused.log().begun, 0);
-    // The end of a follow-up is found, too: R25.
+    // The end of a follow-up is detected, too: R25.
     assert_eq!(real.follow_up(ids[1], "SAY again"), "again");
 }
 
@@ -186,7 +185,7 @@ fn r26_text_is_complete_wherever_the_events_break_off() {
         real.model.release(gate);
         proxy.wait_for(|log| log.ended > before.ended);
         if next == Fate::Pass {
-            // So that the rest arrives as events again, none of which says where in the text it belongs.
+            // Now the rest arrives as events again, none of which says which part of the text it belongs to.
             proxy.wait_for(|log| log.begun > before.begun);
         }
         for _ in 3..=4 {

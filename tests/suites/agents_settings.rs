@@ -94,7 +94,7 @@ fn what_a_submit_sets_wins_and_holds_for_follow_ups_in_the_same_process_and_in_a
             .id;
         let task = daemon.ends_as(id, Status::Completed);
         assert_eq!(task.settings, first);
-        // The model is the one it starts with.
+        // The model is the agent's initial one.
         expect(id, "quiet=true mode=plan", "quiet=true mode=plan");
         daemon.resume(id, "settings");
         daemon.ends_as(id, Status::Completed);

@@ -1,5 +1,5 @@
-//! Which process a prompt goes to and how long that process stays; and `agent.list`: agents that are unknown,
-//! not installed or not logged in.
+//! Which process a prompt goes to and how long that process lives; and `agent.list`: agents that are unknown, not
+//! installed or not logged in.
 
 use bgd_tests::shared::agent::{AgentInfo, AgentListParams, AgentListResult, Continuation};
 use bgd_tests::shared::client::ClientError;

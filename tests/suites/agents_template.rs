@@ -16,7 +16,6 @@ fn daemon(config: impl Into<String>) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Waits for the end of a task, which must have this status.
 #[track_caller]
 fn ended(daemon: &TestDaemon, id: TaskId, status: Status) -> Task {
     let task = daemon.block(&[id]).remove(0);
@@ -24,7 +23,6 @@ fn ended(daemon: &TestDaemon, id: TaskId, status: Status) -> Task {
     task
 }
 
-/// Waits for the failure of a task and returns its reason.
 #[track_caller]
 fn failed(daemon: &TestDaemon, id: TaskId) -> String {
     ended(daemon, id, Status::Failed).error.expect("a failed task says why")
@@ -99,7 +97,7 @@ fn a_prompt_that_the_command_does_not_name_comes_on_standard_input() {
     assert_eq!(daemon.result(id), "no", "nobody has to read the prompt");
 }
 
-/// The prompt files that are currently in the folder of a task's output.
+/// Returns the prompt files that are currently in the folder of a task's output.
 fn prompt_files(daemon: &TestDaemon, id: TaskId) -> Vec<PathBuf> {
     let output = PathBuf::from(daemon.task(id).output.path);
     let tasks = fs::read_dir(output.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
@@ -134,7 +132,7 @@ fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
         assert_eq!(String::from_utf8(daemon.output(id)).unwrap(), format!("600 {user}\n/dev/null\n{prompt}"));
         assert!(!file.exists(), "the turn is over");
     }
-    // Also if the turn is cancelled.
+    // The file is removed even if the turn is cancelled.
     let mut watch = daemon.watch();
     let id = daemon.tell("x", "a secret");
     watch.until(|event| event.task.id == id && event.task.output.bytes > 0);

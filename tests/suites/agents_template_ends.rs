@@ -23,7 +23,7 @@ fn note(daemon: &TestDaemon, name: &str) -> PathBuf {
     daemon.home().join(name)
 }
 
-/// The process whose pid a program writes to this file, after this word.
+/// Opens the process whose pid a program writes to this file after this word.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str, word: &str) -> Process {
     let line = wait::for_line(&note(daemon, name), word);
@@ -185,7 +185,7 @@ fn an_output_beyond_its_limit_loses_its_middle_and_tells_so() {
     let mut gate = Gate::new(daemon.home(), "gate");
     let mut watch = daemon.watch();
     let id = daemon.tell("x", "go");
-    // The program goes on once a part has been dropped, so that the text searched for the answer has a hole.
+    // The program continues once a part has been dropped, so that the text searched for the answer has a hole.
     watch.until(|event| event.task.output.dropped_bytes > 3_000_000);
     gate.open();
     let task = ended(&daemon, id, Status::Completed);

@@ -1,5 +1,5 @@
 //! What agents consume and the plans they work by (R160, R161), on a real daemon: with a fake agent, with recordings of
-//! real ones, and with command lines. The suites of real agents ask them, too.
+//! real ones, and with template agents. The suites of real agents check these, too.
 
 use bgd_shared::consumption::{AgentUsage, StepStatus};
 use bgd_shared::event::EventKind;
@@ -37,14 +37,14 @@ fn r160_what_an_agent_consumes_is_told_while_it_works_and_adds_up_over_runs() {
     let first = daemon.ends_as(task.id, Status::Completed);
     let all = (Some(1000), Some(50), Some(9000), Some(20_000), Some(200_000), Some(dollars(0.5)));
     assert_eq!(known(&first), all);
-    // The conversation costs 0.75 in all by now.
+    // The conversation has cost 0.75 in total so far.
     let more = r#"usage {"used":30000,"size":200000,"cost":{"amount":0.75,"currency":"USD"}}"#;
     let tokens = r#"tokens {"inputTokens":10,"outputTokens":5,"totalTokens":15}"#;
     daemon.resume(task.id, &format!("{more}; {tokens}; say more"));
     let second = daemon.ends_as(task.id, Status::Completed);
     let all = (Some(1010), Some(55), Some(9000), Some(30_000), Some(200_000), Some(dollars(0.75)));
     assert_eq!(known(&second), all);
-    // An amount below the last one is of an agent that was started again.
+    // An amount lower than the last one means that the agent was restarted.
     let anew = r#"usage {"used":1,"size":200000,"cost":{"amount":0.25,"currency":"USD"}}"#;
     daemon.resume(task.id, &format!("{anew}; say again"));
     let third = daemon.ends_as(task.id, Status::Completed);

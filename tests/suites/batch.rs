@@ -19,8 +19,7 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
-/// Runs `bgctl submit --each items` with these additional words, in the parent session `s`, with these items
-/// in the file.
+/// Runs `bgctl submit --each` with these words, in the parent session `s`, on a file with these items.
 fn each(daemon: &TestDaemon, items: &[u8], words: &[&str]) -> Outcome {
     let file = daemon.home().join("items");
     fs::write(&file, items).unwrap();
@@ -28,7 +27,7 @@ fn each(daemon: &TestDaemon, items: &[u8], words: &[&str]) -> Outcome {
     Outcome::of(daemon.bgctl(&[&["submit", "--each", file], words].concat()).env("BGD_SESSION", "s"))
 }
 
-/// The tasks of a batch, in the order of the items.
+/// Returns the tasks of a batch, in the order of the items.
 fn of_batch(daemon: &TestDaemon, batch: TaskId) -> Vec<Task> {
     let params = ListParams { batch: Some(batch.into()), limit: Some(1000), ..ListParams::default() };
     let mut tasks = daemon.client().call::<TaskList>(&params).expect("task.list").tasks;
@@ -44,7 +43,6 @@ fn count(daemon: &TestDaemon) -> u64 {
     daemon.status().summary.total()
 }
 
-/// A batch of `true`, on the wire.
 fn many(daemon: &TestDaemon, count: usize) -> SubmitManyParams {
     let task = SubmitParams { hold: true, ..daemon.params() };
     let argvs = vec![vec!["true".into()]; count];
@@ -278,7 +276,7 @@ fn r142_a_batch_with_a_key_is_known_again_after_an_upgrade_and_a_kill() {
     daemon.launch();
     assert_eq!(submit(&daemon), first);
     assert_eq!(count(&daemon), 3);
-    // Without its tasks it is forgotten, as a task with its key is.
+    // Once its tasks are gone, the batch is forgotten, as a task with its key is.
     daemon.cancel(&first.ids);
     daemon.run(&["clear", "--all-sessions"]).success();
     let other = submit(&daemon);

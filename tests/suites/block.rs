@@ -47,7 +47,7 @@ fn call(daemon: &TestDaemon, params: &BlockParams) -> BlockResult {
     daemon.client().call::<TaskBlock>(params).expect("task.block")
 }
 
-/// Starts a block and waits until the daemon has begun it: it takes the requests of a connection in order,
+/// Starts a block and waits until the daemon has begun it: the daemon accepts the requests of a connection in order,
 /// and has answered a later one.
 fn begin(daemon: &TestDaemon, params: &BlockParams) -> (Client, u64) {
     let mut client = daemon.client();
@@ -262,7 +262,7 @@ fn bgctl_tells_when_the_daemon_goes_away_while_it_blocks() {
     let waiting = spawn(&daemon, &["block", "--no-start", "--timeout", "none", &gate.to_string()]);
     assert!(daemon.stop().success());
     let outcome = waiting.wait_with_output().unwrap();
-    // It waits until the shutdown has cancelled the task, or misses that.
+    // It either waits until the shutdown has cancelled the task, or misses that.
     let code = outcome.status.code().unwrap();
     assert!(code == 1 || code == 69, "{code}: {}", String::from_utf8_lossy(&outcome.stderr));
     assert_eq!(watch.until(|event| event.kind.is_terminal()).task.status, Status::Cancelled);
@@ -277,7 +277,7 @@ fn r22_who_waits_for_many_tasks_is_heard_meanwhile() {
     for params in [BlockParams { matching, ..BlockParams::default() }, many] {
         let mut client = daemon.client();
         client.send::<TaskBlock>(&params, &[]).expect("task.block");
-        // After waiting for a while, a client asks like this whether the daemon is still alive.
+        // After waiting for a while, a client sends this to check whether the daemon is still alive.
         client.call::<Hello>(&HelloParams::default()).expect("hello");
     }
     daemon.cancel(&[gate]);

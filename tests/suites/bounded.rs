@@ -1,5 +1,5 @@
-//! Output that outgrows `limits.output_bytes` (decision 2): holes are punched, offsets stay valid, head and
-//! tail are kept, and every reader is told.
+//! Output that outgrows `limits.output_bytes` (decision 2): holes are punched, offsets stay valid, head and tail are
+//! kept, and every reader is informed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,7 +14,7 @@ use bgd_tests::TestDaemon;
 
 const LIMIT: u64 = 1024 * 1024;
 
-/// Prints 16-byte lines, each with its own number, so that whatever is read can be checked.
+/// Prints 16-byte lines, each with its own number, so that any part of the output can be checked.
 const LINES: &str = "seq -f %015.0f 0 $(($1 / 16 - 1))";
 
 fn bounded() -> TestDaemon {

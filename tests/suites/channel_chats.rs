@@ -1,4 +1,4 @@
-//! The channels `telegram`, `discord` and `slack` against servers that check every request by the published APIs.
+//! The channels `telegram`, `discord` and `slack` against servers that check every request against the published APIs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 const ALL: [Api; 3] = [Api::Telegram, Api::Discord, Api::Slack];
 
-/// A chat id in the format of this API.
+/// Returns a chat id in the format of this API.
 fn chat(api: Api, number: u32) -> String {
     match api {
         Api::Telegram => format!("-100{number}"),
@@ -21,7 +21,7 @@ fn chat(api: Api, number: u32) -> String {
     }
 }
 
-/// The table of a bot that is notified of ends only.
+/// Returns the table of a bot that is notified only of ends.
 fn bot(server: &ChatServer, api: Api, more: &str) -> String {
     let (name, base) = (api.name(), server.base());
     format!("[channels.{name}]\ntype = \"{name}\"\napi_base = \"{base}/\"\nstarted = false\n{more}\n")
@@ -36,7 +36,6 @@ fn started(server: &ChatServer, api: Api) -> TestDaemon {
     TestDaemon::builder().config(bot(server, api, &more)).start()
 }
 
-/// Runs a shell command to its end, for this parent session.
 #[track_caller]
 fn run_for(daemon: &TestDaemon, api: Api, session: Option<&str>, line: &str) -> TaskId {
     let params = SubmitParams {
@@ -88,7 +87,7 @@ fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
             let mention = if api == Api::Slack { "&lt;!channel&gt; &amp;" } else { "<!channel> &" };
             assert!(text.contains(mention), "{text}");
         }
-        // The key alone finds a channel that is not named.
+        // The key alone selects a channel that is not named.
         let params = SubmitParams {
             shell: Some("echo found; exit 9".into()),
             session: Some(named),
@@ -251,7 +250,6 @@ fn nothing_in_a_notice_is_markup() {
     }
 }
 
-/// The rate-limit answer of an API.
 fn busy(api: Api, seconds: u32, global: bool) -> Reply {
     let body = match api {
         Api::Telegram => {

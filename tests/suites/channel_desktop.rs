@@ -12,11 +12,11 @@ use bgd_tests::{TestDaemon, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 struct Program(Child);
 
 impl Program {
-    /// Starts the program and returns the first line it prints, which means that it is ready.
+    /// Starts the program and returns its first line of output, which means that it is ready.
     #[track_caller]
     fn start(command: &mut Command) -> (Self, String) {
         let mut child =
@@ -34,7 +34,6 @@ impl Drop for Program {
     }
 }
 
-/// The session bus of a home.
 struct Bus {
     address: String,
     _daemon: Program,
@@ -45,7 +44,7 @@ impl Bus {
     fn start(daemon: &TestDaemon, name: &str) -> Self {
         let address = format!("unix:path={}", daemon.home().join("run").join(name).display());
         let config = daemon.home().join(format!("{name}.conf"));
-        // Without this machine's services, which the bus would start by itself.
+        // Without this machine's services, which the bus would start on demand.
         let text = format!(
             "<busconfig><type>session</type><listen>{address}</listen><policy context=\"default\">\
              <allow send_destination=\"*\"/><allow receive_sender=\"*\"/><allow own=\"*\"/></policy></busconfig>"
@@ -90,7 +89,7 @@ impl Desktop {
         Self { bus, bubbles, _programs: [server, screen] }
     }
 
-    /// The bubbles shown so far, once there are at least `count`.
+    /// Returns the bubbles shown so far, once there are at least `count`.
     #[track_caller]
     fn wait_bubbles(&self, count: usize) -> Vec<Bubble> {
         wait::for_change(&self.bubbles, || {
@@ -102,7 +101,7 @@ impl Desktop {
     }
 }
 
-/// What the server reports about a bubble.
+/// A bubble, as the server reports it.
 #[derive(Debug)]
 struct Bubble {
     summary: String,
@@ -145,7 +144,6 @@ fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
     SubmitParams { env: Some(env), ..params }
 }
 
-/// The status of the channel, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon, count: u64) -> ChannelStatus {
     wait::poll_until("the end of all deliveries", || {
@@ -169,7 +167,7 @@ fn r51_ends_are_shown_with_what_is_of_interest() {
     daemon.submit_with(&told_at(&daemon, address, "for n in 1 2 3 4 5 6 7; do echo \"line $n & <b>\"; done"));
     let shown = desktop.wait_bubbles(1);
     assert_eq!((&*shown[0].summary, &*shown[0].urgency), ("Completed: the <job>", "NORMAL"));
-    // The server accepts markup, and shows the text as it was meant.
+    // The server accepts markup, and shows the text literally.
     let lines: Vec<String> = (3..=7).map(|n| format!("line {n} &amp; &lt;b&gt;")).collect();
     assert_eq!(shown[0].body, lines.join("\n"));
     daemon.submit_with(&told_at(&daemon, address, "echo why; exit 3"));

@@ -1,4 +1,4 @@
-//! The channel `exec` with real hooks: what they receive, and that nothing of them outlives their timeout.
+//! The channel `exec` with real hooks: what they receive, and that nothing they start outlives their timeout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,15 +12,14 @@ use rustix::process::Signal;
 /// Records what the hook receives, one line per notice.
 const KEEP: &str = "cat >> \"$HOME/told\"";
 
-/// Starts a child in the hook's session, one in another session, and one with a cleared environment whose
-/// parent has ended; records their pids.
+/// Starts a child in the hook's session, one in another session, and one with a cleared environment whose parent has
+/// ended, and records their pids.
 const FAMILY: &str = "sh -c 'echo $$ > \"$HOME/child\"; exec sleep 1000' &
     setsid -f sh -c 'echo $$ > \"$HOME/session\"; exec sleep 1000'
     env -i HOME=\"$HOME\" PATH=\"$PATH\" sh -c '(sh -c \"echo \\$\\$ > \\$HOME/clean; exec sleep 1000\" &)'
     until [ -s \"$HOME/child\" ] && [ -s \"$HOME/session\" ] && [ -s \"$HOME/clean\" ]; do :; done
     echo $$ > \"$HOME/leader.new\"; mv \"$HOME/leader.new\" \"$HOME/leader\"";
 
-/// A daemon that sends everything to this hook.
 #[track_caller]
 fn with_hook(script: &str) -> TestDaemon {
     with_settings(script, "")
@@ -42,13 +41,13 @@ fn log(daemon: &TestDaemon) -> PathBuf {
     daemon.state_dir().join("bgd.log")
 }
 
-/// Waits for the first failed delivery and returns its line in the log.
+/// Waits for the first failed delivery and returns its log line.
 #[track_caller]
 fn failure(daemon: &TestDaemon) -> String {
     wait::for_line(&log(daemon), "a notice was not delivered")
 }
 
-/// The status of the hook, once its queue is empty.
+/// Returns the status of the hook, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
     wait::poll_until("an empty queue", || {
@@ -57,7 +56,7 @@ fn settled(daemon: &TestDaemon) -> ChannelStatus {
     })
 }
 
-/// The recorded notices, once there are at least `count`.
+/// Returns the recorded notices, once there are at least `count`.
 #[track_caller]
 fn told(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
     wait::for_change(&daemon.home().join("told"), || {
@@ -74,7 +73,7 @@ fn noted(daemon: &TestDaemon, name: &str) -> Process {
     Process::open(pid).expect("it lives")
 }
 
-/// Runs a shell command to its end. The hook is notified of its start and of its end.
+/// Runs a shell command to its end. The hook is notified of its start and its end.
 #[track_caller]
 fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     let id = daemon.submit_shell(line);

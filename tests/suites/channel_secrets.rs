@@ -1,4 +1,4 @@
-//! The daemon writes no secret of a channel anywhere, whatever goes wrong.
+//! The daemon never writes a channel's secret anywhere, whatever goes wrong.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const SECRETS: [&str; 9] = [
     "3nvsecret",
 ];
 
-/// The table of a webhook with secrets in every possible place.
+/// Returns the table of a webhook with secrets in every possible place.
 fn hook(name: &str, base: &str, more: &str) -> String {
     let (scheme, server) = base.split_once("://").expect("an address");
     format!(
@@ -31,7 +31,7 @@ fn hook(name: &str, base: &str, more: &str) -> String {
     )
 }
 
-/// The tables of bots, with their tokens in the configuration and in a file.
+/// Returns the tables of bots, with their tokens in the configuration and in a file.
 fn bots(base: &str) -> String {
     let table = |name: &str| {
         let (key, token) = match name.strip_suffix("-file") {
@@ -54,7 +54,7 @@ fn bots(base: &str) -> String {
 
 const BOTS: [&str; 6] = ["telegram", "discord", "slack", "telegram-file", "discord-file", "slack-file"];
 
-/// A server that refuses everything and echoes everything it received.
+/// A server that refuses everything and echoes all that it received.
 fn talkative() -> HookServer {
     HookServer::with(
         |_| true,
@@ -89,7 +89,7 @@ fn run_for(daemon: &TestDaemon, channel: &str) {
     daemon.block(&[id]);
 }
 
-/// Waits until the failure of every channel is counted. It is logged right before that.
+/// Waits until the failure of every channel is counted; it is logged just before that.
 #[track_caller]
 fn wait_failed(daemon: &TestDaemon, names: &[&str]) {
     for name in names {
@@ -106,7 +106,7 @@ fn wait_failed(daemon: &TestDaemon, names: &[&str]) {
     }
 }
 
-/// The contents of everything below a folder except these files.
+/// Appends the contents of everything below a folder, except these files.
 fn everything(folder: &Path, but: &[&str], into: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -118,7 +118,6 @@ fn everything(folder: &Path, but: &[&str], into: &mut String) {
     }
 }
 
-/// All events so far.
 #[track_caller]
 fn events(daemon: &TestDaemon) -> String {
     let mut watch =
@@ -131,7 +130,7 @@ fn events(daemon: &TestDaemon) -> String {
     events
 }
 
-/// Asserts that no secret is in anything that the daemon has written, wherever; ends the daemon.
+/// Asserts that nothing the daemon has written contains a secret; ends the daemon.
 #[track_caller]
 fn nothing_is_written(mut daemon: TestDaemon, names: &[&str]) -> String {
     wait_failed(&daemon, names);
@@ -177,7 +176,7 @@ fn secrets_are_in_nothing_that_the_daemon_writes() {
     {
         assert!(written.contains(what), "{what}: {written}");
     }
-    // But they were sent.
+    // They were sent, however.
     let sent = format!("{:?}", bad.requests());
     let kept = ["us3rsecret", "p4ssw0rd", "3nvsecret"];
     for secret in SECRETS.iter().filter(|secret| !kept.contains(secret)) {

@@ -1,4 +1,4 @@
-//! Channels over TLS, on a real socket, with a certificate that the system trusts and with one that it does not.
+//! Channels over TLS, on a real socket, with a certificate that the system trusts and with one that it does not trust.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use bgd_shared::notice::Notice;
 use bgd_shared::request::SubmitParams;
 use bgd_tests::{TestDaemon, wait};
 
-/// Prints its port, and then the body of each request.
+/// Prints its port and then the body of each request.
 const SERVER: &str = r#"
 import http.server, ssl, sys
 
@@ -29,7 +29,7 @@ print(server.server_port, flush=True)
 server.serve_forever()
 "#;
 
-/// A server with a certificate for 127.0.0.1 from an authority of its own.
+/// A server with a certificate for 127.0.0.1 from its own authority.
 struct Server {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -75,7 +75,7 @@ impl Server {
         self.folder.path().join("ca.pem")
     }
 
-    /// A daemon that notifies this server of everything and trusts only these authorities.
+    /// Starts a daemon that notifies this server of everything and trusts only these authorities.
     #[track_caller]
     fn daemon(&self, trusted: &Path) -> TestDaemon {
         let config = format!(
@@ -110,7 +110,7 @@ fn a_notice_goes_over_tls_to_a_server_that_the_system_trusts_and_to_no_other() {
     let daemon = server.daemon(&server.authority());
     let params = SubmitParams { description: Some("by TLS".to_owned()), ..daemon.params() };
     let id = daemon.submit_with(&SubmitParams { shell: Some("echo hello".into()), ..params }).id;
-    // This is the first notice that the server has received at all.
+    // This is the first notice that the server has received.
     let notice: Notice = serde_json::from_str(&server.line()).unwrap();
     assert_eq!((notice.task.id, notice.result.unwrap().text.as_str()), (id, "hello\n"));
 }

@@ -27,7 +27,7 @@ impl Gate {
     }
 }
 
-/// A shell's command line, which keeps the user's configuration out, and its prompt.
+/// A shell's command line, which ignores the user's configuration, and its prompt.
 pub(super) struct Shell {
     argv: &'static [&'static str],
     prompt: &'static str,
@@ -46,7 +46,7 @@ pub(super) const FISH: Shell = Shell {
     prompt: "$",
 };
 
-/// A command in the home of a daemon, to be run in a terminal to which its tasks then belong.
+/// Returns a command in the home of a daemon, to be run in a terminal that its tasks then belong to.
 fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
     let mut command = Command::new(argv[0]);
     let programs = bgctl_path().parent().unwrap().to_owned();
@@ -68,7 +68,7 @@ pub(super) fn open_sized(daemon: &TestDaemon, shell: &Shell, columns: u16) -> Te
     terminal
 }
 
-/// Runs a program in the foreground that Ctrl-D ends.
+/// Runs a foreground program that Ctrl-D ends.
 #[track_caller]
 pub(super) fn occupy(shell: &mut Terminal) {
     shell.type_line("echo u''p; cat");
@@ -81,7 +81,6 @@ pub(super) fn origin(terminal: &Terminal) -> OriginTerminal {
     OriginTerminal { path: path.into_os_string().into_string().unwrap(), leader: process.pid() }
 }
 
-/// Submits a task as if from this terminal.
 #[track_caller]
 pub(super) fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
     daemon.submit_with(&told_there(daemon, terminal, line)).id
@@ -109,8 +108,8 @@ fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
     is_untold(terminal);
 }
 
-/// Asserts that a notice is shown only after the typed command has ended. The command prints `waiting`, reads
-/// from `gate`, and prints `last`.
+/// Asserts that a notice is shown only after the typed command has ended. The command prints `waiting`, reads from
+/// `gate`, and prints `last`.
 #[track_caller]
 fn is_held_while(line: &str) {
     let daemon = start();
@@ -142,7 +141,7 @@ fn start_with(config: &str) -> TestDaemon {
     TestDaemon::builder().config(config).env("BGD_LOG", "debug").start()
 }
 
-/// The status of the channel, once the log has this message for this many notices.
+/// Returns the status of the channel, once the log has this message for this many notices.
 #[track_caller]
 pub(super) fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatus {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), count, what);
@@ -312,7 +311,7 @@ fn a_terminal_in_use_delays_no_other_one() {
         submit_from(&daemon, &origin(terminal), "true");
     }
     free.wait_text(DONE);
-    // The delivery to the stopped terminal is given up.
+    // The delivery to the stopped terminal is abandoned.
     let status = after(&daemon, 1, FAILED);
     assert_eq!((status.sent, status.queued), (1, 1));
     assert!(status.last_error.unwrap().contains("its output is stopped"));
@@ -429,14 +428,14 @@ fn a_terminal_that_shows_bubbles_is_asked_for_one() {
     assert!(shown.contains(&format!("\x1b]777;notify;bgd;{DONE}")), "{shown:?}");
 }
 
-/// The rows of the screen that are not empty.
+/// Returns the non-empty rows of the screen.
 pub(super) fn rows(screen: &vt100::Screen) -> Vec<String> {
     let (_, columns) = screen.size();
     let rows = screen.rows(0, columns.get()).map(|row| row.trim_end().to_owned());
     rows.filter(|row| !row.is_empty()).collect()
 }
 
-/// Waits until the last rows of the screen are this line as a shell with the prompt `$ ` shows it.
+/// Waits until the last rows of the screen show this line as a shell with the prompt `$ ` displays it.
 #[track_caller]
 pub(super) fn wait_typed(terminal: &mut Terminal, line: &str) {
     let line = format!("$ {line}");
@@ -473,7 +472,7 @@ fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
                 terminal.wait("the line", |screen| screen.contents().contains("[BACKGROUND TASK COMPLETED]"));
                 wait_typed(&mut terminal, &long);
                 assert_eq!(terminal.emulated().cursor_position().1, column, "{terminal:?}");
-                // The shell finds every row of the line where it was.
+                // The shell finds every row of the line in its place.
                 terminal.type_keys("\x01true && \x05hij");
                 wait_typed(&mut terminal, &format!("true && {long}hij"));
                 terminal.type_line("");
@@ -486,7 +485,6 @@ fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
     }
 }
 
-/// Asserts that no notice was shown in this terminal so far.
 #[track_caller]
 fn is_untold(terminal: &Terminal) {
     assert!(!String::from_utf8_lossy(&terminal.shown()).contains("BACKGROUND"), "{terminal:?}");

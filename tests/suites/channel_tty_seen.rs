@@ -8,7 +8,7 @@ use super::channel_tty::{
     start, submit_from, told_there, wait_typed,
 };
 
-/// The log message about a notice that is left out.
+/// The log message about a notice that is omitted.
 const SEEN: &str = "a notice is seen without the channel";
 
 #[track_caller]
@@ -52,7 +52,7 @@ fn what_is_cancelled_waited_for_or_attached_to_there_is_not_told_there() {
     // A block may begin too late for the end of its task.
     let told = shown(&terminal).matches("[BACKGROUND").count();
     assert!(told <= 1 && !shown(&terminal).contains("CANCELLED"), "{terminal:?}");
-    // A cancel from elsewhere is not visible here.
+    // A cancel from elsewhere is not visible in this terminal.
     let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
     daemon.wait_running(id);
     daemon.cancel(&[id]);
@@ -96,7 +96,7 @@ fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
         .client()
         .call::<TaskClear>(&ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() })
         .unwrap();
-    // The line about another task, which still exists, says what can be done.
+    // The line about another task, which still exists, says what can be done about it.
     let other = submit_from(&daemon, &origin(&terminal), "exit 3");
     after(&daemon, 2, HELD);
     terminal.type_keys("\x04");

@@ -1,5 +1,4 @@
-//! Typing notices in chats while agents work (R53): from before the run until after it and no longer, however
-//! it ends.
+//! Typing notices in chats while agents work (R53): from before the run until just after it, however it ends.
 
 use std::fs;
 
@@ -36,7 +35,6 @@ fn daemon(server: &ChatServer, api: Api) -> TestDaemon {
         .start()
 }
 
-/// Makes an agent work for a chat; its prompt is the name of its gate.
 #[track_caller]
 fn tell(daemon: &TestDaemon, agent: &str, prompt: &str, session: &str) -> TaskId {
     let params = SubmitParams { session: Some(session.to_owned()), ..daemon.prompt_for(agent, prompt) };
@@ -47,7 +45,6 @@ fn is_typing_in(chat: &str) -> impl Fn(&&Message) -> bool {
     move |message| message.chat == chat && message.text.is_none()
 }
 
-/// Waits until a chat has received at least `times` typing notices.
 #[track_caller]
 fn wait_typing(server: &ChatServer, chat: &str, times: usize) {
     server.wait_for(|messages| (messages.iter().filter(is_typing_in(chat)).count() >= times).then_some(()));
@@ -72,7 +69,7 @@ fn r53_typing_is_shown_while_an_agent_works_and_stops_on_every_way_out() {
         let killed = tell(&daemon, "endless", "d", &session(4));
         tell(&daemon, "endless", "e", &session(5));
         let chats = ["1", "2", "3", "4", "5"];
-        // Shown while they work, before any of them has said anything.
+        // They are shown while the agents work, before any of them has said anything.
         for chat in chats {
             wait_typing(&server, chat, 1);
         }
@@ -151,7 +148,7 @@ fn r53_what_can_not_be_shown_delays_no_notice() {
         let text = |request: &Request| String::from_utf8_lossy(&request.body).into_owned();
         requests.iter().find(|request| text(request).contains("the answer")).map(drop)
     });
-    // Typing that is being shown does not delay the end of the daemon either.
+    // Nor does a typing indicator that is being shown delay the end of the daemon.
     tell(&daemon, "endless", "e", "discord:2");
     server
         .wait_for(|requests| requests.iter().find(|request| request.path == "/channels/2/typing").map(drop));

@@ -10,7 +10,7 @@ use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::{TestDaemon, wait};
 
-/// The table of a webhook that is notified of ends only.
+/// Returns the table of a webhook that is notified only of ends.
 fn hook(name: &str, url: &str, more: &str) -> String {
     format!("[channels.{name}]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n{more}\n")
 }
@@ -19,7 +19,6 @@ fn daemon(config: String) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Runs a program to its end with this channel.
 #[track_caller]
 fn run_for(daemon: &TestDaemon, channel: &str, argv: &[&str]) -> TaskId {
     let argv = argv.iter().map(|arg| (*arg).into()).collect();
@@ -34,14 +33,14 @@ fn notice(request: &Request) -> Notice {
     serde_json::from_slice(&request.body).unwrap_or_else(|error| panic!("{error}: {request:?}"))
 }
 
-/// The channel's counters of notices: sent, failed, dropped.
+/// Returns the channel's counters of notices: sent, failed, dropped.
 #[track_caller]
 fn counts(daemon: &TestDaemon, name: &str) -> (u64, u64, u64) {
     let channel = daemon.channel(name);
     (channel.sent, channel.failed, channel.dropped)
 }
 
-/// Waits until the notice about a task arrives, and with it all earlier ones.
+/// Waits for the notice about a task, which arrives after all earlier ones.
 #[track_caller]
 fn wait_told(server: &HookServer, id: TaskId) -> Request {
     let id = id.to_string();
@@ -112,7 +111,7 @@ fn a_webhook_says_who_it_is() {
     assert_eq!(request.header("user-agent"), Some(agent.as_str()));
 }
 
-/// Asserts that these replies lead to a retry, which then delivers the notice.
+/// Asserts that these replies lead to a retry that delivers the notice.
 #[track_caller]
 fn tried_again(bad: &[Reply], more: &str) {
     let server = HookServer::start();
@@ -299,7 +298,7 @@ fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
     assert_eq!((status.queued, status.sent, status.dropped), (2, 0, 4));
     wait::for_line(&log(&daemon), "a notice was dropped: its queue is full");
     assert_eq!(counts(&daemon, "good").2, 0);
-    // A dead server does not delay the end of the daemon either.
+    // Nor does a dead server delay the end of the daemon.
     assert!(daemon.stop().success());
     wait::for_line(&log(&daemon), "the daemon ends before its notices are delivered");
     assert_eq!(slow.requests().len(), 1);
@@ -358,7 +357,7 @@ fn the_end_of_the_daemon_waits_for_what_can_be_delivered() {
     assert_eq!(told, [ids, vec![cancelled]].concat());
 }
 
-/// Otherwise they would keep the daemon from an upgrade for as long as the server is gone.
+/// Otherwise they would delay an upgrade for as long as the server is gone.
 #[test]
 fn r122_notices_of_a_removed_channel_are_not_tried_again() {
     let port = ClosedPort::new();

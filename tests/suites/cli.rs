@@ -17,9 +17,9 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     daemon.run(&[&["submit"], args].concat()).success().word()
 }
 
-/// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that
-/// runs and has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. Missing are
-/// `answer`, which needs an agent that asks, and `inbox`, which prints a line for each notice.
+/// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that runs and
+/// has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. `answer`, which needs an agent that
+/// asks, and `inbox`, which prints a line for each notice, are missing.
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
     &["submit", "--agent", "echo", "-d", "text", "a prompt"],
@@ -215,7 +215,7 @@ fn what_can_not_work_is_said_at_once() {
     ] {
         assert_eq!(daemon.run(&[&["submit"], words].concat()).success().stderr, "", "{words:?}");
     }
-    // A program may have a blank in its name.
+    // A program may have a space in its name.
     let path = daemon.home().join("two words");
     executable::copy("/bin/true".as_ref(), &path);
     daemon.run(&["submit", path.to_str().unwrap()]).success();
@@ -382,7 +382,7 @@ fn a_time_limit_reads_as_one_wherever_it_is_told() {
     for line in ["time limit:  1h 00m", "key:         sleep 1000"] {
         assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
     }
-    // One that the signal kills, and one that catches it and exits with a code.
+    // One task that the signal kills, and one that catches it and exits with a code.
     for line in ["exec sleep 1001", "trap 'exit 3' TERM; while :; do sleep 0.01; done"] {
         let id = limited("200ms", line);
         let told = daemon.run(&["block", &id]).expect_code(1).stdout_text();

@@ -36,11 +36,11 @@ fn a_daemon_at_a_socket_of_the_command_line_is_not_started_in_silence() {
     shell.wait_text(&format!("bgctl: no daemon was running at {socket}: started one\n"));
     shell.wait_prompt();
     shell.clear();
-    // Neither where it runs, nor where nobody has named a path.
+    // Not printed where the daemon is running, nor where nobody has named a path.
     assert_eq!(shell.run_line("bgctl --socket mistyped/bgd.sock list && bgctl list"), 0);
     assert!(!shell.screen().contains("started one"), "{shell:?}");
     assert_eq!(shell.run_line("bgctl daemon stop && bgctl --socket mistyped/bgd.sock daemon stop"), 0);
-    // Whoever reads standard error would take it for a failure.
+    // Readers of standard error would take it for a failure.
     assert_eq!(daemon.run(&["--socket", &socket, "list"]).success().stderr, "");
     daemon.run(&["--socket", &socket, "daemon", "stop"]).success();
 }

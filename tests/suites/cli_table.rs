@@ -123,7 +123,7 @@ fn every_code_of_the_table_is_reached() {
         }
     }
     daemon.run(&["cancel", &running]).success();
-    // The tests below reach the others.
+    // The tests below cover the others.
     let reached: Vec<u8> = CODES.iter().map(|(code, _)| *code).chain([69, 70, 77, 78]).collect();
     for (code, meaning) in TABLE {
         assert!(reached.contains(&code.0), "{} ({meaning}) is not tested", code.0);
@@ -140,7 +140,7 @@ fn no_daemon_is_69() {
     let mut none = home.bgctl(&["list"]);
     let outcome = Outcome::of(none.env("BGD_DAEMON", "/no/such/bgd")).expect_code(69);
     assert!(outcome.stderr.contains("/no/such/bgd") && outcome.stderr.contains("BGD_DAEMON"));
-    // A daemon that ends without a word.
+    // A daemon that ends without answering.
     let mut silent = home.bgctl(&["list"]);
     Outcome::of(silent.env("BGD_DAEMON", "/bin/true")).expect_code(69);
 }

@@ -1,4 +1,4 @@
-//! R169: what shells complete on a command line of `bgctl`.
+//! R169: what shells complete on a `bgctl` command line.
 
 use std::fs;
 use std::process::Command;
@@ -39,7 +39,7 @@ fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
         let line = candidates("fish", &["bgctl", verb, ""], "9");
         assert!(line.contains(&format!("{}\tcompleted: echo one\n", id.short())), "{verb}: {line}");
     }
-    // Bash shows what a task is only in the list of a second Tab.
+    // Bash shows descriptions of tasks only in the list of a second Tab.
     let (first, second) = (["9", "63"]).map(|kind| candidates("bash", &["bgctl", "status", ""], kind)).into();
     assert!(first.lines().any(|line| line == id.short()), "{first}");
     assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");

@@ -1,12 +1,12 @@
-//! R164: with the controllers `memory` and `io` a task's cgroup accounts for all its processes, those that nobody waits
-//! for, too. On a machine with a kernel of its own, as the controllers of this one may be taken.
+//! R164: with the controllers `memory` and `io`, a task's cgroup accounts for all its processes, even those that nobody
+//! waits for. Runs on a virtual machine with its own kernel, as this machine's controllers may be in use.
 
 use bgd_tests::kernel;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Has a task whose child, which nobody waits for, takes 64 MiB of memory and writes 8 MiB; prints the daemon's status
+/// Runs a task whose child, which nobody waits for, uses 64 MiB of memory and writes 8 MiB; prints the daemon's status
 /// and the task.
 const PRELUDE: &str = r#"
 cat >~/work <<'END'
@@ -26,7 +26,7 @@ where() {
 }
 "#;
 
-/// Runs it, and returns what was printed as JSON.
+/// Runs the script and returns its output as JSON.
 fn run(script: &str) -> (Vec<Value>, String) {
     let outcome = kernel::run_as_alice(&format!("set -e\n{PRELUDE}{script}")).success();
     let values = serde_json::Deserializer::from_slice(&outcome.stdout).into_iter();
@@ -34,7 +34,7 @@ fn run(script: &str) -> (Vec<Value>, String) {
     (values.unwrap_or_else(|error| panic!("{error}: {}", outcome.stdout_text())), outcome.stderr)
 }
 
-/// The peak of the memory and the bytes written of a task.
+/// Returns a task's peak memory and the bytes it wrote.
 fn used(task: &Value) -> (u64, u64) {
     let task = task.get("task").unwrap_or(task);
     assert_eq!(task["status"], "completed", "{task:#}");
@@ -61,7 +61,7 @@ fn r164_in_a_scope_with_controllers_a_child_that_nobody_waits_for_counts_as_root
          systemctl --user list-units --all --plain --no-legend 'bgd-*' >&2\n\
          find /sys/fs/cgroup -name 'bgd*' >&2\n");
     let [without, known, with, counted, doctor] = &values[..] else { panic!("{values:#?}") };
-    // What it is compared with: the daemon learns only of those that were waited for.
+    // The comparison: the daemon learns only of processes that were waited for.
     assert_eq!(without["tree"], "session");
     let (memory, written) = used(known);
     assert!(memory < 64 * MIB && written < 8 * MIB, "{memory} {written}");

@@ -1,5 +1,5 @@
-//! The files in `man/` say what the code does: generated ones are up to date, and handwritten ones name
-//! everything that exists and nothing else.
+//! The files in `man/` describe the code as it is: generated ones are up to date, and handwritten ones name everything
+//! that exists and nothing else.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +15,6 @@ use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
 use bgd_tests::docs::{self, GUIDES, bold_tags_of_section, subsections};
 
-/// The paths of all pages and guides.
 fn pages() -> Vec<String> {
     let pages = ["bgctl.1", "bgd.1", "bgd-protocol.7", "bgd-config.5", "bgd-executors.7"].map(str::to_owned);
     let guides = GUIDES.iter().flat_map(|name| [format!("{name}.7"), format!("{name}.md")]);
@@ -26,7 +25,7 @@ fn set<T: Into<String>>(names: impl IntoIterator<Item = T>) -> BTreeSet<String> 
     names.into_iter().map(Into::into).collect()
 }
 
-/// The lines between two comments of a page, without roff escapes.
+/// Returns the lines between two comments of a page, without roff escapes.
 fn shown(page: &str, name: &str) -> String {
     let (begin, end) = (format!(".\\\" BEGIN {name}\n"), format!(".\\\" END {name}\n"));
     let (_, rest) = page.split_once(&begin).expect("the page has this part");
@@ -91,7 +90,7 @@ fn the_page_names_every_status_and_event() {
 
 #[test]
 fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
-    // A long range is a text block, which is a cell all the same.
+    // A long range is a text block, which still counts as a cell.
     let page = docs::read("man/bgd-config.5").replace("T{\n", "").replace("\nT}", "");
     let mut keys = Config::default().keys();
     keys.extend(["default_agent", "default_deliver_to"].map(str::to_owned));
@@ -226,7 +225,7 @@ fn every_type_that_the_page_refers_to_has_a_place_there() {
         let is_shown = headings.contains(name)
             || page.contains(&format!(".\\\" BEGIN TABLE object {name}\n"))
             || page.contains(&format!(".\\\" BEGIN TABLE words {name}\n"))
-            // Under the section of that name.
+            // In the section of that name.
             || page.contains(&format!(".SS {name}\n")) || (name == "ErrorKind" && page.contains(".SS Kinds\n"));
         assert!(is_shown, "{line}: what is {name}?");
     }
@@ -268,13 +267,13 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
         code += &docs::read(file);
     }
     let of = |text: &str| -> BTreeSet<String> {
-        // A trailing number counts variables of which there may be several.
+        // A trailing number stands for several variables of that kind.
         let names = docs::names(text)
             .into_iter()
             .map(|name| name.trim_end_matches(|end: char| end.is_numeric() || end == '-').to_owned());
         names.filter(|name| name.starts_with("BGD_") && name.len() > "BGD_".len()).collect()
     };
-    // Those of another machine are none of the daemon's.
+    // Another machine's variables do not belong to the daemon.
     let of_daemon: BTreeSet<String> =
         of(&code).into_iter().filter(|name| !["BGD_HOST", "BGD_SSH"].contains(&&**name)).collect();
     assert_eq!(of(&docs::read("man/bgd-config.5")), of_daemon);
@@ -339,7 +338,7 @@ fn the_question_on_the_page_is_one() {
     assert_eq!(written, serde_json::from_str::<serde_json::Value>(&text).unwrap());
 }
 
-/// Whether a value contains everything that another one has. `...` matches anything.
+/// Reports whether a value contains everything in another one. `...` matches anything.
 fn holds(value: &serde_json::Value, part: &serde_json::Value) -> bool {
     use serde_json::Value;
     match (value, part) {

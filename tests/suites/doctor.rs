@@ -14,14 +14,13 @@ use bgd_tests::slurm::Site;
 use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, executable, helper_path};
 use serde_json::Value;
 
-/// Asserts that each check that failed says what to do.
+/// Asserts that each failed check has a hint.
 fn assert_hints(report: &Value) {
     let fails = report["checks"].as_array().unwrap().iter().filter(|check| check["state"] == "fails");
     let without: Vec<_> = fails.filter(|check| check["hint"].as_str().is_none_or(str::is_empty)).collect();
     assert!(without.is_empty(), "{without:#?}");
 }
 
-/// Returns the check of this name.
 fn check<'a>(report: &'a Value, part: &str, name: &str) -> &'a Value {
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().find(|check| check["part"] == part && check["name"] == name);
@@ -123,7 +122,7 @@ fn r168_the_advice_about_channels_is_gone_once_it_was_taken() {
     let after = doctor(&[], 0);
     assert_eq!(check(&after, "channels", "desktop")["state"], "ok");
     assert!(!after.to_string().contains("default_deliver_to"), "{after:#}");
-    // Without a desktop there is nothing to correct in a table of its own.
+    // Without a desktop, there is nothing to correct in the channel's table.
     let tried = doctor(&["--notify"], 69);
     let desktop = check(&tried, "channels", "desktop");
     assert_eq!(desktop["state"], "fails", "{desktop}");
@@ -139,7 +138,7 @@ fn r168_a_test_notification_waits_for_no_slot_and_leaves_no_task_behind() {
     let busy = [daemon.submit_shell("exec sleep 1000"), daemon.submit_shell("exec sleep 1000")];
     let doctor = |code| -> Value { daemon.run(&["--json", "doctor", "--notify"]).expect_code(code).json() };
     assert_eq!(check(&doctor(0), "channels", "good")["found"], "the test notification was delivered");
-    // Where nothing starts it says so, rather than blame the channel.
+    // If nothing can start, doctor says so rather than blaming the channel.
     daemon.run(&["group", "pause", "default"]).success();
     let report = doctor(69);
     let found = check(&report, "channels", "good");
@@ -211,10 +210,10 @@ fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
     assert_eq!(found["state"], "note", "{found}");
     assert!(found["found"].as_str().unwrap().contains("~/.codex/auth.json"), "{found}");
     assert!(found["hint"].as_str().unwrap().starts_with("codex login"), "{found}");
-    // Nothing is known of this one.
+    // Nothing is known about this one.
     let other = check(&report, "agents", "fake");
     assert!(other["state"] == "ok" && other["found"].as_str().unwrap().contains("first prompt"), "{other}");
-    // A login that is in the system's keyring.
+    // A login stored in the system's keyring.
     let bin = daemon.home().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(bin.join("codex"), "#!/bin/sh\n[ \"$*\" = 'login status' ]\n").unwrap();
@@ -226,7 +225,7 @@ fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
         let report: Value = Outcome::of(&mut command).success().json();
         check(&report, "agents", "codex")["found"].as_str().unwrap().to_owned()
     };
-    // Nobody who has no folder of codex is logged in, and the question would make one.
+    // A user without a codex folder is not logged in, and asking codex would create the folder.
     assert!(found().contains("~/.codex/auth.json"), "{}", found());
     fs::create_dir(daemon.home().join(".codex")).unwrap();
     assert!(found().ends_with("logged in (`codex login status`)"), "{}", found());
@@ -257,7 +256,7 @@ fn r168_a_machine_behind_ssh_is_reached() {
     let report: Value = far.run_here(&["--json", "doctor"]).success().json();
     let found = check(&report, "executors", "far");
     assert!(found["state"] == "ok" && found["found"].as_str().unwrap().starts_with("works"), "{found}");
-    // The daemon there, through the same connection; what is local here is not judged.
+    // The remote daemon, through the same connection; local matters are not judged.
     let there: Value = far.run(&["--json", "doctor"]).success().json();
     check(&there, "daemon", "answers");
     assert!(there["checks"].as_array().unwrap().iter().all(|check| check["part"] != "machine"), "{there:#}");
@@ -295,7 +294,7 @@ fn r168_the_users_shell_is_looked_at() {
         assert!(found["state"] == "note" && found["hint"].is_string(), "{found}");
     }
     assert_eq!(check(&before, "shell", "bgctl")["hint"], format!("export PATH=\"{programs}:$PATH\""));
-    // As it says.
+    // Follow its hints.
     let line = |name: &str| {
         let hint = check(&before, "shell", name)["hint"].as_str().unwrap().to_owned();
         hint.split("     in ").next().unwrap().to_owned()
@@ -334,7 +333,7 @@ fn r124_r168_a_program_that_was_replaced_is_noticed() {
     let line = format!("{} was replaced since this daemon started", program.display());
     assert!(status().contains(&line), "{}", status());
     assert!(found["hint"].as_str().unwrap().contains("bgctl daemon upgrade"), "{found}");
-    // Whoever uses it is told as well, once; no program is.
+    // A person who uses it is told as well, once; programs are not.
     let list = daemon.bgctl(&["list"]);
     let shown = || {
         let mut terminal = Terminal::open(&list);
@@ -378,7 +377,7 @@ fn r169_completions_are_installed_for_the_users_shell() {
         let told = run(&["completions", "install"], shell).success().stdout_text();
         assert!(told.starts_with(&format!("installed {}\n", path.display())), "{told}");
         assert_eq!(fs::read(&path).unwrap(), home.run(&["completions", shell]).success().stdout);
-        // A second time, and for a named shell, it is the same.
+        // Repeating it, and naming the shell, gives the same result.
         run(&["completions", "install", shell], "tcsh").success();
         if shell == "zsh" {
             let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();

@@ -1,4 +1,4 @@
-//! A durable daemon (R125, R127, R128): what was answered is there again after it was killed.
+//! A durable daemon (R125, R127, R128): everything it has answered for is there again after a kill.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -19,12 +19,10 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{Process, TestDaemon, Watch, wait};
 use rustix::process::Resource;
 
-/// Starts a durable daemon with further lines of configuration.
 fn durable(more: &str) -> TestDaemon {
     TestDaemon::builder().config(format!("durable = true\n{more}")).start()
 }
 
-/// Kills the daemon and starts it again.
 #[track_caller]
 fn crash(daemon: &mut TestDaemon) {
     daemon.kill9();
@@ -168,7 +166,8 @@ fn r125_no_number_of_an_event_of_output_comes_twice() {
     daemon.cancel(&[task]);
 }
 
-/// The journal can't say which ones were told. The keeper does, and without that more numbers are left out than were given.
+/// The journal can't say which event numbers were sent. The keeper knows; without it, more numbers are skipped than
+/// were used.
 #[test]
 fn r130_no_number_of_an_event_told_while_the_disk_is_full_comes_twice() {
     let mut daemon = durable("");
@@ -184,7 +183,7 @@ fn r130_no_number_of_an_event_told_while_the_disk_is_full_comes_twice() {
             daemon.keepers().iter().for_each(Process::kill);
         }
         crash(&mut daemon);
-        // The last one does not know that it has missed nothing but these.
+        // If the keeper was killed, too, the daemon can't know that nothing else came after `last`.
         let since = if with_keeper { daemon.status().seq } else { last };
         assert!(since >= last, "it goes on after {last}: {since}");
         let since = SubscribeParams { since: Some(since), ..SubscribeParams::default() };
@@ -239,7 +238,7 @@ fn r125_no_file_is_written_by_a_daemon_that_is_not_durable() {
     assert_eq!(daemon.status().durable, Some(DurableStatus::No));
 }
 
-/// Has the folder that the file `read-only` in its home names be read-only for a daemon.
+/// Makes the folder that the file `read-only` in the home names read-only for a daemon.
 const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
     export READ_ONLY=\"$(cat \"$HOME/read-only\")\"
     script='mount --bind \"$READ_ONLY\" \"$READ_ONLY\" && mount -o remount,bind,ro \"$READ_ONLY\" && exec \"$0\" \"$@\"'
@@ -269,7 +268,7 @@ fn r130_on_a_read_only_disk_a_durable_daemon_does_not_start_and_leaves_its_journ
     assert_eq!(daemon.task(held).status, Status::Pending);
 }
 
-/// Submits a task that runs until the daemon is killed. Returns it once it does.
+/// Submits a task that runs until the daemon is killed. Returns once it runs.
 pub fn endless(daemon: &TestDaemon) -> TaskId {
     let task = daemon.submit_shell("echo begun; exec sleep 1000");
     let output = daemon.wait_running(task).output.path;
@@ -298,7 +297,6 @@ fn r127_what_ran_when_the_daemon_and_its_keeper_were_killed_has_failed_and_its_t
     assert_eq!(daemon.task(ended).status, Status::Completed);
 }
 
-/// An hour in seconds.
 const HOUR: i64 = 3600;
 
 /// Returns the ids that `bgctl list -q` prints with these arguments, newest first.
@@ -413,7 +411,7 @@ fn r129_a_list_since_a_time_or_with_a_text() {
     assert!(error.to_string().contains("`text` is empty"), "{error}");
 }
 
-/// Has the kernel refuse to let a daemon write its journal, as on a disk that has turned read-only, until this is dropped.
+/// Makes the kernel refuse a daemon's journal writes until this is dropped, as on a disk that has turned read-only.
 pub(super) struct ReadOnly(std::process::Child);
 
 impl ReadOnly {
@@ -542,7 +540,7 @@ fn r131_a_stop_that_cancels_leaves_what_is_pending_to_the_next_daemon() {
     let stopped = daemon.run(&["daemon", "stop", "--cancel"]).success();
     assert_eq!(stopped.stdout_text(), "stopped; 1 task was cancelled\n");
     assert!(daemon.ended().success());
-    // The keeper ends once it sees that its daemon has.
+    // The keeper ends once it notices the end of its daemon.
     daemon.processes().iter().for_each(Process::gone);
     daemon.launch();
 

@@ -1,4 +1,4 @@
-//! Agents of a durable daemon (R127): a turn that was cut by a kill has failed, and its conversation can go on.
+//! Agents of a durable daemon (R127): a turn cut off by a kill fails, and its conversation can continue.
 
 use std::fs;
 use std::path::Path;
@@ -18,16 +18,15 @@ fn durable() -> FakeDaemon {
     FakeDaemon::with("durable = true", &[], "")
 }
 
-/// Kills the daemon and starts it again.
 #[track_caller]
 fn crash(daemon: &mut TestDaemon) {
-    // Its answer comes once all before it is written down.
+    // The daemon answers once everything before it is in the journal.
     daemon.run(&["submit", "--hold", "--", "true"]).success();
     daemon.kill9();
     daemon.launch();
 }
 
-/// Waits until the output of a task ends so.
+/// Waits until the output of a task ends with this text.
 #[track_caller]
 fn output_ends(daemon: &FakeDaemon, id: TaskId, text: &str) {
     wait::poll_until(text, || daemon.output(id).ends_with(text.as_bytes()).then_some(()));
@@ -87,7 +86,6 @@ fn r33_a_turn_that_was_cancelled_before_a_kill_is_not_resumed_after_it() {
     assert_eq!(daemon.try_resume(id, "say more").unwrap_err().kind(), ErrorKind::NotResumable);
 }
 
-/// Whether a task's prompt is in a file.
 fn has_prompt_file(daemon: &TestDaemon, id: TaskId) -> bool {
     let output = daemon.task(id).output.path;
     Path::new(&output).with_extension("prompt").exists()
@@ -119,7 +117,7 @@ fn r127_a_prompt_in_a_file_goes_with_the_turn_that_was_cut_and_its_next_attempt_
     assert!(!has_prompt_file(&daemon, tried));
 }
 
-/// A turn of a real agent is cut by a kill; the same conversation goes on with the next daemon.
+/// A turn of a real agent is cut off by a kill; the same conversation continues with the next daemon.
 #[track_caller]
 fn a_real_conversation_goes_on(mut real: Real) {
     real.daemon.stop();

@@ -1,5 +1,5 @@
-//! Journals that are damaged, foreign or in use, and disks that are full (R130, R123): the daemon starts with what can be
-//! read, or says why it does not, and what runs goes on.
+//! Journals that are damaged, foreign or in use, and disks that are full (R130, R123): the daemon starts with whatever
+//! is readable, or says why it does not start, and running tasks continue.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,6 @@ use bgd_tests::upgrades::{exit_of, release, until};
 use bgd_tests::user::on_a_small_disk_as;
 use bgd_tests::{Process, TestDaemon, wait};
 
-/// Starts a durable daemon.
 fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
 }
@@ -20,7 +19,7 @@ fn journal(daemon: &TestDaemon) -> PathBuf {
     daemon.state_dir().join("journal")
 }
 
-/// Runs a query on the journal of a daemon that does not run. Everything is in the database after it.
+/// Runs a query on the journal of a daemon that is not running, and leaves everything in the database file.
 #[track_caller]
 fn query(daemon: &TestDaemon, query: &str) {
     let code =
@@ -30,7 +29,6 @@ fn query(daemon: &TestDaemon, query: &str) {
     assert!(status.expect("python3 starts").success(), "{query}");
 }
 
-/// Returns the folders with damaged journals.
 fn set_aside(daemon: &TestDaemon) -> Vec<PathBuf> {
     let all = fs::read_dir(journal(daemon)).expect("a journal").flatten().map(|entry| entry.path());
     let is_damaged =
@@ -38,13 +36,12 @@ fn set_aside(daemon: &TestDaemon) -> Vec<PathBuf> {
     all.filter(is_damaged).collect()
 }
 
-/// Returns the task's process.
 #[track_caller]
 fn process(daemon: &TestDaemon, task: TaskId) -> Process {
     Process::open(daemon.wait_running(task).pid.expect("a running task has a process")).expect("it runs")
 }
 
-/// Also if the daemon is killed again before it has written anything of its own.
+/// This holds even if the daemon is killed again before it has written anything itself.
 #[test]
 fn r130_what_the_keeper_holds_goes_on_although_the_head_of_the_journal_is_damaged() {
     for kills in [1, 2] {
@@ -82,7 +79,7 @@ fn r130_what_the_keeper_holds_goes_on_although_the_head_of_the_journal_is_damage
         }
         assert_eq!(exit_of(&daemon, ends), Exit::Code(5));
         assert_eq!(daemon.task(delayed).status, Status::Pending);
-        // What starts now is told apart from what went on.
+        // The daemon can tell a task started now from those that continued.
         let next = daemon.submit(&["sleep", "1000"]);
         let other = process(&daemon, next);
         daemon.cancel(&[next]);
@@ -108,7 +105,7 @@ fn r130_a_daemon_starts_with_what_can_be_read_of_a_damaged_journal_and_keeps_the
     query(&daemon, "PRAGMA wal_checkpoint(TRUNCATE)");
     let path = journal(&daemon).join("journal.db");
     let mut bytes = fs::read(&path).unwrap();
-    // The last page: that of the latest tasks.
+    // The last page, which has the latest tasks.
     let page = bytes.len() - 4096;
     bytes[page..].fill(0xa5);
     fs::write(&path, &bytes).unwrap();
@@ -163,7 +160,7 @@ fn r130_a_daemon_that_starts_on_a_full_disk_has_its_tasks_and_refuses_others() {
         daemon.pid(),
         daemon.state_dir().parent().unwrap().display()
     ));
-    // It has nothing to write at this moment.
+    // The daemon has nothing to write at this moment.
     let saved = daemon.home().join("saved");
     assert!(Command::new("cp").arg("-a").arg(&disk).arg(&saved).status().unwrap().success());
     daemon.kill9();
@@ -185,7 +182,7 @@ fn r130_a_daemon_that_starts_on_a_full_disk_has_its_tasks_and_refuses_others() {
     assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
 }
 
-/// Gives a daemon the disk that was saved in its home, if there is one, and fills what is left of it.
+/// Gives a daemon the disk image saved in its home, if any, and fills its free space.
 const FILLED: &str = "if [ -e \"$HOME/saved\" ]; then
     cp -a \"$HOME/saved/.\" \"$XDG_STATE_HOME\" && dd if=/dev/zero of=\"$XDG_STATE_HOME/fill\" bs=4096 2>/dev/null
 fi; true";

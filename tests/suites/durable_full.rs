@@ -1,4 +1,5 @@
-//! Disks that are full (R130): work is refused, and whatever else changes is written where the journal has room ahead.
+//! Disks that are full (R130): new work is refused, and all other changes are written to the space that the journal has
+//! reserved.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
 use rustix::process::Resource;
 use serde_json::json;
 
-/// Submits until that is refused. Returns the refusal, and how many were accepted before.
+/// Submits until a submit is refused. Returns the refusal and the number of accepted submits.
 #[track_caller]
 fn submit_until_refused(daemon: &TestDaemon) -> (Outcome, u64) {
     let mut accepted = 0;
@@ -62,7 +63,7 @@ fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answ
     let daemon = TestDaemon::builder().config("durable = true").start();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.process().limit(Resource::Fsize, Some(64));
-    // It starts before it is known that this can't be written down.
+    // The task starts before the daemon knows that the start can't be written.
     daemon.run(&["release", &held.to_string()]).success();
     let mut client = daemon.client();
     let one = SelectParams { ids: vec![held.into()], ..SelectParams::default() };
@@ -86,7 +87,7 @@ fn r130_whoever_is_refused_is_not_notified_of_the_same() {
             SubmitParams { argv: Some(vec!["true".into()]), session: Some("s".into()), ..daemon.params() };
         daemon.client().call::<TaskSubmit>(&params).map(|result| result.task.id)
     };
-    // It is known to the core before it is known that it can't be written down.
+    // The core knows the task before the daemon knows that it can't be written.
     let refused = submit().expect_err("a limit is in the way").to_string();
     assert!(refused.contains("the journal can't be written: "), "{refused}");
     daemon.process().limit(Resource::Fsize, None);
@@ -101,7 +102,7 @@ fn r130_nothing_runs_whose_submit_was_refused() {
     let daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 1").start();
     daemon.process().limit(Resource::Fsize, Some(64));
     let mut raw = Raw::connect(daemon.socket());
-    // The first one has the only slot until it is refused.
+    // The first one occupies the only slot until it is refused.
     let ids = [1, 2, 3];
     let params = json!({"shell": "exec sleep 1000", "env": {}, "cwd": "/"});
     for id in ids {
@@ -120,7 +121,7 @@ fn r130_nothing_runs_whose_submit_was_refused() {
         let outcome = submit();
         (outcome.code == 0).then(|| outcome.word::<TaskId>())
     });
-    // What was started before it would be there.
+    // Anything started before it would be running by now.
     daemon.block(&[accepted]);
     assert!(daemon.task_processes().is_empty());
 }
@@ -145,7 +146,7 @@ fn r130_a_stop_says_that_what_could_not_be_written_is_lost() {
     assert_eq!(daemon.task(held).status, Status::Pending);
 }
 
-/// The journal has blocks of its own ahead, which last for what frees others.
+/// The journal has reserved blocks, which suffice for the changes that free others.
 #[test]
 fn r130_what_changes_on_a_full_disk_is_known_to_the_next_daemon() {
     let mut daemon = on_a_small_disk_with("size=6m", "durable = true");

@@ -1,5 +1,5 @@
-//! Processes that other programs have handed over to a durable daemon (R126, R131): they go on when it is killed or stopped,
-//! with their output and with true exit codes.
+//! Processes handed over by other programs to a durable daemon (R126, R131): they continue when it is killed or
+//! stopped, with their output and true exit codes.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -40,14 +40,13 @@ impl End {
         }
     }
 
-    /// Ends the daemon and starts the next one.
     fn again(self, daemon: &mut TestDaemon) {
         self.of(daemon);
         daemon.launch();
     }
 }
 
-/// What a handed-over process writes to.
+/// The kind of output of a handed-over process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
     Pipe,
@@ -80,7 +79,6 @@ impl To {
     }
 }
 
-/// Hands a shell command over with its output.
 fn handed(daemon: &TestDaemon, line: &str, to: To) -> (Job, TaskId) {
     let (near, far) = to.ends();
     let mut command = Command::new("sh");
@@ -110,7 +108,7 @@ fn r126_a_handed_over_process_goes_on_over_a_kill_and_a_stop() {
             });
             upgrade(&daemon);
             end.again(&mut daemon);
-            // It ends while nobody is there, and its parent has taken its exit away.
+            // The process ends while no daemon runs, and its parent has reaped it.
             end.of(&mut daemon);
             job.say("four");
             job.say("end");
@@ -208,7 +206,7 @@ fn r126_pipes_that_outlive_their_task_are_drained_on_after_a_kill() {
     daemon.run(&["clear", &id.to_string()]).success();
 }
 
-/// Starts a shell command in a terminal and hands that over.
+/// Starts a shell command in a terminal and hands it over.
 const IN_TERMINAL: &str = "import json, os, pty, socket, sys
 pid, master = pty.fork()
 if pid == 0:
@@ -253,7 +251,7 @@ fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_a
     must_be_root();
     let daemon = durable();
     let read_only = ReadOnly::of(&daemon);
-    // The first that can't be written down.
+    // The first one that can't be written to the journal.
     let (mut job, id) = handed(&daemon, "read word; echo \"<$word>\"; exit 7", To::Pipe);
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains("the journal can't be written"), "{warnings}");

@@ -1,5 +1,5 @@
-//! Nothing that a job does, or that befalls it, holds up the keeper or the next daemon of a durable one (R126): all else goes
-//! on after a kill.
+//! No job, whatever it does and whatever happens to it, holds up the keeper or the next daemon of a durable one (R126):
+//! everything else continues after a kill.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -24,13 +24,13 @@ fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 9").start()
 }
 
-/// Holds a lease on the file that it is given: whoever opens it waits, for 45 seconds at most, as for a slow disk. Says when
-/// it has it and when somebody waits, and gives it up at the end of its input.
+/// Holds a lease on the given file: opening it blocks for up to 45 seconds, as on a slow disk. Reports when it has the
+/// lease and when somebody waits, and releases it at the end of its input.
 const LEASE: &str = r#"use Fcntl; $| = 1; $SIG{IO} = sub { print "asked\n" };
     open(my $file, "<", shift) or die; fcntl($file, Fcntl::F_SETLEASE, Fcntl::F_WRLCK) or die "$!"; print "held\n";
     <STDIN>;"#;
 
-/// A program that can't be read for now.
+/// A program that can't be read for the time being.
 pub(super) struct Withheld {
     path: PathBuf,
     holder: Child,
@@ -38,7 +38,7 @@ pub(super) struct Withheld {
 }
 
 impl Withheld {
-    /// Makes a script of the shell with these lines.
+    /// Makes a shell script with these lines.
     #[track_caller]
     fn script(path: PathBuf, lines: &str) -> Self {
         executable::write(&path, &format!("#!/bin/sh\n{lines}\n"));
@@ -58,13 +58,13 @@ impl Withheld {
         assert_eq!(line.trim_end(), word);
     }
 
-    /// Waits until somebody is about to run it.
+    /// Waits until somebody is about to run the program.
     #[track_caller]
     fn wanted(&mut self) {
         self.until("asked");
     }
 
-    /// Lets it be read.
+    /// Makes the program readable.
     #[track_caller]
     pub(super) fn release(mut self) {
         drop(self.holder.stdin.take());
@@ -72,10 +72,10 @@ impl Withheld {
     }
 }
 
-/// What a task runs here that may run once.
+/// The script of a task that may run only once.
 const ONCE: &str = "echo ran >> \"$HOME/ran\"; exit 9";
 
-/// Submits such a task whose program can't be read, and waits until the daemon is about to run it.
+/// Submits such a task with an unreadable program, and waits until the daemon is about to run it.
 #[track_caller]
 pub(super) fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
     let mut program = Withheld::script(daemon.home().join("job"), ONCE);
@@ -85,14 +85,14 @@ pub(super) fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withh
     (program, task)
 }
 
-/// Waits for the end of such a task.
+/// Waits for the end of such a task, and checks that it ran once.
 #[track_caller]
 pub(super) fn has_run_once(daemon: &TestDaemon, task: TaskId) {
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(9)));
     assert_eq!(fs::read_to_string(daemon.home().join("ran")).expect("it ran"), "ran\n");
 }
 
-/// Others that go on: each ends with its own code once it is told to.
+/// Other tasks that continue: each ends with its own code on request.
 struct Others {
     tasks: Vec<(TaskId, i32)>,
     pids: Vec<Option<i32>>,
@@ -144,7 +144,7 @@ fn state_in(path: &Path) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('X')
 }
 
-/// It has a copy of the keeper's socket: the leader was about to start it.
+/// The leader was about to start the job, and has a copy of the keeper's socket.
 #[test]
 fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run() {
     let mut daemon = durable();
@@ -157,7 +157,7 @@ fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run(
     leader.signal(Signal::STOP).expect("a process of this user");
     program.release();
     wait::for_file(&daemon.home().join("ran"));
-    // Until the job has begun, it can't be stopped.
+    // It can't be stopped before the job has begun.
     wait::poll_until("its stop", || (state_of(&leader) == 'T').then_some(()));
 
     daemon.launch();
@@ -166,7 +166,7 @@ fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run(
     others.go_on(&daemon);
 }
 
-/// It has copies of all that the daemon had open.
+/// The process has copies of all descriptors that the daemon had open.
 #[test]
 fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
     for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
@@ -184,7 +184,7 @@ fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
     }
 }
 
-/// It has a copy of the daemon's socket, to which the kernel goes on connecting clients.
+/// The process has a copy of the daemon's socket, to which the kernel keeps connecting clients.
 #[test]
 fn r01_a_program_that_can_not_be_read_holds_up_no_client_of_a_killed_daemon() {
     let home = TestDaemon::builder().config("durable = true").home_only();
@@ -203,7 +203,8 @@ fn r01_a_program_that_can_not_be_read_holds_up_no_client_of_a_killed_daemon() {
     daemon.gone();
 }
 
-/// Its lock names its process all the same, or else the socket of which only a copy is left would be another program's.
+/// The lock still names its process; otherwise the socket, of which only a copy is left, would look like another
+/// program's.
 #[test]
 fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_a_nameless_one() {
     let mut daemon = durable();
@@ -254,7 +255,7 @@ fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
     others.go_on(&daemon);
 }
 
-/// A process that a debugger has stopped does not go on by SIGCONT.
+/// A process that a debugger has stopped does not continue on SIGCONT.
 #[test]
 fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_everything_as_root() {
     let mut daemon = durable();
@@ -277,16 +278,16 @@ fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_ev
     others.go_on(&daemon);
 }
 
-/// Its locks are free then, but a debugger has not taken note of the end of its threads; a disk that does not answer holds up
-/// the end of a process as well.
+/// The daemon's locks are free by then, but a debugger has not yet handled the end of its threads; a disk that does not
+/// answer delays the end of a process as well.
 #[test]
 fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_started_once_as_root() {
     must_be_root();
     let (programs, uid) = (Programs::copy(), unused_uid());
-    // Root's next daemon would see what is being started, and end it.
+    // Root's next daemon would see the process that is being started, and end it.
     let build = || TestDaemon::builder().config("durable = true").prelude(programs.exec());
     let mut home = as_user(uid, || build().home_only());
-    // So that its end is nobody's to wait for here.
+    // So that nobody here has to wait for its end.
     let mut start = Command::new(programs.path().join("bgctl"));
     start.env_clear().envs(home.environment()).env("BGD_DAEMON", programs.path().join("bgd"));
     start.args(["daemon", "start"]).current_dir(home.home());
@@ -314,7 +315,7 @@ fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_starte
     });
 }
 
-/// Has system calls of one thread of the daemon changed by this rule of strace(1). Ends with the daemon.
+/// Applies this strace(1) rule to system calls of one thread of the daemon. Ends with the daemon.
 #[track_caller]
 pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
     let name = |id: &i32| fs::read_to_string(daemon.proc(&format!("task/{id}/comm")));
@@ -329,7 +330,7 @@ pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
     strace
 }
 
-/// The next daemon knows then that the keeper was ended, and that something may have begun of which it does not know.
+/// The next daemon then knows that the keeper was ended, and that something unknown to it may have begun.
 #[test]
 fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twice_as_root() {
     must_be_root();
@@ -353,14 +354,14 @@ fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twic
     }
 }
 
-/// The keeper that is gone had held it until that was written down; the next one is given nothing of it.
+/// The killed keeper had held the task until its end was written; the next keeper gets nothing of it.
 #[test]
 fn r126_what_has_ended_is_not_started_again_though_its_keeper_and_its_daemon_are_killed_before_that_is_written_as_root()
  {
     must_be_root();
     let mut daemon = durable();
     let (program, task) = withheld(&daemon, None);
-    // The journal says that it is being started, and gets no further.
+    // The journal says that the task is being started, and no more.
     let process = daemon.process();
     let mut strace = injected(&process, "journal", "/^pwrite:delay_enter=600s");
     program.release();
@@ -370,10 +371,10 @@ fn r126_what_has_ended_is_not_started_again_though_its_keeper_and_its_daemon_are
     wait::poll_until("there is another keeper", || {
         daemon.keepers().iter().any(|keeper| keeper.pid() != gone.pid()).then_some(())
     });
-    // The daemon has taken note of it, if it is to.
+    // By now the daemon has noticed the end, if it ever will.
     daemon.status();
     process.signal(Signal::KILL).expect("a process of this machine");
-    // It has stopped the thread, which then ends without the write.
+    // strace has stopped the thread, which then ends without the write.
     strace.kill().expect("a child can be killed");
     strace.wait().expect("a child can be waited for");
     daemon.kill9();

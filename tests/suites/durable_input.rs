@@ -1,4 +1,5 @@
-//! The standard input of tasks of a durable daemon (R126): the keeper has a copy of the daemon's end, and nobody notices.
+//! The standard input of tasks of a durable daemon (R126): the keeper has a copy of the daemon's end, without any
+//! visible effect.
 
 use std::fs;
 
@@ -22,7 +23,7 @@ fn piped(daemon: &TestDaemon, line: &str, ready: Option<&str>) -> TaskId {
     daemon.submit_with(&params).id
 }
 
-/// Waits until nothing of a task is left, which must have read the end of its input.
+/// Waits until nothing of a task is left. Its processes must have read the end of their input.
 #[track_caller]
 fn has_read_the_end(daemon: &TestDaemon, task: TaskId) {
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(3)));
@@ -30,7 +31,7 @@ fn has_read_the_end(daemon: &TestDaemon, task: TaskId) {
     assert_eq!(daemon.output(task), b"end\n");
 }
 
-/// Reads its input in the background, and ends with 3 before that does.
+/// Reads its input in the background, and exits with 3 before the reader ends.
 const READS_ON: &str = "exec 3<&0; (cat <&3; echo end) & exec 3<&-";
 
 #[test]
@@ -65,9 +66,9 @@ fn r126_a_service_becomes_ready_though_its_input_is_closed_and_its_keeper_replac
     let held = daemon.keepers()[0].descriptors().expect("a process of this user");
     let end = WriteParams { id: task.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
     daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");
-    // All but the input.
+    // Everything but the input.
     kill_keeper(&daemon, held - 1);
-    // It has nothing more to close.
+    // There is nothing left to close.
     daemon.client().call::<TaskWrite>(&end).expect_err("it is closed");
     daemon.kill9();
     daemon.launch();

@@ -1,11 +1,12 @@
-//! A durable daemon on a kernel that tells only parents how a process ended (before Linux 6.15, R126): what the daemon before
-//! has started goes on, and where its exit can't be known, that is said with the reason. In a machine with such a kernel.
+//! A durable daemon on a kernel that reports exits only to parents (before Linux 6.15, R126): tasks of the previous
+//! daemon continue, and where an exit can't be known, the task says so and why. Runs in a virtual machine with such a
+//! kernel.
 
 use bgd_tests::kernel;
 use serde_json::Value;
 
-/// Has a durable daemon killed, some of its tasks end before there is another one, and one after that. Prints the release
-/// of the kernel, and each task as it was found and as it ended.
+/// Kills a durable daemon, lets some of its tasks end before the next one starts, and one after that. Prints the
+/// kernel's release, and each task as it was found and as it ended.
 const SCRIPT: &str = r#"set -e
 mkdir -p ~/.config/bgd
 echo 'durable = true' >~/.config/bgd/config.toml
@@ -42,7 +43,7 @@ fn exit(task: &Value) -> &Value {
     &task["exit"]
 }
 
-/// Asserts that it is not known how a task ended, and why.
+/// Asserts that a task's exit is unknown, and the reason.
 #[track_caller]
 fn assert_unknown(task: &Value) {
     let why = task["exit"]["unknown"].as_str().unwrap_or_default();
@@ -61,15 +62,15 @@ fn r126_an_older_kernel_makes_an_exit_unknown_but_never_another_one_as_root() {
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).collect();
     assert!(numbers[..2] < [6, 15][..], "the kernel of user-mode-linux is {release}: another one is needed");
     let [before, goes_on, ended, killed, terminal, later, own] = tasks[..] else { panic!("{values:#?}") };
-    // Whatever ended while nobody was there.
+    // Those that ended while no daemon ran.
     [ended, killed, terminal].into_iter().for_each(assert_unknown);
-    // What runs goes on. Its exit is seen if nobody has waited for it before that.
+    // A running task continues. Its exit is seen unless somebody else waits for it first.
     assert_eq!((&goes_on["status"], &goes_on["pid"]), (&before["status"], &before["pid"]), "{goes_on:#}");
     assert_eq!(goes_on["status"], "running", "{goes_on:#}");
     if exit(later)["code"] != 7 {
         assert_unknown(later);
     }
-    // The next daemon's own.
+    // A task that the next daemon started itself.
     assert_eq!(exit(own)["code"], 5, "{own:#}");
     let whole = outcome.stderr.matches("begun").count();
     assert_eq!((whole, outcome.stderr.matches("over").count()), (5, 3), "{}", outcome.stderr);

@@ -1,4 +1,4 @@
-//! A durable daemon that is killed (R126): what runs goes on, and its exit is known, also if it ended meanwhile.
+//! A durable daemon that is killed (R126): running tasks continue, and exits are known even if they happened meanwhile.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,12 +12,10 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, Viewer, wait};
 use rustix::process::Resource;
 
-/// Starts a durable daemon with further lines of configuration.
 fn durable(more: &str) -> TestDaemon {
     TestDaemon::builder().config(format!("durable = true\n{more}")).start()
 }
 
-/// Returns the process that a running task shows.
 #[track_caller]
 fn process(daemon: &TestDaemon, task: TaskId) -> Process {
     let pid = daemon.wait_running(task).pid.expect("a running task has a process");
@@ -41,7 +39,7 @@ fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
     let next = next.success().word::<TaskId>();
     let (one, two) = (process(&daemon, ended), process(&daemon, killed));
     let three = daemon.wait_running(goes_on);
-    // Its answer comes once all before it is written down.
+    // The daemon answers once everything before it is in the journal.
     daemon.run(&["submit", "--hold", "--", "true"]).success();
 
     daemon.kill9();
@@ -73,7 +71,7 @@ fn r126_twenty_kills_lose_no_job_in_a_terminal_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, TestDaemon::kill9);
 }
 
-/// Also not what is just being started.
+/// This includes tasks that are just being started.
 #[test]
 fn r131_twenty_stops_lose_nothing_and_start_nothing_twice() {
     loses_nothing(Submit::Plainly, |daemon| assert!(daemon.stop().success()));
@@ -84,7 +82,7 @@ fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, |daemon| assert!(daemon.stop().success()));
 }
 
-/// One that replaces another one has not everything at once.
+/// A replacement keeper does not have everything at once.
 #[test]
 fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
     let mut daemon = durable("max_concurrent_tasks = 4");
@@ -99,7 +97,7 @@ fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
     }
 }
 
-/// The environment of what is being started is not dropped.
+/// The environment of a task that is being started is not dropped.
 #[test]
 fn r126_twenty_kills_lose_nothing_without_kept_environments() {
     let mut daemon = durable("max_concurrent_tasks = 4\nlimits.environments = \"0B\"");
@@ -113,7 +111,7 @@ enum Submit {
     InTerminals,
 }
 
-/// Ends a daemon twenty times that is busy with short tasks, and checks that each has run once.
+/// Ends a daemon that is busy with short tasks twenty times, and checks that each task has run once.
 #[track_caller]
 fn loses_nothing(submit: Submit, ends: impl Fn(&mut TestDaemon)) {
     end_twenty_times(&mut durable("max_concurrent_tasks = 4"), submit, ends);
@@ -130,10 +128,9 @@ fn end_twenty_times(daemon: &mut TestDaemon, submit: Submit, ends: impl Fn(&mut 
     have_run(daemon, &all);
 }
 
-/// A task, what it writes into, and its exit code.
+/// A task, its output file, and its exit code.
 type Short = (TaskId, PathBuf, i32);
 
-/// Submits ten short tasks.
 #[track_caller]
 fn submit_ten(daemon: &TestDaemon, submit: Submit, round: usize) -> Vec<Short> {
     let pty = (submit == Submit::InTerminals).then_some(TerminalSize { rows: 24, cols: 80 });
@@ -146,7 +143,7 @@ fn submit_ten(daemon: &TestDaemon, submit: Submit, round: usize) -> Vec<Short> {
     (0..10).map(submit).collect()
 }
 
-/// Checks that each of these runs once, and ends as it should.
+/// Checks that each of these runs once and ends as it should.
 #[track_caller]
 fn have_run(daemon: &TestDaemon, all: &[Short]) {
     let ids: Vec<TaskId> = all.iter().map(|(task, ..)| *task).collect();
@@ -192,7 +189,7 @@ fn r130_what_ends_while_the_disk_is_full_has_its_exit_after_a_kill() {
     daemon.process().limit(Resource::Fsize, Some(64));
     fs::write(file, "").unwrap();
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(7)), "it goes on");
-    // Nobody has written that down.
+    // Nobody has written the end to the journal.
     daemon.kill9();
     daemon.launch();
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(7)));
@@ -278,7 +275,7 @@ fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
     assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
 }
 
-/// Kills the keeper, and waits until another one has so many descriptors.
+/// Kills the keeper, and waits until its successor has this many descriptors.
 #[track_caller]
 pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
     let gone = daemon.keepers().remove(0);
@@ -305,7 +302,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
     let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
     viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
     let held = daemon.keepers()[0].descriptors().unwrap();
-    // The first keeper is a child of the daemon, the next one of a daemon that is gone.
+    // The first keeper is a child of the daemon, the next one a child of a daemon that is gone.
     for _ in 0..3 {
         kill_keeper(&daemon, held);
         daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
@@ -313,7 +310,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
         daemon.kill9();
         daemon.launch();
         assert!(commands.into_iter().all(|task| daemon.task(task).status == Status::Running));
-        // What starts meanwhile is held, too.
+        // Tasks that start meanwhile are held, too.
         assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].exit, Some(Exit::Code(0)));
     }
     let write = WriteParams { id: piped.into(), data: "typed\n".into(), encoding: Encoding::Utf8, eof: true };
@@ -363,7 +360,7 @@ fn r131_numbers_of_events_and_notices_go_on_after_stops_whether_or_not_anything_
     };
     let mut notice = 0;
     for round in 0..4 {
-        // In every other one nothing happens.
+        // Nothing happens in every other round.
         if round % 2 == 0 {
             let task = daemon.submit_in("s", "true");
             daemon.block(&[task]);
@@ -371,7 +368,7 @@ fn r131_numbers_of_events_and_notices_go_on_after_stops_whether_or_not_anything_
             assert!(last > notice, "{round}: {last} after {notice}");
             notice = last;
         }
-        // Everything is written before the answer.
+        // Everything is in the journal before the answer.
         let told = seq(&daemon);
         assert!(told > 0);
         assert!(daemon.stop().success());
@@ -452,7 +449,7 @@ fn r131_a_restart_that_ends_what_was_left_says_so() {
     assert_eq!(daemon.task_processes().len(), 0);
 }
 
-/// Repeats the lines that it reads, until one says `end`.
+/// Echoes the lines that it reads, until one says `end`.
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
@@ -502,7 +499,8 @@ fn r126_a_job_in_a_terminal_ends_while_no_daemon_runs_and_what_it_said_is_kept()
     assert_eq!(daemon.output(task), b"last words\r\n");
 }
 
-/// As on a user's machine: nobody is left whose child the daemon is, so it is an orphan like what its predecessor left.
+/// As on a user's machine, nobody waits for the daemon as a child, so it is an orphan like the processes of its
+/// predecessor.
 #[test]
 fn r126_a_daemon_that_bgctl_has_started_is_no_process_of_the_terminals_it_goes_on_with() {
     let home = TestDaemon::builder().config("durable = true").home_only();

@@ -1,5 +1,5 @@
-//! Notices of a durable daemon (R127): what a channel has not delivered when the daemon is killed is delivered by the next
-//! one, under the same key.
+//! Notices of a durable daemon (R127): those that a channel has not delivered when the daemon is killed are delivered
+//! by the next daemon, under the same key.
 
 use std::fs;
 
@@ -10,7 +10,6 @@ use bgd_tests::{TestDaemon, wait};
 
 use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
 
-/// Starts a durable daemon whose notices of ends go to this server, with further lines of configuration.
 #[track_caller]
 fn with_server(server: &HookServer, more: &str) -> TestDaemon {
     let url = server.url("/");
@@ -21,7 +20,6 @@ fn with_server(server: &HookServer, more: &str) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Starts a durable daemon whose notices of ends go to this script.
 #[track_caller]
 fn with_hook(script: &str) -> TestDaemon {
     let config = format!(
@@ -31,7 +29,6 @@ fn with_hook(script: &str) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Runs a program to its end.
 #[track_caller]
 fn ended(daemon: &TestDaemon) -> TaskId {
     let id = daemon.submit(&["true"]);
@@ -39,14 +36,13 @@ fn ended(daemon: &TestDaemon) -> TaskId {
     id
 }
 
-/// Returns once everything is in the journal that the daemon knows now: an answer to a submission comes after it.
+/// Returns once the journal has everything that the daemon knows now: an answer to a submit comes after it.
 #[track_caller]
 fn all_is_written(daemon: &TestDaemon) {
     daemon.status();
     daemon.run(&["submit", "--hold", "--channel", "none", "--", "true"]).success();
 }
 
-/// Kills the daemon and starts it again.
 #[track_caller]
 fn crash(daemon: &mut TestDaemon) {
     all_is_written(daemon);
@@ -54,7 +50,7 @@ fn crash(daemon: &mut TestDaemon) {
     daemon.launch();
 }
 
-/// The keys of all requests to a server.
+/// Returns the keys of all requests to a server.
 fn keys(server: &HookServer) -> Vec<String> {
     server.requests().iter().map(|request| request.header("idempotency-key").unwrap().to_owned()).collect()
 }
@@ -70,7 +66,7 @@ fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not
     let first = ended(&daemon);
     server.wait_count(1);
     wait::poll_until("it is delivered", || (daemon.channel("hook").sent == 1).then_some(()));
-    // It reaches the server, which does not answer before the daemon is killed.
+    // The notice reaches the server, which does not answer before the daemon is killed.
     server.order(Reply::status(200).held());
     let cut = ended(&daemon);
     server.wait_count(2);
@@ -110,7 +106,7 @@ fn r127_retries_go_on_with_their_count_after_a_kill() {
         Some(daemon.channel("hook")).filter(|channel| channel.failed == 1)
     });
     assert!(status.last_error.as_deref().unwrap_or_default().ends_with("(tried 5 times)"), "{status:?}");
-    // The second try, which nobody had answered, is made again.
+    // The second attempt, which was never answered, is repeated.
     assert_eq!(keys(&server), vec![key(task); 6]);
     crash(&mut daemon);
     assert_eq!(daemon.channel("hook").queued, 0, "it stays given up");

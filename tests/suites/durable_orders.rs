@@ -1,5 +1,5 @@
-//! What a durable daemon was ordered to do with running tasks, or what came of them, when it was killed or stopped (R106,
-//! R126, R131): the next one sees to it.
+//! Commands to running tasks that a durable daemon had not finished, and results it had not handled, when it was killed
+//! or stopped (R106, R126, R131): the next daemon takes care of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,16 +13,16 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
 
-/// So many that a kill comes before all of their processes have got an order.
+/// Enough that a kill comes before all of their processes have been signalled.
 const MANY: usize = 30;
 
-/// Starts a durable daemon that waits for an hour before it kills anything.
+/// Starts a durable daemon with a grace period of an hour.
 fn durable() -> TestDaemon {
     let config = format!("durable = true\nmax_concurrent_tasks = {MANY}\n[grace]\ncancel = \"1h\"");
     TestDaemon::builder().config(config).start()
 }
 
-/// Starts so many tasks of this script, which writes a line into `there` when it runs.
+/// Starts `MANY` tasks with this script, which appends a line to `there` when it runs.
 #[track_caller]
 fn start_many(daemon: &TestDaemon, script: &str) -> Vec<TaskId> {
     let tasks: Vec<TaskId> = (0..MANY).map(|_| daemon.submit_shell(script)).collect();
@@ -37,7 +37,7 @@ fn select(tasks: &[TaskId]) -> SelectParams {
     SelectParams { ids: tasks.iter().copied().map(Into::into).collect(), ..SelectParams::default() }
 }
 
-/// Returns the processes of tasks that are stopped by a signal.
+/// Returns the tasks' processes that are stopped by a signal.
 fn stopped(daemon: &TestDaemon) -> BTreeSet<i32> {
     let is_stopped = |process: &Process| {
         let stat = fs::read_to_string(process.proc("stat")).unwrap_or_default();
@@ -55,17 +55,17 @@ fn r126_a_continue_that_is_cut_by_a_kill_is_carried_out_by_the_next_daemon() {
     assert_eq!(stopped(&daemon).len(), MANY);
     let (mut watch, mut client, order) = (daemon.watch(), daemon.client(), selected.clone());
     let call = thread::spawn(move || client.call::<TaskContinue>(&order).map(drop));
-    // All of them are written down by then.
+    // By then all of them are in the journal.
     watch.until(|event| event.kind == EventKind::Continued);
     daemon.kill9();
-    // It may have been answered.
+    // The call may have been answered.
     let _ = call.join().expect("the call has ended");
     daemon.launch();
 
     assert!(tasks.iter().all(|task| !daemon.task(*task).paused));
     wait::poll_until("all processes go on", || stopped(&daemon).is_empty().then_some(()));
 
-    // What stops by itself from now on is left alone.
+    // Tasks that stop by themselves from now on are left alone.
     daemon.client().call::<TaskContinue>(&selected).expect("it has nothing to do");
     let one = Process::open(daemon.task(tasks[0]).pid.expect("it runs")).expect("it runs");
     one.signal(Signal::STOP).unwrap();
@@ -92,7 +92,7 @@ fn r126_a_cancel_that_is_cut_by_a_kill_has_the_next_daemon_send_its_signal() {
     let _ = call.join().expect("the call has ended");
     daemon.launch();
 
-    // Within the hour of grace.
+    // Within the hour of the grace period.
     for task in daemon.block(&tasks) {
         assert_eq!(task.status, Status::Cancelled, "{task:?}");
     }
@@ -145,7 +145,8 @@ fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() 
     daemon.cancel(&[service, retried, then]);
 }
 
-/// A slot is free as soon as the next daemon begins, and the end of a foreground job, whose client is gone, asks who is next.
+/// A slot is free as soon as the next daemon begins, and the end of a foreground job, whose client is gone, makes the
+/// daemon look for the next task to start.
 #[test]
 fn r126_what_waits_for_a_slot_is_started_once_by_the_next_daemon() {
     let config = |slots: u32| format!("durable = true\nmax_concurrent_tasks = {slots}");
@@ -163,7 +164,7 @@ fn r126_what_waits_for_a_slot_is_started_once_by_the_next_daemon() {
     run.wait().unwrap();
     daemon.wait_running(next);
     daemon.wait_running(runs);
-    // What was started twice has written its line by then.
+    // A task that was started twice has written its line by then.
     let after = daemon.submit_shell("echo ran >> ran; exec sleep 1000");
     daemon.wait_running(after);
     wait::for_lines(&daemon.home().join("ran"), 2, "ran");

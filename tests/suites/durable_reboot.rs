@@ -1,5 +1,5 @@
-//! A durable daemon after a restart of the machine (R128), whose boot has another id and whose clock may have been set. The
-//! power cut is that of a machine with a kernel of its own.
+//! A durable daemon after a restart of the machine (R128), which has a new boot id and possibly another clock. The
+//! power cut happens in a virtual machine with its own kernel.
 
 use std::fs;
 
@@ -17,13 +17,12 @@ use serde_json::Value;
 
 use super::durable::endless;
 
-/// An hour in seconds.
 const HOUR: i64 = 3600;
 
-/// Hours that no retry gets near to: it waits for any part of its delay.
+/// More hours than any retry lasts: a retry waits for a random part of its delay.
 const LONG: i64 = 1000;
 
-/// Lets a daemon with a file `boot` in its home believe that this is the id of the machine's boot.
+/// Makes a daemon with a file `boot` in its home believe that this is the machine's boot id.
 const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
     script='mount --bind \"$HOME/boot\" /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"'
     exec unshare -m sh -c \"$script\" \"$0\" \"$@\" 3>&1 >/dev/null
@@ -73,7 +72,7 @@ fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root()
             let task = daemon.task(again);
             (task.attempts.len() == 1 && task.status == Status::Pending).then_some(())
         });
-        // Its answer comes once all before it is written down.
+        // The daemon answers once everything before it is in the journal.
         submit(&["--hold", "--", "true"]);
 
         daemon.kill9();
@@ -97,7 +96,7 @@ fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root()
     }
 }
 
-/// Has a durable daemon on the machine's disk.
+/// Starts a durable daemon on the machine's disk.
 const ON_DISK: &str = r#"set -e
 export XDG_STATE_HOME=/run/disk/state
 mkdir -p ~/.config/bgd
@@ -115,7 +114,7 @@ bgctl submit -d last --hold --shell 'exit 4' >/dev/null
 echo flushed by nobody >/run/disk/state/unflushed
 "#;
 
-/// Prints all tasks, then the held one as it has ended.
+/// Prints all tasks, then the held one after its end.
 const AFTER_CUT: &str = r#"
 cat /run/disk/state/unflushed >&2 2>/dev/null || true
 bgctl list --all --json
@@ -150,7 +149,7 @@ fn r128_a_power_cut_loses_nothing_that_was_answered_with_sync_as_root() {
     assert_eq!(last["task"]["exit"]["code"], 4, "{last:#}");
 }
 
-/// Without a restart of the machine the kernel's clock goes on, which nobody sets.
+/// Without a restart of the machine, the kernel's own clock, which nobody can set, continues.
 #[test]
 fn r127_a_clock_that_is_set_while_no_daemon_runs_or_before_an_upgrade_changes_no_wait() {
     for set in [-24 * HOUR, 400 * HOUR] {

@@ -1,12 +1,12 @@
-//! What a durable daemon asks of the disk, as strace sees it (R125): nothing without `durable`, and with `"sync"` a flush
-//! before each answer, which serves all that come together.
+//! A durable daemon's disk accesses, as strace sees them (R125): none without `durable`, and with `"sync"` a flush
+//! before each answer, which serves all requests that arrive together.
 
 use std::fs;
 
 use bgd_tests::{Raw, TestDaemon, wait};
 use serde_json::json;
 
-/// Returns which of these system calls a daemon with this configuration does from its start to its end, one a line.
+/// Returns the given system calls that a daemon with this configuration makes from its start to its end, one per line.
 fn calls(config: &str, traced: &str, act: impl FnOnce(&TestDaemon)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("calls");
@@ -28,7 +28,7 @@ fn calls(config: &str, traced: &str, act: impl FnOnce(&TestDaemon)) -> String {
     })
 }
 
-/// Returns what a daemon asks the system for that writes or creates files, while it starts, runs a task, forgets it and ends.
+/// Returns the system calls that write or create files while a daemon starts, runs a task, forgets it and ends.
 fn file_calls(config: &str) -> String {
     calls(config, "openat,mkdir,mkdirat,fsync,fdatasync,pwrite64,ftruncate", |daemon| {
         let id = daemon.submit(&["true"]);
@@ -52,7 +52,7 @@ fn r125_a_daemon_that_is_not_durable_makes_no_system_call_for_a_journal() {
     }
 }
 
-/// Whether a line says that a flush of the journal is done.
+/// Reports whether a line is about a completed flush of the journal.
 fn is_flushed(line: &str) -> bool {
     line.contains("sync") && line.trim_end().ends_with("= 0")
 }

@@ -1,4 +1,4 @@
-//! Clients that wait while a durable daemon is killed (R126): they go on with the next one.
+//! Clients that wait while a durable daemon is killed (R126): they continue with the next one.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,6 @@ pub(super) fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
 }
 
-/// Starts `bgctl` in the background.
 fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
     spawn(&mut daemon.bgctl(args))
 }
@@ -32,11 +31,11 @@ fn spawn(bgctl: &mut Command) -> Child {
     bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl")
 }
 
-/// Counts the connections of others by one of its own.
+/// Counts the connections of others, through a connection of its own.
 struct Clients(Client);
 
 impl Clients {
-    /// Waits until nobody else is connected: what ends must not be counted for what comes.
+    /// Waits until nobody else is connected, as clients that are about to leave must not be counted as new ones.
     #[track_caller]
     fn none(daemon: &TestDaemon) -> Self {
         let mut clients = Self(daemon.client());
@@ -44,7 +43,7 @@ impl Clients {
         clients
     }
 
-    /// Waits until so many connections have come.
+    /// Waits until this many connections have been made.
     #[track_caller]
     fn connected(&mut self, count: u64) {
         wait::poll_until("the clients", || {
@@ -54,7 +53,7 @@ impl Clients {
     }
 }
 
-/// Waits until a client that is connected waits for its answer: before, it would take the next daemon for the first.
+/// Waits until a connected client waits for its answer: earlier, it would mistake the next daemon for the first one.
 #[track_caller]
 fn asleep(client: &Child) {
     let pid = client.id().cast_signed();
@@ -71,7 +70,7 @@ fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
     block
 }
 
-/// The exit code and what was written to both streams.
+/// Returns the exit code and both output streams.
 fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -94,7 +93,7 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     daemon.wait_running(id);
     let id = id.to_string();
     let mut clients = Clients::none(&daemon);
-    // The last one reaches its task in a way that means nothing once that has ended.
+    // The last wait is for a status that means nothing once the task has ended.
     let waits = [
         (begin(&daemon, &["block", &id]), 1),
         (begin(&daemon, &["block", "--exit-code", "--timeout", "1h", &id]), 4),
@@ -104,7 +103,7 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     let mut followed = begin(&daemon, &["output", "--follow", &id]);
     let mut lines = BufReader::new(followed.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.by_ref().any(|line| line == "20000"));
-    // The search has a connection for events.
+    // The search has its own connection for events.
     clients.connected(6);
     for (client, _) in &waits {
         asleep(client);
@@ -124,13 +123,13 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
     for (child, code) in waits {
         let (exited, written, told) = ended(child);
         assert_eq!(exited, Some(code), "{written} {told}");
-        // Who waits for a line may find it in the file before it has noticed anything.
+        // A client that waits for a line may find it in the file before it notices the kill.
         assert!(told == GOES_ON || code == 0 && told.is_empty(), "{told}");
     }
     stop(&daemon);
 }
 
-/// A process that the daemon was about to run has copies of its connections, for as long as its program can't be read.
+/// A process that the daemon was about to run has copies of its connections while its program can't be read.
 #[test]
 fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
     let mut daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 2").start();
@@ -197,7 +196,7 @@ fn r126_a_terminal_that_somebody_looks_at_stays_on_their_screen() {
     let mut terminal = Terminal::open(&daemon.bgctl(&["attach", &id.to_string()]));
     terminal.wait_text("say:");
     daemon.kill9();
-    // It says so, and is drawn over at once.
+    // The client reports it, and draws over the message at once.
     terminal.wait_shown("the next one", |shown| count(shown, GOES_ON) == 1);
     terminal.type_line("hello");
     terminal.wait_text("you said hello");
@@ -213,7 +212,7 @@ fn count(shown: &[u8], text: &str) -> usize {
 
 #[test]
 fn r126_a_text_that_somebody_looks_at_goes_on_where_it_was() {
-    // The second one ends while nobody looks.
+    // The second one ends while nobody is watching.
     for is_stopped in [false, true] {
         let mut daemon = durable();
         let gate = Gate::new(&daemon, "gate");
@@ -267,7 +266,7 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
     }
 }
 
-/// Nobody but whoever restarts it starts the next one: `--no-start` would not.
+/// Only whoever restarts the daemon starts the next one: `--no-start` would not.
 #[test]
 fn r131_whoever_waits_goes_on_after_a_restart() {
     let mut daemon = durable();
@@ -285,7 +284,7 @@ fn r131_whoever_waits_goes_on_after_a_restart() {
         (begin(&daemon, &["output", "--follow", &name]), 0),
     ];
     let mut events = begin(&daemon, &["events", "--task", &name]);
-    // The search has a connection for events.
+    // The search has its own connection for events.
     clients.connected(7);
     waits.iter().map(|(client, _)| client).chain([&events]).for_each(asleep);
     daemon.run(&["daemon", "restart"]).success();
@@ -322,7 +321,7 @@ fn r126_events_say_that_the_daemon_was_stopped_and_an_inbox_waits_for_the_next_o
     let mut items = BufReader::new(inbox.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut completed = || items.find(|line| line.starts_with("[BACKGROUND TASK COMPLETED]"));
     daemon.run(&["submit", "--session", "s", "--", "true"]).success();
-    // It follows from now on.
+    // From now on it is following.
     completed().expect("the first one");
     daemon.stop();
     let (exited, _, said) = ended(events);
@@ -349,7 +348,7 @@ fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() 
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
-    // It is gone, as was asked for.
+    // The daemon is gone, as requested.
     ended(stop);
     assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
     daemon.launch();
@@ -405,7 +404,7 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
     daemon.run(&["daemon", "stop", "--cancel"]).success();
 }
 
-/// The answer is what the daemon's first thread sends.
+/// The answer is sent by the daemon's first thread.
 #[test]
 fn r126_a_submit_whose_answer_is_lost_is_carried_out_once_as_root() {
     must_be_root();

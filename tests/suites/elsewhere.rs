@@ -16,31 +16,28 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 use nix::sys::signal::Signal;
 
-/// Two machines, of which this one's daemon has the other as an executor.
+/// Two machines; this one's daemon has the other as an executor.
 fn two() -> Far {
     let mut far = Far::start();
     far.start_here("");
     far
 }
 
-/// Submits a shell command line for the other machine, with these options.
 #[track_caller]
 fn submit(far: &Far, options: &[&str], line: &str) -> TaskId {
     far.run_here(&[&["submit", "--on", "far"], options, &["--shell", line]].concat()).word()
 }
 
-/// The tasks of the other machine.
 fn there(far: &Far) -> Vec<Task> {
     far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks
 }
 
-/// Waits for the end of a task here.
 #[track_caller]
 fn ended(far: &mut Far, id: TaskId) -> Task {
     far.here().block(&[id]).remove(0)
 }
 
-/// Waits until a task here is as described.
+/// Waits until a task here meets this condition.
 #[track_caller]
 fn until(far: &mut Far, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
     wait::poll_until(what, || Some(far.here().task(id)).filter(&is_so))
@@ -62,7 +59,7 @@ fn r145_a_task_runs_there_and_belongs_here() {
     far.run_here(&["block", "--exit-code", &id.to_string()]).expect_code(3);
     let shown = far.run_here(&["status", &id.to_string()]).success().stdout_text();
     assert!(shown.contains("on:          far\n") && shown.contains("id there:"), "{shown}");
-    // Its output is here, so nothing is kept there.
+    // The output has been copied here, so nothing is kept there.
     wait::poll_until("the machine has forgotten it", || there(&far).is_empty().then_some(()));
 }
 
@@ -118,7 +115,7 @@ fn r145_a_check_finds_what_every_task_would_fail_for() {
     );
     far.here().write_config(&there);
     far.run_here(&["daemon", "reload"]).success();
-    // It waits for no slot.
+    // A task on another machine waits for no slot.
     let ids: Vec<TaskId> = (0..8).map(|_| far.daemon.submit_shell("exec sleep 1000")).collect();
     far.run_here(&["executors", "--check", "its"]).success();
     assert_eq!(far.tasks_there().len(), ids.len());
@@ -152,7 +149,7 @@ fn r145_ends_are_told_as_they_were() {
     let late = submit(&far, &["--time-limit", "300ms"], "sleep 1000");
     let task = ended(&mut far, late);
     assert!(task.timed_out && task.failure.unwrap().kind == FailureKind::Timeout);
-    // Cancelled here, and over there by somebody else.
+    // One is cancelled here, the other on the other machine by somebody else.
     let [mine, other] = [0; 2].map(|_| submit(&far, &[], "sleep 1000"));
     until(&mut far, other, "it runs", |task| task.status == Status::Running);
     let task = far.here().cancel(&[mine]).remove(0);
@@ -281,7 +278,7 @@ fn r145_a_cut_connection_loses_nothing() {
     let line = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; read go; echo end; exit 4";
     let id = submit(&far, &["--stdin-pipe"], line);
     until(&mut far, id, "it has written", |task| task.output.bytes > 1000);
-    // Nobody gets through for a while.
+    // For a while nobody can connect.
     far.wrap("test ! -e \"$0.shut\" || { echo closed >&2; exit 255; }");
     fs::write(far.path("ssh.shut"), "").unwrap();
     far.cut_here();
@@ -291,7 +288,7 @@ fn r145_a_cut_connection_loses_nothing() {
     assert_eq!(unknown.status, Status::Running, "nothing is decided");
     let far_id = unknown.elsewhere.unwrap().id.unwrap();
     far.run_here(&["write", &id.to_string(), "-n", "go"]).expect_code(65);
-    // Meanwhile it goes on.
+    // Meanwhile the task continues.
     far.daemon.run(&["write", &far_id, "-n", "go"]).success();
     far.daemon.run(&["block", &far_id]).expect_code(1);
     fs::remove_file(far.path("ssh.shut")).unwrap();
@@ -305,7 +302,7 @@ fn r145_a_cut_connection_loses_nothing() {
 #[test]
 fn r145_a_submit_whose_answer_was_lost_runs_once() {
     let mut far = two();
-    // The first connections end after so many bytes from the other machine, each later than the one before.
+    // Each of the first connections ends after a number of bytes from the other machine, later than the one before.
     far.wrap(
         "n=$(cat \"$0.count\" 2>/dev/null || echo 0); echo $((n+1)) >\"$0.count\"\n\
          if [ $n -lt 12 ]; then\n\
@@ -331,7 +328,7 @@ fn r145_a_daemon_that_was_restarted_there_has_lost_it() {
     assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
     let again = submit(&far, &[], "echo up");
     assert_eq!(ended(&mut far, again).status, Status::Completed);
-    // One that is shut down says so.
+    // A daemon that is shut down reports it.
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.daemon.restart();
@@ -349,7 +346,7 @@ fn r145_a_machine_out_of_reach_is_waited_for_and_one_that_refuses_is_not() {
     });
     assert_eq!(waits.status, Status::Pending);
     assert!(waits.elsewhere.unwrap().unknown_because.unwrap().contains("No route"));
-    // One that was never submitted ends at once.
+    // A task that was never submitted ends at once.
     let never = submit(&far, &[], "echo never");
     assert_eq!(far.here().cancel(&[never])[0].status, Status::Cancelled);
     fs::write(far.path("ssh.open"), "").unwrap();
@@ -387,7 +384,7 @@ fn r145_the_end_of_the_daemon_is_their_end() {
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.here().stop();
     assert_eq!(there(&far).len(), 0, "all of it is removed");
-    // After a kill the next daemon does it, and nobody has to ask for it.
+    // After a kill, the next daemon takes care of it without being asked.
     far.here().launch();
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
@@ -448,7 +445,7 @@ fn r145_a_check_says_whether_it_works() {
     let listed = far.run_here(&["executors"]).success().stdout_text();
     assert_eq!(listed, "local\tlocal\t-\t0\t0\t-\t-\nfar\tssh\tfar\t0\t0\t-\t-\n");
     let version = env!("CARGO_PKG_VERSION");
-    // In a pipe, too, with its limits, and with what to do.
+    // In a pipe, the check includes limits and hints, too.
     let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
     assert!(checked.starts_with(&format!("far\tssh\tfar\t0\t0\tworks\t{version}\tanswer: ")), "{checked}");
     let limits = &far.daemon.client().call::<Hello>(&HelloParams::default()).unwrap().limits;

@@ -1,5 +1,5 @@
-//! Tasks on another machine outlive a durable daemon here (R151): after a kill and after a stop the next daemon finds them
-//! again, and each has run once.
+//! Tasks on another machine outlive this machine's durable daemon (R151): after a kill or a stop the next daemon finds
+//! them again, and each has run once.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,14 +9,13 @@ use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 
-/// Starts a durable daemon here, and another machine.
 fn two() -> Far {
     let mut far = Far::start();
     far.start_here("durable = true");
     far
 }
 
-/// Kills the daemon here, does something, and starts the next one.
+/// Kills the daemon here, runs `meanwhile`, and starts the next one.
 #[track_caller]
 fn kill(far: &mut Far, meanwhile: impl FnOnce(&Far)) {
     far.here().kill9();
@@ -24,7 +23,7 @@ fn kill(far: &mut Far, meanwhile: impl FnOnce(&Far)) {
     far.here().launch();
 }
 
-/// A file of the other machine, and shell that waits there until it exists.
+/// Returns a file of the other machine, and a shell command that waits there until it exists.
 fn gate(far: &Far, name: &str) -> (PathBuf, String) {
     let path = far.daemon.home().join(name);
     let line = format!("until [ -e {} ]; do sleep 0.02; done", path.display());
@@ -91,7 +90,7 @@ fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_ca
     far.run_here(&["pause", &sleeps.to_string()]).success();
     kill(&mut far, |_| ());
     assert!(far.here().task(sleeps).paused);
-    // Although the connection is only being made.
+    // Although the connection is still being made.
     far.run_here(&["continue", &sleeps.to_string()]).success();
     assert!(!far.here().task(sleeps).paused);
     wait::poll_until("it goes on there", || far.tasks_there().iter().all(|task| !task.paused).then_some(()));
@@ -146,7 +145,7 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
     let wire = far.wire();
     far.start_here("durable = true");
     let mut whole = 0;
-    // Not the first, which also connects.
+    // Not in the first round, which also connects.
     for _ in 0..2 {
         let before = wire.carried_there();
         let id = far.submit_on(&[], "true");
@@ -167,7 +166,7 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
         assert_eq!(ended.exit, code, "{stage}: {ended:?}");
         let times = fs::read_to_string(far.daemon.home().join(format!("times{stage}"))).unwrap();
         assert_eq!(times, "once\n", "{stage}");
-        // Connected, so that the next one can be cut.
+        // Connect first, so that the next connection can be cut.
         let check = || Some(far.run_here(&["executors", "--check", "far"]).code).filter(|code| *code == 0);
         wait::poll_until("a connection", check);
     }
@@ -183,7 +182,7 @@ fn r151_what_was_left_there_is_ended_once_its_machine_can_be_reached() {
     kill(&mut far, |far| far.wrap("exit 255"));
     wait::for_line(&far.here().state_dir().join("bgd.log"), "not connected");
     assert_eq!(far.tasks_there().len(), 1);
-    // Nobody asks for anything over there.
+    // Nobody sends requests to the other machine.
     far.wrap("");
     far.forgotten();
 }
@@ -197,7 +196,7 @@ fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() 
     for stage in 0..=12 {
         let id = far.submit_on(&[], "exec sleep 1000");
         far.running(id);
-        // In the first round, how much is asked for by a sweep that nothing disturbs.
+        // In the first round, measure the traffic of an undisturbed sweep.
         let before = (stage == 0).then(|| wire.carried_there());
         kill(&mut far, |_| {
             // From the last request back to the handshake.
@@ -205,7 +204,7 @@ fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() 
                 wire.cut_asking_after(whole - 90 * stage);
             }
         });
-        // Nobody asks for anything over there.
+        // Nobody sends requests to the other machine.
         far.forgotten();
         whole = before.map_or(whole, |before| wire.carried_there() - before);
     }
@@ -222,7 +221,7 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     far.running(runs);
     far.running(ends);
     far.here().wait_output(runs, "begun");
-    // Its answer comes once all before it is written down.
+    // The daemon answers once everything before it is in the journal.
     far.run_here(&["submit", "--hold", "--", "true"]).success();
     kill(&mut far, |far| far.wrap("exit 255"));
     let unknown = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_since).is_some();
@@ -231,14 +230,14 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
     let page = far.run_here(&["status", &runs.to_string()]).success().stdout_text();
     assert!(page.contains("not known"), "{page}");
     let since = task.elsewhere.unwrap().unknown_since;
-    // What is accepted after it is written down after it.
+    // Tasks accepted later are written later.
     let held = far.submit_on(&["--hold"], "true");
-    // A second daemon that can't reach it keeps that time.
+    // A second daemon that can't reach the machine keeps that time.
     kill(&mut far, |_| ());
     far.run_here(&["cancel", &held.to_string()]).success();
     let task = far.until(runs, "it is not known", unknown);
     assert_eq!(task.elsewhere.unwrap().unknown_since, since);
-    // What is ended meanwhile is ended there once that is possible.
+    // Tasks ended meanwhile are ended there as soon as possible.
     let mut cancel = far.here().bgctl(&["cancel", &ends.to_string()]).spawn().unwrap();
     fs::write(open, "").unwrap();
     far.wrap("");
@@ -269,7 +268,7 @@ fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
     assert_eq!(far.here().output(runs), b"begun\n");
     assert_eq!(far.ended(here).exit, Some(Exit::Code(4)));
     far.forgotten();
-    // And it can take them along.
+    // The shutdown can cancel them, too.
     let cancelled = far.submit_on(&[], "exec sleep 1000");
     far.running(cancelled);
     far.run_here(&["daemon", "stop", "--cancel"]).success();
@@ -304,7 +303,7 @@ fn r151_twenty_kills_lose_nothing_over_there_and_start_nothing_twice() {
             );
             all.push(far.submit_on(&[], &line));
         }
-        // At another moment of their lives in each round.
+        // At a different moment of their lives in each round.
         let last = *all.last().unwrap();
         match round % 4 {
             0 => {}
@@ -372,7 +371,7 @@ fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too(
     fs::write(more, "").unwrap();
     let task = far.ended(id);
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
-    // Each byte that was written is here or was lost.
+    // Every byte written is either here or counted as lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "first\nlast\n".len() as u64, 0));
     assert!(lost_bytes > 50_000_000, "{lost_bytes}");
@@ -385,7 +384,7 @@ fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too(
 
 #[test]
 fn r131_a_service_that_can_not_leave_tasks_here_leaves_those_elsewhere() {
-    // What tells a daemon that it is a service; but there is no manager to give it a scope.
+    // This makes the daemon believe that it is a service, but no manager gives it a scope.
     let here = TestDaemon::builder().env("NOTIFY_SOCKET", "/nowhere").home_only();
     let mut far = Far::between(HOST, TestDaemon::start(), here);
     far.start_here("durable = true");

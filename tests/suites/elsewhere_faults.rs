@@ -1,4 +1,4 @@
-//! What can go wrong between two machines, and on either of them, while the other one runs tasks of this one (R145).
+//! Failures between two machines, and on either of them, while the other one runs tasks of this one (R145).
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{TestDaemon, bgctl_path, executable, wait};
 
-/// Of how many moments of a submit each is the one of a cut.
+/// The number of moments of a submit at which it is cut.
 const STAGES: usize = 12;
 
 /// The other machine's clock is wrong by `TEST_SKEW` seconds.
@@ -38,7 +38,7 @@ fn two() -> Far {
     far
 }
 
-/// Has sessions over there find a `bgctl` whose messages are edited by this expression of sed.
+/// Makes sessions on the other machine find a `bgctl` whose messages are edited by this sed expression.
 fn edit_messages(far: &Far, expression: &str) {
     let programs = far.daemon.home().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -47,7 +47,7 @@ fn edit_messages(far: &Far, expression: &str) {
     far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
 }
 
-/// Submits a task that can't be carried out there, and never will be until somebody does something.
+/// Submits a task that can't be executed there until somebody fixes the cause.
 #[track_caller]
 fn refused(far: &mut Far, words: &[&str]) {
     let id = far.submit_on(&[], "echo ran >>\"$HOME/ran\"");
@@ -124,7 +124,7 @@ fn r145_a_full_disk_there_ends_the_task_and_what_was_written_is_here() {
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(1))), "{task:?}");
     assert!(task.output.bytes > 30_000_000, "{}", task.output.bytes);
     assert_eq!(far.here().output(id).len() as u64, task.output.bytes);
-    // With its output here, there is room again.
+    // Once its output has been copied here, there is room again.
     wait::poll_until("the machine has forgotten it", || far.tasks_there().is_empty().then_some(()));
     let next = far.submit_on(&[], "echo next");
     assert_eq!(far.ended(next).status, Status::Completed);
@@ -138,11 +138,11 @@ fn r145_a_full_disk_here_loses_output_and_says_so() {
     let line = "head -c 60000000 /dev/zero | tr '\\0' x; test -e \"$HOME/gate\" || echo last; exit 3";
     let id = far.submit_on(&[], line);
     let task = far.ended(id);
-    // Its end is known all the same.
+    // Its end is known nevertheless.
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
     let loss = task.output.loss().unwrap_or_default();
     assert!(loss.contains("No space left on device"), "{loss}");
-    // Each byte that was written is here or was lost.
+    // Every byte written is either here or counted as lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "last\n".len() as u64, 0));
     assert!(bytes > 0 && far.here().output(id).len() as u64 == bytes, "{bytes}");
@@ -167,7 +167,7 @@ fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
     );
     let id = far.submit_on(&[], &line);
     far.until(id, "it runs", |task| task.status == Status::Running);
-    // Nothing is copied before most of it was dropped.
+    // Nothing is copied before most of the output was dropped.
     far.wrap("exit 255");
     far.cut_here();
     fs::write(write, "").unwrap();
@@ -179,7 +179,7 @@ fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
     fs::write(end, "").unwrap();
     let task = far.ended(id);
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
-    // Each byte that was written is here or was lost.
+    // Every byte written is either here or counted as lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000 + "last\n".len() as u64, 0));
     assert!(lost_bytes > 50_000_000, "{lost_bytes}");
@@ -204,7 +204,7 @@ fn r145_a_submit_whose_request_is_cut_at_any_moment_runs_once() {
         wait::poll_until("the machine has forgotten it", || far.tasks_there().is_empty().then_some(()));
         wire.carried_there() - before
     };
-    // First with a connection yet to be made, then by one that is there.
+    // First with a connection that is yet to be made, then with an existing one.
     let all = [whole(&mut far), whole(&mut far)];
     assert!(all[0] > all[1], "{all:?}");
     for stage in 0..2 * STAGES {
@@ -218,7 +218,7 @@ fn r145_a_submit_whose_request_is_cut_at_any_moment_runs_once() {
         assert_eq!((task.status, &task.exit), (Status::Completed, &Some(Exit::Code(0))), "{stage}: {task:?}");
         let times = fs::read_to_string(far.daemon.home().join(format!("times{stage}"))).unwrap();
         assert_eq!(times, "once\n", "{stage}");
-        // Connected, so that the next one can be cut.
+        // Connect first, so that the next connection can be cut.
         let check = || Some(far.run_here(&["executors", "--check", "far"]).code).filter(|code| *code == 0);
         wait::poll_until("a connection", check);
     }
@@ -242,9 +242,9 @@ fn r145_a_wrong_clock_there_changes_no_order_of_times() {
         let times = [Some(task.created_at), task.started_at, task.completed_at, Some(now)];
         assert!(times.windows(2).all(|two| two[0].unwrap() <= two[1].unwrap()), "{skew}: {times:?}");
         let lasted = task.completed_at.unwrap().unix_ms() - task.started_at.unwrap().unix_ms();
-        // A clock that is ahead can't say when it began, so that is when this machine has heard of it.
+        // A clock that is ahead can't tell when the task began, so the start is when this machine learned of it.
         assert!((1000..600_000).contains(&lasted), "{skew}: {lasted} ms");
-        // A limit is a span of time, wherever it is measured.
+        // A limit is a span of time, whichever machine measures it.
         let late = far.submit_on(&["--time-limit", "300ms"], "exec sleep 1000");
         let task = far.ended(late);
         assert!(task.timed_out, "{skew}: {task:?}");
@@ -276,7 +276,8 @@ fn r145_a_slow_link_carries_all_of_it() {
     assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
 }
 
-/// Has sessions over there find a `bgctl` that stops listening, once or always, when it is told this method.
+/// Makes sessions on the other machine find a `bgctl` that stops listening, once or always, when it receives this
+/// method.
 fn deaf_to(far: &Far, method: &str, is_once: bool) {
     let programs = far.daemon.home().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -297,7 +298,7 @@ fn r145_a_request_that_is_too_long_for_a_machine_fails_its_task_and_cuts_no_othe
     let other = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", gate.display()));
     far.running(other);
     let connections = far.connections();
-    // This daemon gets the environment beside the line, which is short enough therefore.
+    // This daemon receives the environment separately from the line, which is therefore short enough.
     let (long, env) = ("x".repeat(110_000), format!("LONG={}", "x".repeat(100_000)));
     let words = [&["submit", "--on", HOST, "--env", &env, "--", "true"], &[long.as_str(); 9][..]].concat();
     let id: TaskId = far.run_here(&words).word();
@@ -330,7 +331,7 @@ fn r145_bytes_that_are_long_as_text_are_written_to_another_machine() {
     let id = far.submit_on(&["--stdin-pipe"], "tr '\\1' x | wc -c");
     far.running(id);
     let connections = far.connections();
-    // So many bytes of the value 1, in base64: three of them are four letters.
+    // That many bytes of value 1 in base64: three bytes are four letters.
     let (data, encoding) = ("AQEB".repeat(WRITE_BYTES / 3) + "AQ==", Encoding::Base64);
     let params = WriteParams { id: id.into(), data, encoding, eof: true };
     assert_eq!(far.here().client().call::<TaskWrite>(&params).unwrap().written, WRITE_BYTES as u64);
@@ -356,7 +357,7 @@ fn r145_connections_that_break_at_once_are_made_again_with_pauses() {
     far.running(id);
     deaf_to(&far, "task\\.cancel", false);
     far.cut_here();
-    // Each tells how the task is, which is a success, before it breaks.
+    // Each connection reports the status of the task, which is a success, before it breaks.
     let mut client = far.here().client();
     let params = CancelParams { ids: vec![id.into()], ..CancelParams::default() };
     let cancel = client.send::<TaskCancel>(&params, &[]).unwrap();

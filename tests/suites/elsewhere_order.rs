@@ -15,14 +15,13 @@ fn two() -> Far {
     far
 }
 
-/// The tasks here, in the order they were submitted.
+/// Returns the tasks of this machine, in the order of their submits.
 fn here(far: &mut Far) -> Vec<Task> {
     let mut tasks = far.here().client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     tasks.reverse();
     tasks
 }
 
-/// Submits a task for each of these lines.
 fn each(far: &Far, lines: &str, options: &[&str], command: &[&str]) -> TaskId {
     let items = far.path("items");
     fs::write(&items, lines).unwrap();
@@ -123,7 +122,7 @@ fn r145_dependencies_go_to_and_fro_between_the_machines() {
     let mends = local(&far, &[format!("{third}:fail")], &note("mends"));
     let options = ["--after", &format!("{mends}:ok"), "--after", &format!("{first}:any")];
     let last = far.submit_on(&options, &note("last"));
-    // Nothing of it is there before its turn.
+    // Nothing of it is on the other machine before its turn.
     far.until(first, "it runs", |task| task.status == Status::Running);
     assert_eq!(far.tasks_there().len(), 1);
     let page = far.run_here(&["list", "--tree"]).success().stdout_text();

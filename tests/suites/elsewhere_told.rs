@@ -1,5 +1,5 @@
-//! Tasks on another machine (R145), as their user and their agent are told of them: notices, inbox, channels, and the
-//! tools of `bgctl mcp`.
+//! Tasks on another machine (R145) and how their user and their agent are notified of them: notices, inbox, channels,
+//! and the tools of `bgctl mcp`.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{TestDaemon, wait};
 use serde_json::{Value, json};
 
-/// Two machines, of which this one's daemon sends notices to a hook.
+/// Two machines; this one's daemon sends notices to a hook.
 fn with_hook() -> Far {
     let mut far = Far::start();
     far.start_here(
@@ -20,7 +20,7 @@ fn with_hook() -> Far {
     far
 }
 
-/// What the hook was told, once it is that much.
+/// Returns the notices that the hook received, once there are at least `count`.
 fn told(far: &mut Far, count: usize) -> Vec<Notice> {
     let path = far.home().join("told");
     wait::for_change(&path, || {
@@ -52,13 +52,13 @@ fn r145_ends_there_are_told_here_once() {
     assert_eq!(of_build.task.on.as_deref(), Some("far"));
     assert_eq!(of_build.result.as_ref().unwrap().text, "output of it\n");
     assert!(of_build.title.contains("exited with code 3"), "{}", of_build.title);
-    // An inbox has all of its session, whatever their channel.
+    // An inbox has all notices of its session, whatever their channel.
     let expected = [expected, both(&mut far, "inbox")].concat();
     let inbox: Vec<Notice> = far.here().inbox("s").into_iter().map(|item| item.notice).collect();
     assert_eq!(ends(&inbox), expected);
     let shown = far.run_here(&["inbox", "--session", "s", "--ack"]).success().stdout_text();
     assert!(shown.contains("the build") && shown.contains("output of it"), "{shown}");
-    // The daemon over there tells nobody, and keeps nothing to be told.
+    // The remote daemon notifies nobody, and keeps no notices.
     wait::poll_until("no notices there", || {
         far.run(&["inbox", "--all-sessions"]).success().stdout.is_empty().then_some(())
     });
@@ -79,7 +79,7 @@ fn r145_an_agent_starts_shows_awaits_and_cancels_tasks_there() {
     let start = |mcp: &mut Mcp, line: &str| {
         mcp.done("background_command", &json!({"command": line, "on": "far", "cwd": "/tmp"}))
     };
-    // It is a task of this daemon, in the folder and with the home of the other machine; it knows how deep it is.
+    // It is a task of this daemon, with the folder and home of the other machine; it knows its nesting depth.
     let first = start(&mut mcp, "echo \"on $HOME, depth $BGD_MCP_DEPTH\"; pwd; exit 3");
     assert_eq!(first.content["task"]["on"], "far");
     let id = first.id().to_string();
@@ -91,7 +91,7 @@ fn r145_an_agent_starts_shows_awaits_and_cancels_tasks_there() {
         (&over.content["tasks"][0]["exit_code"], &over.content["finished"]),
         (&json!(3), &json!([id]))
     );
-    // Without a folder, in the home over there.
+    // Without a folder, it runs in the remote home.
     let plain = mcp.done("background_command", &json!({"command": "pwd", "on": "far"})).id().to_string();
     mcp.done("background_block", &json!({"task_ids": [plain]}));
     let line = start(&mut mcp, "echo one; echo two; exec sleep 1000").id();
@@ -104,7 +104,7 @@ fn r145_an_agent_starts_shows_awaits_and_cancels_tasks_there() {
     assert_eq!(listed.content["tasks"][0]["on"], "far");
     let cancelled = mcp.done("background_cancel", &json!({"task_id": line.to_string()}));
     assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
-    // The end of another one wakes the agent.
+    // The end of another task wakes the agent.
     let wakes = start(&mut mcp, "true").id();
     far.here().ends_as(wakes, Status::Completed);
     loop {
@@ -140,7 +140,7 @@ fn r145_an_agent_is_told_what_can_t_run_there_and_what_is_not_known() {
     assert!(listed.content["tasks"][0]["unknown_since"].is_string(), "{}", listed.content);
     far.wrap("");
     mcp.done("background_cancel", &json!({"all": true}));
-    // Where no place is configured, none can be named.
+    // Where no executor is configured, none can be named.
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let tools = mcp.result("tools/list", &json!({}));

@@ -1,4 +1,4 @@
-//! Whatever a child does to get away, every cancel is answered and no process is left (R05, R09, R11, R54).
+//! Whatever a child does to escape, every cancel is answered and no process is left (R05, R09, R11, R54).
 //!
 //! None of these daemons has a cgroup for its tasks.
 
@@ -15,13 +15,13 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
 use rustix::process::Signal;
 
-/// Starts a process in a session of its own, with an empty environment, without any descriptor of its task,
-/// and without a parent: it records its pid and stays. The task itself ends at once.
+/// Starts a process in its own session, with an empty environment, without any descriptor of its task and without a
+/// parent; it records its pid and stays. The task itself ends at once.
 const ESCAPE: &str = "home=$PWD; setsid env -i sh -c '
     exec </dev/null >/dev/null 2>&1; cd /
     (sh -c \"echo \\$\\$ > $0/note.new; mv $0/note.new $0/note; exec sleep 1000\" &)' \"$home\" & exit 0";
 
-/// Like [`ESCAPE`], by a process that also removes the remaining mark from itself, but only when told to.
+/// Like [`ESCAPE`], for a process that also removes its remaining mark, but only on request.
 const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
     exec </dev/null >/dev/null 2>&1; cd /; PATH=/usr/bin:/bin
     echo $$ > $0/note.new; mv $0/note.new $0/note
@@ -36,7 +36,7 @@ pub(crate) fn noted(daemon: &TestDaemon) -> Process {
     Process::open(pid).expect("it lives")
 }
 
-/// A finished task, and a process of it that has escaped.
+/// A finished task, and a process that has escaped from it.
 #[track_caller]
 fn escaped(daemon: &TestDaemon) -> (TaskId, Process) {
     let id = daemon.submit_shell(ESCAPE);
@@ -171,7 +171,7 @@ fn r05_a_cancel_is_answered_although_a_debugger_holds_the_process() {
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     let Some(Exit::Unknown(why)) = &task.exit else { panic!("{task:?}") };
     assert!(why.contains("after SIGKILL"), "{why}");
-    // The task can be cleared as it is, and its process is gone once the debugger lets go.
+    // The task can be cleared in this state, and its process is gone once the debugger lets go.
     assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
     drop(debugger);
 }
@@ -190,7 +190,7 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
     drop(debugger);
 }
 
-/// A submitter may have its own mark as its hard limit, which a task gets and can't raise.
+/// A submitter may have its own mark as its hard limit, which a task inherits and can't raise.
 #[test]
 fn r05_what_a_task_has_submitted_never_carries_its_mark() {
     let daemon = TestDaemon::start();
@@ -209,13 +209,13 @@ fn r05_what_a_task_has_submitted_never_carries_its_mark() {
     let limits = fs::read_to_string(process.proc("limits")).unwrap();
     let locks = limits.lines().find_map(|line| line.strip_prefix("Max file locks")).unwrap();
     let mut locks = locks.split_whitespace();
-    // The highest limit that is below every mark, and what its submitter had.
+    // The highest limit that is below every mark, and its submitter's limit.
     assert_eq!([locks.next(), locks.next()], [Some("4611686018427387903"), said.lines().next()], "{said}");
     assert_eq!(daemon.cancel(&[outer])[0].status, Status::Cancelled);
     assert!(process.is_alive(), "it is of another task");
 }
 
-/// A job in a terminal that runs this shell command.
+/// Starts a job in a terminal that runs this shell command.
 fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), pty, ..daemon.params() }).id

@@ -26,7 +26,7 @@ fn in_session(daemon: &TestDaemon, session: &str) -> TaskId {
     daemon.submit_with(&params).id
 }
 
-/// The events that mark stages in the life of a task, in the order of their arrival.
+/// Returns the events that mark stages in the life of a task, in the order of their arrival.
 fn life(watch: &mut Watch, id: TaskId) -> Vec<EventKind> {
     let mut kinds = Vec::new();
     while kinds.last().is_none_or(|kind: &EventKind| !kind.is_terminal()) {
@@ -63,7 +63,7 @@ fn r55_a_completion_is_told_whether_or_not_anybody_blocked_on_it() {
 fn r55_the_ends_of_a_shutdown_are_told_to_whoever_reads() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
-    // Many times what waits in the daemon and in a socket for one reader.
+    // Many times the capacity of the daemon and a socket for one reader.
     let params = SubmitParams {
         shell: Some(":".into()),
         description: Some("x".repeat(500)),
@@ -300,7 +300,7 @@ fn bgctl_ends_with_the_daemon_and_says_so() {
     assert!(said.contains("daemon"), "{said}");
 }
 
-/// A `bgctl events` with its lines.
+/// A running `bgctl events` and its output.
 struct Printed {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -315,7 +315,6 @@ impl Printed {
         Self { child, lines }
     }
 
-    /// The next event with its cursor.
     fn next(&mut self) -> (Event, String) {
         let line = self.lines.next().expect("a line").expect("a line");
         let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
@@ -323,7 +322,7 @@ impl Printed {
         (serde_json::from_value(value).expect("an event"), cursor)
     }
 
-    /// Its exit code and stderr.
+    /// Returns its exit code and stderr.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut said).unwrap();

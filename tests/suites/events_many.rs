@@ -1,5 +1,5 @@
-//! R26, R55: twenty thousand completions, fifty subscribers. Some never read, some disconnect and return;
-//! every other one receives everything once, in order, and the daemon's memory stays bounded.
+//! R26, R55: twenty thousand completions, fifty subscribers. Some never read, some disconnect and return; all others
+//! receive everything once, in order, and the daemon's memory stays bounded.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,6 @@ use bgd_tests::wait::PATIENCE;
 use bgd_tests::{Raw, TestDaemon, shared::request::SubmitParams};
 use serde_json::{Value, json};
 
-/// The number of tasks.
 const TASKS: u64 = 20_000;
 
 /// Each task is submitted, starts and ends.
@@ -24,20 +23,20 @@ const RETURNING: usize = 10;
 /// The number of tasks in flight at once.
 const BATCH: u64 = 200;
 
-/// How far the slowest reader may lag behind the newest event: well within the history, so that only
-/// subscribers that do not read lose anything.
+/// How far the slowest reader may lag behind the newest event: well within the history, so that only subscribers that
+/// do not read miss events.
 const LEAD: u64 = 6_000;
 
 /// The size of the history: about 18,000 events, a third of all.
 const HISTORY_BYTES: u64 = 13 << 20;
 
-/// What the daemon holds anyway, and the backlogs of fifty subscribers.
+/// The daemon's base memory, and the backlogs of fifty subscribers.
 const BASE_BYTES: u64 = 32 << 20;
 
 /// The maximum resident memory of the daemon: its base, the history, and the tasks themselves.
 const MEMORY_BYTES: u64 = BASE_BYTES + 2 * HISTORY_BYTES + TASKS * 1500;
 
-/// How far every reader has got. A failed reader counts as finished, so that nobody waits for it.
+/// The progress of every reader. A failed reader counts as finished, so that nobody waits for it.
 struct Progress {
     seen: Vec<AtomicU64>,
     moved: Condvar,
@@ -62,7 +61,6 @@ impl Progress {
     }
 }
 
-/// A subscription over a connection of its own.
 fn subscribe(socket: &Path, since: u64) -> Raw {
     let mut raw = Raw::connect(socket);
     let answer = raw.call(1, "events.subscribe", &json!({ "since": since }));
@@ -70,8 +68,8 @@ fn subscribe(socket: &Path, since: u64) -> Raw {
     raw
 }
 
-/// A line of a subscription: the number of its event, or a whole gap. Events are not parsed, because there
-/// are three million of them.
+/// A line of a subscription: the number of its event, or a whole gap. Events are not parsed, as there are three
+/// million.
 enum Line {
     Event(u64),
     Gap(Value),
@@ -106,7 +104,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Reads everything; `leaves` says after which events it disconnects and returns.
+/// Reads everything; `leaves` decides after which events it disconnects and returns.
 fn read_all(socket: &Path, progress: &Progress, reader: usize, leaves: impl Fn(u64) -> bool) -> u64 {
     let _done = Done(progress, reader);
     let (mut seen, mut returned) = (0, 0);
@@ -134,8 +132,8 @@ fn read_all(socket: &Path, progress: &Progress, reader: usize, leaves: impl Fn(u
     returned
 }
 
-/// A subscriber that has never read now reads what is left for it: the first events, and the notification
-/// that the others are gone. A new subscription gets what the history still has.
+/// A subscriber that has never read now reads what is left for it: the first events, and the notification that the
+/// others are gone. A new subscription gets the events that are still in the history.
 fn read_late(mut raw: Raw, socket: &Path) {
     let mut line = Vec::new();
     let mut seen = 0;

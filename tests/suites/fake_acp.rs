@@ -1,4 +1,4 @@
-//! The fake agent alone, over pipes: what the suites of the daemon's agents rely on holds. No test here may
+//! The fake agent alone, over pipes: its properties that the suites of the daemon's agents rely on. No test here may
 //! start a daemon.
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A client of the fake agent that sends what it is told and reads line by line.
+/// A client of the fake agent that sends requests and reads line by line.
 struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -33,7 +33,7 @@ impl Client {
         Self { child, stdin, stdout, unread: Vec::new(), requests: 0 }
     }
 
-    /// An initialized client.
+    /// Returns an initialized client.
     fn ready(home: &Path, flags: &[&str]) -> Self {
         let mut client = Self::start(home, flags);
         client.initialize();
@@ -66,7 +66,6 @@ impl Client {
         self.until_answer(id)
     }
 
-    /// Reads up to an answer; returns the agent's text before it, and the answer.
     fn until_answer(&mut self, id: u64) -> (String, Value) {
         let mut said = String::new();
         loop {
@@ -98,7 +97,6 @@ impl Client {
         (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().to_owned())
     }
 
-    /// Answers a question of the agent.
     fn outcome(&mut self, question: &Value, outcome: &Value) {
         let result = json!({ "outcome": outcome });
         self.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": result }));
@@ -113,7 +111,7 @@ impl Client {
         serde_json::from_slice(&line).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&line)))
     }
 
-    /// The next line; `None` at EOF.
+    /// Returns the next line; `None` at EOF.
     fn line(&mut self) -> Option<Vec<u8>> {
         let mut piece = vec![0; 64 * 1024];
         let mut looked_at = 0;
@@ -136,7 +134,6 @@ impl Client {
         Process::open(self.child.id().cast_signed()).unwrap()
     }
 
-    /// Closes its input and waits for its exit.
     fn end(mut self) -> ExitStatus {
         self.stdin = None;
         self.process().gone();
@@ -151,7 +148,7 @@ impl Drop for Client {
     }
 }
 
-/// The text of a message, if it is a chunk of an answer.
+/// Returns the text of a message that is a chunk of an answer.
 fn chunk(message: &Value) -> String {
     let update = &message["params"]["update"];
     let is_chunk = message["method"] == "session/update" && update["sessionUpdate"] == "agent_message_chunk";

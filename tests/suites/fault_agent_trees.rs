@@ -1,4 +1,4 @@
-//! Agent processes that do not want to end, or that have children: nothing outlives its purpose.
+//! Agent processes that refuse to end, or that have children: nothing outlives its purpose.
 
 use std::fs;
 
@@ -6,10 +6,10 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{FakeDaemon, Process, wait};
 
-/// Survives EOF on its input and SIGTERM, and has a child in a session of its own.
+/// Survives EOF on its input and SIGTERM, and has a child in its own session.
 const STUBBORN: &[&str] = &["--ignore-eof", "--ignore-sigterm", "--child"];
 
-/// The agent's process and its child.
+/// Returns the agent's process and its child.
 #[track_caller]
 fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
     let agent = daemon.agent_process(id);
@@ -17,7 +17,7 @@ fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
     [agent, child]
 }
 
-/// A running turn of an agent, and a process that the turn has started.
+/// Starts a turn of an agent. Returns the task and a process that the turn has started.
 #[track_caller]
 fn with_spawned(daemon: &FakeDaemon, rest: &str) -> (TaskId, Process) {
     let id = daemon.prompt(&format!("spawn; {rest}"));
@@ -83,7 +83,7 @@ fn a_check_leaves_nothing_of_a_stubborn_agent() {
 fn an_agent_that_never_starts_is_ended_with_its_child() {
     let flags = [STUBBORN, &["--initialize-never"]].concat();
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"1s\"");
-    // Until one was not too slow to start its child.
+    // Repeat until one was quick enough to start its child.
     loop {
         daemon.ends_as(daemon.prompt("say never"), Status::Failed);
         let noted = fs::read_dir(&daemon.fake_home().0).unwrap().flatten().map(|entry| entry.file_name());

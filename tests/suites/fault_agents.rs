@@ -1,5 +1,5 @@
-//! Agents that break the protocol, or crash: the daemon accepts or ignores what they send, or ends their own
-//! turns, and nobody else's.
+//! Agents that break the protocol, or crash: the daemon accepts or ignores what they send, or ends their own turns, but
+//! nobody else's.
 
 use std::collections::HashSet;
 use std::fs;
@@ -101,7 +101,7 @@ fn r05_a_turn_that_never_ends_is_ended_with_its_process() {
         let id = daemon.prompt(prompt);
         let process = daemon.agent_process(id);
         daemon.wait_output(id, "half");
-        // It is asked first; the second cancel shortens its grace to that of the configuration.
+        // The agent is asked first; the second cancel shortens its grace period to the configured one.
         let session = daemon.task(id).agent_session;
         let mut patient = Raw::connect(daemon.socket());
         patient.request(1, "task.cancel", &json!({"ids": [id], "grace_ms": 3_600_000}));
@@ -248,7 +248,7 @@ fn r04_an_agent_that_says_nothing_is_given_up() {
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"500ms\"");
     let error = loop {
         let error = daemon.ends_as(daemon.prompt("say never"), Status::Failed).error.unwrap();
-        // One that was too slow even to begin shows nothing.
+        // An agent that was too slow even to begin shows nothing.
         if !daemon.fake_home().started().is_empty() {
             break error;
         }
@@ -267,7 +267,7 @@ fn an_agent_that_begins_to_work_again_is_started_again() {
         if task.status == Status::Completed {
             break;
         }
-        // It may be slow as well.
+        // The agent may be slow as well.
         assert!(task.error.as_deref().is_some_and(|why| why.contains("within 500ms")), "{task:?}");
     }
     fs::remove_file(daemon.home().join("begin")).unwrap();
@@ -284,7 +284,7 @@ fn r20_a_flood_of_an_agent_is_told_at_a_pace_and_completely() {
     while !watch.next_event().kind.is_terminal() {
         told += 1;
     }
-    // At most four times a second of each of three kinds, and what belongs to its beginning and its end.
+    // At most four times a second for each of three kinds, plus the events of its beginning and its end.
     let most = 12 * (begin.elapsed().as_secs() + 1) + 10;
     assert!(told <= most, "{told} events, at most {most} are expected");
     let task = daemon.ends_as(id, Status::Completed);
@@ -329,7 +329,7 @@ fn r05_a_prompt_that_is_cancelled_while_its_session_is_opened_leaves_no_agent_th
     });
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert_ne!(daemon.completed("say next").pid, hung);
-    // Whoever works there is let finish.
+    // Turns in that process may finish.
     daemon.touch("go");
     assert_eq!(daemon.ends_as(neighbour, Status::Completed).pid, hung);
 }

@@ -1,4 +1,4 @@
-//! The daemon's end, wanted and unwanted: nothing of its tasks stays behind (R09, R11).
+//! The daemon's end, wanted and unwanted: nothing of its tasks is left (R09, R11).
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 /// A grace period that never expires unless the test wants it to.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
-/// A task with processes in its session, in sessions of their own, and without a parent.
+/// A task with processes in its session, in their own sessions, and without a parent.
 const TREE: &str = "sleep 1000 &
     (sh -c 'echo $$ > forked; exec sleep 1000' &)
     setsid -f sh -c 'echo $$ > session; exec sleep 1000'
@@ -41,7 +41,7 @@ fn tree(daemon: &TestDaemon) -> Vec<Process> {
     processes
 }
 
-/// Asserts that no instance has left files, except the running one (if there is one).
+/// Asserts that no instance has left files, except the running one (if any).
 #[track_caller]
 fn nothing_is_left(daemon: &TestDaemon, running: usize) {
     let instances = daemon.state_dir().join("instances");
@@ -110,18 +110,19 @@ fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
     let told = daemon.run(&["list", "-q"]).success();
     assert_eq!(told.stdout_text(), "");
     let log = daemon.home().join("state/bgd/bgd.log");
-    // One of the two had ended: of both the output is lost.
+    // One of the two had ended; the output of both is lost.
     let lost = "its running and pending tasks are lost, and the output of every task that it had started (2)";
     let words = ["was killed", lost, log.to_str().unwrap()];
     assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.stderr);
     assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
     assert!(log.exists());
-    // It is said only once, but remains visible to whoever looks for it.
+    // It is reported only once, but remains visible on request.
     assert_eq!(daemon.run(&["list"]).success().stderr, "");
     let warnings = daemon.status().warnings;
     assert!(matches!(&*warnings, [one] if words.iter().all(|word| one.contains(word))), "{warnings:?}");
 
-    // A program that reads standard error learns it from the status alone; one that lost nothing learns nothing.
+    // A program that reads standard error learns it only from `daemon status`; a program that lost nothing learns
+    // nothing.
     let killed = daemon.process();
     killed.signal(Signal::KILL).unwrap();
     killed.gone();
@@ -157,8 +158,8 @@ fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
     }
 }
 
-/// A task that records each SIGTERM and goes on. It uses `wait` rather than a program in the foreground,
-/// because the shell would record a signal that arrives just before such a program only after it.
+/// A task that records each SIGTERM and continues. It uses `wait` rather than a program in the foreground, because the
+/// shell would record a signal that arrives just before such a program only after it.
 fn stubborn(daemon: &TestDaemon) -> Process {
     let id = daemon.submit_shell("trap 'echo got it' TERM; echo ready; while :; do sleep 1000 & wait; done");
     let task = daemon.wait_running(id);

@@ -75,7 +75,7 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
     let mut inside = daemon.client();
     // A connection that has never sent anything would be dropped to make room for others.
     inside.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-    // Ending this tree takes a walk through /proc.
+    // Ending this tree requires a walk through /proc.
     let id =
         daemon.submit_shell("setsid -f sh -c 'echo $$ > note; exec sleep 1000'; sleep 1000 & sleep 1000");
     daemon.wait_running(id);
@@ -113,7 +113,7 @@ fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks
     assert_eq!(daemon.output(next), b"again\n");
 }
 
-/// All processes of the home except the daemon, which is identified without a connection.
+/// Returns all processes of the home except the daemon, which is identified without a connection.
 fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
     let me = daemon.pid();
     daemon.processes().into_iter().filter(|process| process.pid() != me).collect()
@@ -123,7 +123,7 @@ fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
 fn a_refused_fork_fails_the_task_alone_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(), || {
-        // The limit counts processes and threads of the user: the daemon's own, this thread, and a few more.
+        // The limit counts processes and threads of the user: those of the daemon, this thread, and a few more.
         let prelude = format!("prlimit --nproc=20 --pid $$\n{}", programs.exec());
         let daemon = TestDaemon::builder().config(MANY).prelude(prelude).start();
         let mut watch = daemon.watch();
@@ -141,7 +141,7 @@ fn a_refused_fork_fails_the_task_alone_as_root() {
         let word = "no more processes are allowed (RLIMIT_NPROC, or the system's limit)";
         assert_eq!(error, (Status::Failed, word.to_owned()));
         assert!(running.len() > 3, "{} run", running.len());
-        // A task that forks gets the error itself; here, it cannot even start.
+        // A task that forks gets the error itself; here, the task cannot even start.
         assert_eq!(daemon.status().summary.running, running.len() as u64);
         // Everything works again as soon as there is room, including the walk through process trees.
         daemon.cancel(&running);
@@ -207,7 +207,7 @@ fn on_a_full_disk_where_no_file_can_be_made_new_tasks_fail_with_that_word() {
     assert_eq!(daemon.status().warnings, Vec::<String>::new());
 }
 
-/// A daemon whose disk is full to the last byte.
+/// Starts a daemon whose disk is full to the last byte.
 #[track_caller]
 fn on_a_full_disk() -> TestDaemon {
     let daemon = on_a_small_disk("size=80m");
@@ -232,7 +232,7 @@ fn a_terminal_on_a_full_disk_says_on_its_task_what_is_lost() {
     daemon.client().call::<TaskWrite>(&params).unwrap();
     let task = daemon.block(&[id]).remove(0);
     assert_eq!(task.status, Status::Completed, "it went on: {:?}", task.error);
-    // What the job printed, and the echo of what was typed.
+    // The job's output, and the echo of what was typed.
     let shown = task.output.bytes + task.output.lost_bytes;
     assert_eq!(shown, 20_000 * 100 + "word\n".len() as u64);
     assert_eq!(task.output.lost_because.as_deref(), Some(WHY));

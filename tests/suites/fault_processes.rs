@@ -1,4 +1,4 @@
-//! Programs that cannot be started, and processes that do not want to end.
+//! Programs that cannot be started, and processes that refuse to end.
 
 use std::fs;
 use std::io::Read as _;
@@ -37,7 +37,7 @@ fn script(daemon: &TestDaemon, name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// The process whose pid a task has written to this file of the home.
+/// Opens the process whose pid a task has written to this file of the home.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str) -> Process {
     let path = daemon.home().join(name);
@@ -154,8 +154,8 @@ fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
 #[test]
 fn r05_a_child_that_swallows_the_signal_before_it_runs_its_program_is_told_again() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
-    // A child that is still a copy of its parent, with its handler, as every child briefly is; and a parent
-    // that waits for it. The leader's handler runs another program, which must not receive the signal.
+    // A child that is still a copy of its parent, with its handler, as every child is for a moment; and a parent that
+    // waits for it. The leader's handler runs another program, which must not receive the signal.
     let script = "trap 'exec sh help' TERM
         (trap ': > swallowed' TERM
          (trap ': > told' TERM; echo up; until [ -e told ]; do :; done; exec sleep 1000)
@@ -205,7 +205,7 @@ fn r05_a_child_that_forks_away_or_leaves_its_session_is_ended_by_cancel() {
     assert!(away.iter().all(Process::is_alive));
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
-    // All are dead by the time cancel has answered, not some time later.
+    // All are dead by the time cancel answers, not some time later.
     assert!(away.iter().all(|process| !process.is_alive()), "{away:?}");
     assert!(Process::open(leader).is_none_or(|leader| !leader.is_alive()));
 }
@@ -339,7 +339,7 @@ fn r20_bytes_that_are_no_text_come_out_as_they_went_in() {
     assert_eq!(daemon.run(&["output", "--result", &id.to_string()]).success().stdout, bytes);
     let last = daemon.task(id).progress.last_line.unwrap();
     assert_eq!(last, "end \u{fffd}\u{fffd}");
-    // The list of tasks and the page of one are text all the same.
+    // The list of tasks and the page of a task are valid text nevertheless.
     assert!(Path::new(&daemon.task(id).output.path).exists());
     assert!(daemon.run(&["status", &id.to_string()]).success().stdout_text().contains("end"));
 }

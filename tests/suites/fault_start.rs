@@ -46,14 +46,14 @@ fn r01_a_daemon_that_was_just_killed_and_still_accepts_is_replaced() {
     let home = TestDaemon::home_only();
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     let dying = UnixListener::bind(home.socket()).unwrap();
-    // Its connections are closed as the kernel tears it down, and its socket stays where it was.
+    // Its connections are closed as the kernel tears it down, and its socket file stays.
     let gone = thread::spawn(move || drop(dying.accept().unwrap()));
     let said = home.run(&["daemon", "start"]).success().stdout_text();
     assert!(said.starts_with("started, pid "), "{said}");
     gone.join().unwrap();
 }
 
-/// Creates the socket's folder as the daemon would, with what a crash can leave in it.
+/// Creates the socket's folder as the daemon would, with leftovers of a crash in it.
 fn leave_stale_files(home: &TestDaemon) {
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     drop(UnixListener::bind(home.socket()).unwrap());
@@ -69,7 +69,7 @@ fn r01_a_stale_socket_and_stale_locks_stand_in_nobodys_way() {
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
     assert_eq!(fs::metadata(daemon.socket()).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The same, where bgctl has to find out.
+    // The same, where bgctl has to find it out.
     let home = TestDaemon::home_only();
     leave_stale_files(&home);
     home.run(&["submit", "--", "true"]).success();
@@ -110,7 +110,7 @@ fn r01_a_second_daemon_says_that_the_place_is_taken() {
     assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
 }
 
-/// Daemon and client both refuse, with this exit code and these words; nothing is started.
+/// Asserts that daemon and client both refuse, with this exit code and these words, and that nothing is started.
 #[track_caller]
 fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
     let failure = home.try_launch().expect_err("it must not start");
@@ -124,7 +124,7 @@ fn refused(home: &mut TestDaemon, exit: i32, words: &[&str]) {
     assert!(!home.state_dir().join("instances").exists());
 }
 
-/// Holds the lock of daemons that begin.
+/// Holds the lock of starting daemons.
 const BEGINS: &str = "
 import fcntl, sys
 lock = open(sys.argv[1], 'w')

@@ -11,8 +11,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
-/// Starts a process that has no mark in its environment, is in a session of its own, is no child of its task
-/// and holds no output open: only its cgroup tells which task it belongs to.
+/// Starts a process without a mark in its environment, in its own session, that is no child of its task and holds no
+/// output open: only its cgroup reveals its task.
 pub(crate) const ESCAPE: &str = "env -i PATH=\"$PATH\" setsid -f sh -c '
     exec >/dev/null 2>&1 </dev/null
     cd /
@@ -91,8 +91,8 @@ fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_en
     assert_eq!(cgroup.inside(), Vec::<PathBuf>::new());
 }
 
-/// A service manager signals the processes of a unit cgroup by cgroup. Where one vanishes meanwhile, systemd takes that for a
-/// failure and kills what is left, the daemon in the midst of its work.
+/// A service manager signals the processes of a unit cgroup by cgroup. If one vanishes meanwhile, systemd takes that
+/// for a failure and kills the rest, including the daemon in the middle of its work.
 #[test]
 fn r11_a_daemon_that_is_signalled_to_end_removes_the_cgroups_of_its_tasks_last_as_root() {
     let cgroup = Delegated::new();

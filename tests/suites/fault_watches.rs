@@ -1,4 +1,4 @@
-//! Everything works without a free inotify instance, too: what cannot be watched is polled.
+//! Everything works without a free inotify instance, too: files that cannot be watched are polled.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -8,16 +8,16 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, bgctl_path};
 
-/// Start of a shell command: the program that follows lives in a user namespace without any inotify instance
-/// to give, so that nobody else is disturbed.
+/// Start of a shell command: the program that follows runs in a user namespace that has no inotify instances, so that
+/// nobody else is affected.
 const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c 'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"'";
 
-/// The prelude of a daemon without inotify.
+/// Returns the prelude of a daemon without inotify.
 pub(crate) fn without_inotify() -> String {
     format!("{WITHOUT_INOTIFY} \"$0\" \"$@\" 3>&1 >/dev/null")
 }
 
-/// A `bgctl` without inotify.
+/// Returns a `bgctl` without inotify.
 fn bgctl(daemon: &TestDaemon, args: &[&str]) -> Command {
     let mut command = daemon.bgctl(args);
     let mut wrapped = Command::new("sh");

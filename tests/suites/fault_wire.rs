@@ -27,7 +27,7 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// The peak memory of a process, in kB.
+/// Returns a process's peak memory in kB.
 fn peak(process: &Process) -> u64 {
     process.status_value("VmHWM").unwrap()
 }
@@ -198,7 +198,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
     read_all(50);
     let before = process.status_value("VmRSS").unwrap();
 
-    // It does not read the 100 MB that are on their way to it.
+    // It does not read the 100 MB that are being sent to it.
     let mut deaf = connect(&daemon);
     // Sent in one piece, because a daemon that waits for its reader does not read either.
     let mut requests = String::new();
@@ -208,7 +208,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
         requests.push('\n');
     }
     deaf.send(requests.as_bytes()).unwrap();
-    // The daemon serves readers of output in turn, so the deaf one has had its turns by now.
+    // The daemon serves readers of output in turn, so the deaf client has had its turns by now.
     read_all(200);
     let task = daemon.submit(&["echo", "others are served"]);
     daemon.block(&[task]);
@@ -249,7 +249,7 @@ fn answers_with_many_tasks_cost_little_while_their_client_does_not_read() {
     let request = |id| json!({"jsonrpc": "2.0", "id": id, "method": "task.hold", "params": all});
     let requests: Vec<String> = (0..REQUESTS).map(|id| request(id).to_string() + "\n").collect();
     deaf.send(requests.concat().as_bytes()).unwrap();
-    // Others have their turn after all that was taken of it.
+    // Other clients get their turn after everything accepted from this one.
     other.call::<DaemonStatusOf>(&NoParams {}).unwrap();
     let most = peak(&process);
     assert!(most < before + 30 * 1024, "{before} kB grew to {most} kB");
@@ -257,7 +257,7 @@ fn answers_with_many_tasks_cost_little_while_their_client_does_not_read() {
         let answer = deaf.receive().expect("an answer");
         assert_eq!((answer["id"].as_u64(), count(&answer)), (Some(id), Some(TASKS)), "{}", answer["error"]);
     }
-    // A wait holds up no other request of its client.
+    // A wait delays no other request of its client.
     deaf.request(1, "task.block", &all);
     assert!(deaf.is_served());
 }
@@ -303,7 +303,7 @@ fn nothing_wakes_the_daemon_when_its_answer_is_read() {
         client.receive().unwrap();
         woken += slept() - before;
     }
-    // It may have had something else to do now and then.
+    // It may have had other work now and then.
     assert!(woken < ROUNDS / 2, "{woken} times for {ROUNDS} answers");
 }
 
@@ -386,7 +386,7 @@ fn two_thousand_connections_are_served_where_they_are_allowed() {
         .config("[limits]\nconnections = 4000")
         .prelude("ulimit -Sn 64") // the daemon raises it
         .start();
-    // Not that of the program's file, whose size is another matter.
+    // Excluding that of the program's file, whose size is irrelevant here.
     let memory = || daemon.process().status_value("RssAnon").unwrap();
     let before = memory();
     let mut clients: Vec<Raw> = (0..2000).map(|_| connect(&daemon)).collect();

@@ -19,7 +19,7 @@ use crate::escapes::noted;
 /// Nothing here may need SIGKILL, which would come only after an hour.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
 
-/// Runs a program that records its pid, and whose first thread ends while another one stays.
+/// Runs a program that records its pid, and whose first thread ends while another thread stays.
 const LEADERLESS: &str = "python3 -c '
 import ctypes, os, threading, time
 held = b\"x\" * (64 << 20)
@@ -41,14 +41,14 @@ fn leaderless(daemon: &TestDaemon) -> Process {
     process
 }
 
-/// The states of its threads that have not ended.
+/// Returns the states of its threads that have not ended.
 fn states(process: &Process) -> Vec<char> {
     let threads = process.threads().into_iter();
     let states = threads.filter_map(|thread| state(&process.proc(&format!("task/{thread}"))));
     states.filter(|state| *state != 'Z').collect()
 }
 
-/// A task that has ended, and left such a process.
+/// Returns a task that has ended, and a process of this kind that it has left.
 #[track_caller]
 fn left(daemon: &TestDaemon) -> (TaskId, Process) {
     let id = daemon.submit_shell(&format!("setsid -f {LEADERLESS}"));

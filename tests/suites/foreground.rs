@@ -1,5 +1,5 @@
-//! Foreground jobs on the wire, without a terminal: who may hand one over, which end counts, and what happens
-//! to it when its client disconnects.
+//! Foreground jobs on the wire, without a terminal: who may hand one over, whose end counts, and what happens to the
+//! job when its client disconnects.
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 /// The error of a job that was cancelled because its client disconnected.
 const ABANDONED: &str = "its terminal was closed or its client ended";
 
-/// Submits a job and returns its client and its id.
 fn job(daemon: &TestDaemon, more: &SubmitParams) -> (Raw, TaskId) {
     let mut client = Raw::connect(daemon.socket());
     let params = SubmitParams { foreground: true, ..more.clone() };
@@ -27,7 +26,7 @@ fn shell(daemon: &TestDaemon, line: &str) -> SubmitParams {
     SubmitParams { shell: Some(line.into()), ..daemon.params() }
 }
 
-/// The answer to a press of the key.
+/// Returns the answer to a press of the key.
 fn press(client: &mut Raw, task: TaskId) -> Value {
     client.call(2, "task.detach", &json!(DetachParams { id: task.into(), background: true }))
 }
@@ -37,7 +36,6 @@ fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-/// Polls until the daemon serves nobody else.
 #[track_caller]
 fn until_alone(daemon: &TestDaemon) {
     let mut client = daemon.client();
@@ -58,7 +56,7 @@ fn r61_r62_r67_a_job_is_handed_over_once_and_goes_on() {
     let waits =
         SubmitParams { stdin: Some(Stdin::Pipe), ..shell(&daemon, "echo one; read line; echo $line") };
     let other = daemon.submit_with(&waits).id;
-    // It does not wait for the slot that the other one has.
+    // It does not wait for the slot that the other one occupies.
     let (mut client, id) = job(&daemon, &waits);
     let pid = daemon.wait_running(id).pid;
     let answer = press(&mut client, id);
@@ -119,8 +117,8 @@ fn r71_a_job_that_ignores_sighup_is_killed_after_the_grace() {
     assert_eq!(task.error.as_deref(), Some(ABANDONED));
 }
 
-/// A prompt is submitted only once its agent's program was found. A client that disconnects before that
-/// leaves no job behind that nobody could ever end.
+/// A prompt is submitted only once its agent's program has been found. A client that disconnects before that leaves no
+/// job behind that nobody could end.
 #[test]
 fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger() {
     let program = helper_path("fake_acp");

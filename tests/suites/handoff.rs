@@ -60,7 +60,7 @@ fn numbers(bytes: u64, stdout: impl Into<Stdio>) -> Child {
     Command::new("/bin/sh").args(["-c", &line]).stdout(stdout).spawn().unwrap()
 }
 
-/// Asserts that what the foreground has read and the background's output together are what was written.
+/// Asserts that the foreground's output and the background's output add up to what was written.
 #[track_caller]
 fn check_whole(bytes: u64, foreground: &[u8], background: &Path) {
     let mut child = numbers(bytes, Stdio::piped());
@@ -176,7 +176,7 @@ fn r70_descendants_write_on_when_the_job_has_ended() {
     let mut watch = daemon.watch();
     job.say("go on");
     assert_eq!(wait::for_bytes(ended.output.path.as_ref(), 10), b"now\nlater\n");
-    // Clearing a task discards its output; its descendants do not have to notice.
+    // Clearing a task discards its output without any effect on its descendants.
     let params = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
     assert_eq!(daemon.client().call::<TaskClear>(&params).unwrap().cleared, 1);
     assert_eq!(watch.until(|event| event.task.id == task.id).kind, EventKind::Cleared);
@@ -216,7 +216,7 @@ fn a_full_disk_does_not_stop_a_job_as_root() {
         drop(reader);
         let ended = daemon.block(&[task.id]).remove(0);
         assert_eq!((ended.status, ended.exit), (Status::Completed, Some(Exit::Code(0))));
-        // Each byte that was written is in the file or was lost.
+        // Every byte written is either in the file or counted as lost.
         let Output { bytes, lost_bytes, dropped_bytes, .. } = ended.output;
         assert_eq!((bytes + lost_bytes, dropped_bytes), (64 << 20, 0));
         assert!(bytes < 21 << 20, "{bytes} bytes");

@@ -18,12 +18,12 @@ use bgd_shared::task::{Exit, Status, Task};
 use bgd_tests::handed::{Job, line_of};
 use bgd_tests::{Process, TestDaemon, wait};
 
-/// What a parent does about a child that has ended.
+/// How a parent treats a child that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parent {
-    /// Waits from the beginning, so that the child is reaped at once.
+    /// Waits from the beginning, so the child is reaped at once.
     Waits,
-    /// Waits after the daemon has reported how it ended.
+    /// Waits once the daemon has reported how the child ended.
     Later,
 }
 
@@ -105,7 +105,7 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
     let mut handed = Vec::new();
     let mut seed = u64::from(std::process::id());
     for round in 0..200 {
-        // Any sequence will do that differs from run to run.
+        // Any sequence that differs from run to run will do.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (code, pause) = (round % 256, (seed >> 33) % 2500);
         let (mut job, mut reader) = Job::shell(&daemon, &format!("read x; echo out of {round}; exit {code}"));
@@ -113,10 +113,10 @@ fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
         let (offer, answer) = mpsc::channel();
         let mut stdin = job.child.stdin.take().unwrap();
         io::Write::write_all(&mut stdin, b"go on\n").unwrap();
-        // The next steps happen at a random moment before its end, or right at that.
+        // The next steps happen at a random moment before its end, or exactly at its end.
         wait::readable_within(job.pidfd.as_fd(), Duration::from_micros(pause));
         if waits {
-            // Its parent reaps it at any moment.
+            // Its parent may reap it at any moment.
             let pidfd = job.pidfd.try_clone().unwrap();
             let params = job.params();
             let mut other = daemon.client();
@@ -162,7 +162,7 @@ fn cancel(daemon: &TestDaemon, id: bgd_shared::id::TaskId, grace_ms: u64) -> Tas
 #[test]
 fn r05_cancel_takes_the_tree_of_what_was_handed_over() {
     let daemon = TestDaemon::start();
-    // A child, and a descendant that left the session and ignores SIGTERM, with children that obey and ignore it.
+    // A child, and a descendant that left the session and ignores SIGTERM, with children that heed and ignore it.
     let line =
         "sleep 1000 & setsid sh -c 'sleep 1000 & trap \"\" TERM; echo up; while :; do sleep 1000; done' &
         wait";
@@ -269,7 +269,7 @@ fn when_the_daemon_is_killed_the_job_meets_a_broken_pipe() {
     assert_eq!(job.wait().signal(), Some(13));
 }
 
-/// A daemon on a kernel that does not report the exit of processes that others have reaped.
+/// Starts a daemon on a kernel that does not report the exit of processes that others have reaped.
 fn on_an_older_kernel() -> TestDaemon {
     let strace = "exec strace -D -qq -f --seccomp-bpf -o /dev/null -e trace=ioctl \
         -e inject=ioctl:error=ENOTTY \"$0\" \"$@\" 3>&1 >/dev/null";

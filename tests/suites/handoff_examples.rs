@@ -13,7 +13,6 @@ use nix::unistd::mkfifo;
 /// Writes lines and then waits at the gate, so that it cannot end first.
 const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
 
-/// The examples as commands, with `bgctl` on PATH.
 fn examples(daemon: &TestDaemon) -> [Command; 5] {
     let script = |name: &str| root().join("shared/examples").join(name).into_os_string();
     let folder = bgctl_path().parent().unwrap().to_owned();

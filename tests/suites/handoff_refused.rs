@@ -1,4 +1,4 @@
-//! R64, R66, R70: what is not handed over, why, and that nothing of it stays behind.
+//! R64, R66, R70: what can't be handed over, why, and that refusals leave nothing behind.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,7 +29,7 @@ impl Scene {
     fn new() -> Self {
         let daemon = TestDaemon::start();
         let mut client = daemon.client();
-        // The first offer starts the draining thread, which has descriptors of its own.
+        // The first offer starts the draining thread, which has its own descriptors.
         let (mut job, reader) = Job::shell(&daemon, "read x");
         let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, reader.as_fd())]);
         let pipe = fs::read_link(format!("/proc/self/fd/{}", reader.as_fd().as_raw_fd())).unwrap();
@@ -48,7 +48,7 @@ impl Scene {
         scene
     }
 
-    /// The daemon's open files, without sockets: other connections come and go in the background.
+    /// Returns the daemon's open files, without sockets: other connections come and go in the background.
     fn links(&self) -> Vec<String> {
         let fds = fs::read_dir(self.daemon.process().proc("fd")).unwrap().flatten();
         // A descriptor that was closed meanwhile is gone.
@@ -203,7 +203,7 @@ fn r70_the_daemon_and_those_that_it_runs_under_are_nobodys_task() {
     }
 }
 
-/// Params of a process that is not a child.
+/// Returns params of a process that is not a child.
 fn scene_params() -> HandoffParams {
     serde_json::from_str(r#"{"pid": 0, "description": "x"}"#).unwrap()
 }
@@ -211,12 +211,12 @@ fn scene_params() -> HandoffParams {
 #[test]
 fn r70_a_process_of_a_task_is_not_handed_over_again() {
     let mut scene = Scene::new();
-    // Of a task that the daemon started: the leader, and a process that left its session.
+    // Processes of a task that the daemon started: the leader, and a process that left its session.
     let line = "setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' & sleep 1000";
     let own = scene.daemon.submit_shell(line);
     let leader = scene.daemon.wait_running(own).pid.unwrap();
     let away: i32 = wait::for_line(&scene.daemon.home().join("pid"), "").parse().unwrap();
-    // Of a handed-over job: the leader, a child of it, and a process of its group that is no child.
+    // Processes of a handed-over job: the leader, a child of it, and a process of its group that is no child.
     let mut command = Command::new("/bin/sh");
     let line = "sleep 1000 >/dev/null 2>&1 & echo $!; (sleep 1000 >/dev/null 2>&1 & echo $!); read x; read x";
     command.args(["-c", line]).process_group(0);
@@ -298,7 +298,7 @@ fn params_that_say_nothing_useful_are_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidParams, "{error}");
         assert!(error.message.contains(words), "{error}");
     }
-    // The daemon finds out what the params omit, and accepts what they say.
+    // The daemon determines what the params omit, and accepts what they contain.
     let given = HandoffParams {
         argv: Some(vec!["make".into(), "all".into()]),
         started_at: Some("2020-01-02T03:04:05.678Z".parse().unwrap()),
@@ -346,7 +346,7 @@ fn only_of_what_was_handed_over_an_exit_is_told() {
     let task = job.hand_over(&mut daemon.client(), &[]);
     assert!(job.wait().success());
     assert_eq!(daemon.block(&[task.id])[0].exit, Some(Exit::Code(0)));
-    // Here the daemon knew the exit itself, and that stays.
+    // Here the daemon knew the exit itself, and keeps it.
     let told = tell(task.id, Exit::Code(3)).unwrap().task;
     assert_eq!((told.status, told.exit), (Status::Completed, Some(Exit::Code(0))));
 }

@@ -16,9 +16,9 @@ use bgd_shared::task::{Exit, Status};
 use bgd_tests::handed::{Job, line_of};
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 
-/// Starts a command in a terminal of its own, copies the given number of bytes of its output to a file, hands
-/// it over and closes the terminal. On the input `die` it then kills itself; on any other line it waits for
-/// its child and prints the exit code.
+/// Starts a command in its own terminal, copies the given number of bytes of its output to a file, hands it over and
+/// closes the terminal. On the input `die` it then kills itself; on any other line it waits for its child and prints
+/// the exit code.
 const PARENT: &str = r#"
 import fcntl, json, os, pty, signal, socket, struct, sys, termios
 rows, cols, shown = map(int, sys.argv[1:4])
@@ -43,8 +43,8 @@ if sys.stdin.readline() == "die\n":
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 "#;
 
-/// Prints what it reads and the size of its terminal. A thread waits for SIGWINCH, because a handler beside a
-/// read misses a signal that arrives just before the read.
+/// Prints its input and the size of its terminal. A thread waits for SIGWINCH, because a handler beside a read misses a
+/// signal that arrives just before the read.
 const TALK: &str = r#"
 import os, signal, sys, threading
 def say(*words):
@@ -62,7 +62,7 @@ for line in sys.stdin:
     say("got", line.strip())
 "#;
 
-/// A program that has handed over a job in a terminal of this size, its remaining output, and the task.
+/// Returns a program that has handed over a job in a terminal of this size, its remaining output, and the task.
 #[track_caller]
 fn in_terminal(
     daemon: &TestDaemon,
@@ -113,8 +113,8 @@ fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
 #[test]
 fn r62_what_a_terminal_shows_before_and_after_is_the_whole() {
     let daemon = TestDaemon::start();
-    // More than fits into a terminal, so that the job cannot end before it is handed over. It ends right
-    // after its last byte.
+    // More than fits into a terminal, so that the job cannot end before it is handed over. It ends right after its last
+    // byte.
     for (bytes, behind) in [(16 << 20, 3_000_123)].into_iter().chain([(200_000, 12_345); 10]) {
         let line = format!("stty -opost; seq 1 100000000 2>/dev/null | head -c {bytes}; exit 3");
         let (mut parent, _said, id) = in_terminal(&daemon, (24, 80), behind, &["sh", "-c", &line]);
@@ -168,18 +168,17 @@ fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task(
     parent.say("wait");
     let code = line_of(&mut said);
     assert!(matches!(&*code, "-15" | "-9"), "{code}");
-    // A thread of its own closes it, and no event reports when.
+    // A thread closes the terminal, and no event reports when.
     wait::poll_until("the end of the daemon's terminals", || terminals().is_empty().then_some(()));
 }
 
-/// Where the daemon would keep the output of a task.
+/// Returns the path where the daemon would keep the output of a task.
 fn own_file(daemon: &TestDaemon, id: TaskId) -> PathBuf {
     let other = daemon.submit(&["true"]);
     let path = daemon.block(&[other]).remove(0).output.path;
     Path::new(&path).with_file_name(format!("{id}.out"))
 }
 
-/// Reads a task's output over the wire.
 fn over_the_wire(daemon: &TestDaemon, id: TaskId) -> String {
     let params = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
     daemon.client().call::<TaskOutput>(&params).unwrap().data
@@ -210,7 +209,7 @@ fn r70_a_file_is_read_where_it_is_and_left_alone() {
     job.say("go on");
     let ended = daemon.block(&[task.id]).remove(0);
     assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(5))));
-    // The file belongs to the program, so it may grow without limit, and it stays.
+    // The file belongs to the program, so it may grow without limit, and it remains.
     assert_eq!((ended.output.bytes, ended.output.dropped_bytes), (3_000_015, 0));
     let meta = fs::metadata(&path).unwrap();
     assert!(meta.len() == 3_000_015 && meta.blocks() * 512 >= 3_000_000, "{meta:?}");

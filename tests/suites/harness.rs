@@ -1,4 +1,4 @@
-//! Tests of the harness itself, on a real daemon: what the suites rely on holds.
+//! Tests of the harness itself, on a real daemon: the properties that the suites rely on.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::task::Status;

@@ -1,4 +1,5 @@
-//! A disk that hangs, as when a file server is gone (R05): tasks that do not need it start, end and are read.
+//! A disk that hangs, for example when a file server is gone (R05): tasks that do not need it start and end, and their
+//! output can be read.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,7 +23,7 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{Raw, TestDaemon, wait};
 use serde_json::json;
 
-/// Waits until so many of the daemon's threads whose names begin like this are stuck.
+/// Waits until this many of the daemon's threads whose names begin with `name` are stuck.
 #[track_caller]
 fn stuck(daemon: &TestDaemon, name: &str, count: usize) {
     let threads = format!("/proc/{}/task", daemon.pid());
@@ -36,7 +37,7 @@ fn stuck(daemon: &TestDaemon, name: &str, count: usize) {
     });
 }
 
-/// Starts a task that is cancelled and answers while others are stuck.
+/// Checks that a task is started, cancelled and answered for while others are stuck.
 #[track_caller]
 fn is_served(daemon: &TestDaemon) {
     let task = daemon.submit_shell("echo said; exec sleep 1000");
@@ -59,7 +60,7 @@ fn r05_files_on_a_disk_that_hangs_hold_up_no_other_task_as_root() {
     let waiting: Vec<TaskId> = (0..2).map(waits).collect();
     stuck(&daemon, "worker-", 2);
     is_served(&daemon);
-    // They themselves can be ended, too.
+    // The stuck tasks can be ended, too.
     daemon.cancel(&waiting);
     drop(disk);
     assert!(waiting.iter().all(|id| daemon.task(*id).status == Status::Cancelled));
@@ -85,7 +86,8 @@ fn r05_folders_on_a_disk_that_hangs_hold_up_no_other_start_as_root() {
     }
 }
 
-/// Waits until the daemon has seen that five bytes were written. A list says what it has seen, and looks at no file.
+/// Waits until the daemon has seen that five bytes were written. A list reports what it has seen, without looking at
+/// files.
 #[track_caller]
 fn until_seen(daemon: &TestDaemon, id: TaskId) {
     wait::poll_until("growth of an output", || {
@@ -94,7 +96,6 @@ fn until_seen(daemon: &TestDaemon, id: TaskId) {
     });
 }
 
-/// Hands over a process whose output is a file in this folder.
 #[track_caller]
 fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
     fs::create_dir(folder).expect("a folder");
@@ -124,7 +125,7 @@ fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
     let folder = daemon.home().join("there");
     let (_job, there) = writes_to(&daemon, &folder);
     let disk = HungDisk::mount(&folder);
-    // Whatever is written has the daemon look at all outputs.
+    // Any write makes the daemon look at all outputs.
     is_served(&daemon);
     stuck(&daemon, "worker-", 1);
     for _ in 0..2 {
@@ -132,7 +133,7 @@ fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
         until_seen(&daemon, here);
         daemon.cancel(&[here]);
     }
-    // Whoever asks for it is answered, and its end waits only so long.
+    // Requests about it are answered, and its end waits for a limited time only.
     assert_eq!(daemon.task(there).progress.output_bytes, 5);
     let read = daemon.run(&["output", &there.to_string()]).expect_code(70).stderr;
     assert!(read.contains("there/out has not answered for 3 s"), "{read}");
@@ -159,11 +160,11 @@ fn r55_an_inbox_is_read_although_the_disk_of_an_output_hangs_as_root() {
     let items = daemon.inbox("s");
     assert_eq!((result(&items, there), result(&items, here).as_deref()), (None, Some("heard\n")));
     drop(disk);
-    // It was not acknowledged: whoever reads it again has it all.
+    // It was not acknowledged, so the next read returns all of it.
     assert_eq!(result(&daemon.inbox("s"), there).as_deref(), Some("said\n"));
 }
 
-/// Cancels a task whose start hangs. No grace is given, as nothing gets a signal.
+/// Cancels a task whose start hangs. The grace period is zero, as nothing gets a signal.
 #[track_caller]
 fn cancel_at_once(daemon: &TestDaemon, id: TaskId) -> Task {
     let signal = Some("KILL".to_owned());
@@ -180,7 +181,7 @@ fn r05_a_cancel_does_not_wait_for_a_start_that_hangs_as_root() {
     let params = SubmitParams { argv: Some(vec!["true".into()]), ..there };
     let there = daemon.client().call::<TaskSubmit>(&params).expect("task.submit").task.id;
     stuck(&daemon, "spawner-", 1);
-    // What needs its process waits for the start, too.
+    // Requests that need its process wait for the start, too.
     let mut other = Raw::connect(daemon.socket());
     other.request(1, "task.signal", &json!({"id": there, "signal": "USR1"}));
     let task = cancel_at_once(&daemon, there);
@@ -196,24 +197,24 @@ fn r05_a_cancel_does_not_wait_for_a_start_that_hangs_as_root() {
 #[test]
 fn r05_a_process_that_starts_after_all_is_ended_if_its_task_was_given_up() {
     let daemon = TestDaemon::start();
-    // The first attempt puts a FIFO in the place of its output, which the second one opens: that waits for a reader.
+    // The first attempt replaces its output with a FIFO; the second one opens the FIFO and waits for a reader.
     let hang = "if [ -e begun ]; then exec sleep 1000; fi; touch begun; out=$(readlink /proc/$$/fd/1)
         rm \"$out\"; mkfifo \"$out\"; exit 1";
     let submit = daemon.run(&["submit", "--retry", "1", "--retry-delay", "0", "--", "sh", "-c", hang]);
     let id = submit.success().word::<TaskId>();
-    // A list opens no output, which would let it go on.
+    // A list opens no output; opening it would let the task continue.
     let listed = || {
         let list = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list");
         list.tasks.into_iter().find(|task| task.status == Status::Running && task.attempt == Some(2))
     };
     let path = wait::poll_until("the second attempt", listed).output.path;
-    // A way to it that stays when it is removed.
+    // A descriptor that still refers to it after its removal.
     let fifo = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_PATH).open(path).expect("a FIFO");
     let fifo_path = format!("/proc/self/fd/{}", fifo.as_raw_fd());
     let task = cancel_at_once(&daemon, id);
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     daemon.run(&["clear", &id.to_string()]).success();
-    // It starts now, and nobody knows its task any more.
+    // It starts now, and nobody knows its task any longer.
     let mut written = Vec::new();
     File::open(fifo_path).expect("a writer").read_to_end(&mut written).expect("its end");
     assert!(daemon.task_processes().is_empty());
@@ -241,7 +242,7 @@ fn r126_a_durable_daemon_starts_although_the_disk_of_an_output_hangs_as_root() {
     drop(disk);
 }
 
-/// Both the folder where a bus is looked for and one that is named.
+/// Tests both the default folder of a bus and one that is named.
 #[test]
 fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
     must_be_root();
@@ -269,7 +270,7 @@ fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
         tell("told");
         wait::poll_until("the other channel", || daemon.home().join("told").exists().then_some(()));
         assert_eq!(daemon.channel("desktop").failed, 0, "{name}: it is still looked for");
-        // Another one waits for its turn, and takes no further thread.
+        // Another one waits for its turn, and needs no further thread.
         tell("desktop");
         wait::poll_until("the first to be given up", || {
             (daemon.channel("desktop").failed == 1).then_some(())
@@ -280,7 +281,7 @@ fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
     }
 }
 
-/// The address of a bus whose socket is at this path.
+/// Returns the address of a bus with its socket at this path.
 fn unix_address(socket: &Path) -> OsString {
     format!("unix:path={}", socket.display()).into()
 }
@@ -300,7 +301,7 @@ fn r51_the_configuration_is_read_again_and_again_while_a_token_is_on_a_disk_that
         daemon.run(&["daemon", "reload"]).success();
         stuck(&daemon, "tokens", 1);
     }
-    // What is read meanwhile is looked at next.
+    // What arrives meanwhile is handled next.
     daemon.write_config(&config(Path::new("/nowhere/token")));
     daemon.run(&["daemon", "reload"]).success();
     drop(disk);

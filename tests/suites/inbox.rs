@@ -26,14 +26,13 @@ fn acknowledge(daemon: &TestDaemon, upto: u64) -> InboxAckResult {
         .expect("inbox.ack")
 }
 
-/// Runs a task of the session to its end.
 fn done(daemon: &TestDaemon, line: &str) -> TaskId {
     let id = daemon.submit_in("s", line);
     daemon.block(&[id]);
     id
 }
 
-/// The tasks that the inbox has notices about.
+/// Returns the tasks that the inbox has notices about.
 fn told(daemon: &TestDaemon) -> Vec<TaskId> {
     daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect()
 }
@@ -67,7 +66,7 @@ impl Reader {
         self.ended().1
     }
 
-    /// Its exit code and stderr.
+    /// Returns its exit code and stderr.
     fn ended(self) -> (Option<i32>, String) {
         let Self { mut child, lines } = self;
         drop(lines);
@@ -231,13 +230,13 @@ fn an_item_wakes_whoever_waits_without_polling() {
     traced.args(["inbox", "--session", "s", "--wait", "none", "--ack"]).env_clear();
     traced.envs(strace.env("TERM", "dumb").get_envs().filter_map(|(name, value)| Some((name, value?))));
     let child = traced.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("strace");
-    // The look whether the daemon's process has ended, as it connects, does not wait.
+    // Checking, as it connects, whether the daemon's process has ended does not wait.
     let looks = |line: &str| line.contains("], 1, 0") || line.contains("tv_sec=0, tv_nsec=0");
     let sleeps = |line: &&str| line.contains("events=POLLIN}") && !looks(line);
     wait::for_change(&log, || {
         std::fs::read_to_string(&log).ok().filter(|text| text.lines().any(|line| sleeps(&line)))
     });
-    // It sleeps in that call, and nothing else is at work.
+    // It sleeps in that call, and no other work is going on.
     let id = done(&daemon, "echo woken");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -350,7 +349,7 @@ fn following_can_acknowledge_and_outlives_a_pause_of_the_daemon() {
     daemon.process().signal(Signal::CONT).unwrap();
     let last = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, last);
-    // The next item is printed only once this one was acknowledged.
+    // The next item is printed only once this one has been acknowledged.
     let behind = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, behind);
     assert!(!told(&daemon).contains(&last));

@@ -1,5 +1,5 @@
-//! What `bgctl` installs in its user's home: completions, manual pages and systemd units. Each can be removed again, and
-//! what somebody else has written in its place stays.
+//! What `bgctl` installs in its user's home: completions, manual pages and systemd units. Each can be removed again,
+//! and other people's files in these places stay.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use bgd_tests::user::Programs;
 use bgd_tests::{Outcome, Terminal, TestDaemon, executable};
 use serde_json::Value;
 
-/// A command of a user who has set no folders but the home.
+/// Returns a command of a user who has set no folder but the home.
 fn command(home: &TestDaemon, args: &[&str]) -> Command {
     let mut command = home.bgctl(args);
     command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
@@ -22,7 +22,7 @@ fn run(home: &TestDaemon, args: &[&str]) -> Outcome {
     Outcome::of(&mut command(home, args))
 }
 
-/// A home with the folders that a user has anyway.
+/// Returns a home with the folders that every user has.
 fn home() -> TestDaemon {
     let home = TestDaemon::home_only();
     for folder in [".config", ".local/share"] {
@@ -31,7 +31,7 @@ fn home() -> TestDaemon {
     home
 }
 
-/// Every path below a folder.
+/// Returns every path below a folder.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -109,7 +109,7 @@ fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
         assert_eq!(run(&["man", page.name]).success().stdout, fs::read(path).unwrap(), "{}", page.name);
     }
     run(&["man", "install"]).success();
-    // The last but one: what comes before it stays as it is, too.
+    // The last but one: whatever precedes it is left unchanged, too.
     let foreign = &PAGES[PAGES.len() - 2];
     let (page, first) = (foreign.file(&folder), PAGES[0].file(&folder));
     fs::write(&page, ".TH notes 1\n").unwrap();
@@ -181,7 +181,7 @@ fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
     assert_eq!(below(home.home()), before);
     assert_eq!(run(&home, &["daemon", "uninstall"]).success().stdout_text(), "nothing is installed\n");
 
-    // A unit of another place is bgctl's own all the same; one that somebody has changed is not.
+    // bgctl recognises its own unit even if it names another path, but not one that somebody has changed.
     run(&home, &["daemon", "install"]).success();
     let service = units.join("bgd.service");
     let text = fs::read_to_string(&service).unwrap();
@@ -216,15 +216,15 @@ fn r170_a_page_is_readable_on_a_terminal_without_being_installed() {
     assert!(shown.ended().success());
     let screen = shown.screen();
     assert!(screen.contains("bgd-order") && !screen.contains(".SH"), "{screen}");
-    // Without a name it is that of bgctl itself.
+    // Without a name, it is the manual of bgctl itself.
     let alone = home.run(&["man"]).success().stdout;
     assert_eq!(alone, home.run(&["man", "bgctl"]).success().stdout);
-    // Without `man` its source is better than nothing.
+    // Without `man`, the source of the page is better than nothing.
     let mut shell = Terminal::shell(&home);
     shell.type_line("b=$(command -v bgctl); PATH=/nonexistent $b man bgd-order");
     shell.wait_text(".SH \"SEE ALSO\"");
     shell.wait_prompt();
-    // So it is where `man` does not know how to read a page from its input.
+    // The same if `man` can't read a page from its input.
     let man = home.home().join("man");
     executable::write(&man, "#!/bin/sh\ncat >read; echo 'man: invalid option -- l' >&2; exit 1\n");
     let mut shell = Terminal::shell(&home);

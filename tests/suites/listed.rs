@@ -1,18 +1,19 @@
-//! `bgctl list --watch`, `--columns` and `--sort` (R166), with what tasks use (R164), progress (R165), and `bgctl` alone (R167).
+//! `bgctl list --watch`, `--columns` and `--sort` (R166), with resource usage (R164), progress (R165), and `bgctl`
+//! alone (R167).
 
 use bgd_shared::id::TaskId;
 use bgd_tests::{Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A task that writes this, and then waits for a line in the FIFO `name`, which is made.
+/// Starts a task that writes this, and then waits for a line in the FIFO `name`, which is created.
 #[track_caller]
 fn waits_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
     mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     let line = format!("printf '{writes}'; read x < {name}");
     let id = daemon.run(&["submit", "-d", name, "--shell", &line]).success().word();
     let task = daemon.wait_running(id);
-    // It writes all of it at once.
+    // Wait for all of the output, which is written in one piece.
     wait::for_bytes(task.output.path.as_ref(), usize::from(!writes.is_empty()));
     id
 }
@@ -44,7 +45,7 @@ const WORK: &str = r#"perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64
 #[test]
 fn r164_a_list_shows_what_tasks_use_and_is_sorted_by_it() {
     let daemon = TestDaemon::start();
-    // Not in a folder that lies in memory.
+    // Not in a folder on a memory file system.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let written = format!("head -c 8388608 /dev/zero > {}/file", folder.path().display());
     for (name, line) in [("idle", "exit 0"), ("works", WORK), ("writes", &written)] {
@@ -155,7 +156,7 @@ fn r165_run_passes_on_what_its_job_tells_the_terminal() {
     assert!(shown.contains("\x1b]9;4;0;0\x1b\\"), "and takes it back, as the job does not: {run:?}");
 }
 
-/// Whether the terminal was told this, from that byte on. Returns where it was.
+/// Returns the position from `from` on at which the terminal received this text.
 fn told(terminal: &Terminal, from: usize, what: &str) -> Option<usize> {
     let shown = terminal.shown();
     let what = format!("\x1b]9;4;{what}\x1b\\");

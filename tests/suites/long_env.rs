@@ -1,5 +1,5 @@
-//! A task gets the complete environment, however long it is: one that would make a line too long travels in a
-//! sealed memory file (`env_fd`), which the daemon checks closely.
+//! A task gets the complete environment, however long it is: one that would make a line too long is sent in a sealed
+//! memory file (`env_fd`), which the daemon checks closely.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,10 +19,9 @@ use bgd_tests::{Outcome, Raw, Terminal, TestDaemon};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde_json::{Value, json};
 
-/// Twelve times this is more than a line may hold, but less than the system allows with its usual limits.
+/// Twelve values of this length exceed a line, but not the system's usual limits.
 const VALUE_BYTES: usize = 100_000;
 
-/// The number of variables of that length.
 const VARIABLES: usize = 12;
 
 /// Prints the number and the total length of these variables as the task sees them.
@@ -118,7 +117,7 @@ fn an_environment_that_no_program_can_get_is_an_error_that_says_so() {
     assert!(error.to_string().contains(&ENV_BYTES.to_string()), "{error}");
 }
 
-/// A memory file with this content.
+/// Returns a memory file with this content.
 fn memory_file(text: &[u8], seals: SealFlags) -> File {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create("env", flags).unwrap());

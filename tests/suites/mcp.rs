@@ -9,7 +9,7 @@ use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, Told};
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use serde_json::{Value, json};
 
-/// A server whose subagents are fakes.
+/// Starts a server whose subagents are fakes.
 fn with_agent(daemon: &FakeDaemon) -> Mcp {
     let home = daemon.fake_home().0;
     fs::create_dir_all(&home).unwrap();
@@ -18,7 +18,7 @@ fn with_agent(daemon: &FakeDaemon) -> Mcp {
     Mcp::spawn(command)
 }
 
-/// A shell command that waits at a FIFO, and a function that lets it go on.
+/// Returns a shell command that waits at a FIFO, and a function that lets it continue.
 fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join(name);
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -63,7 +63,7 @@ fn r80_the_tools_are_listed_with_schemas_and_hints() {
     assert!(mcp.close().success());
 }
 
-/// Starts the server as agents do; the other tests ask for structured content, too.
+/// Starts the server as agents do; the other tests request structured content, too.
 fn as_agents_do(daemon: &TestDaemon) -> Mcp {
     let mut mcp = Mcp::spawn(daemon.bgctl(&["mcp"]));
     mcp.initialize(REVISION, "test", &json!({}));
@@ -249,7 +249,7 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
     let listed = mcp.done("background_list", &json!({"all": true}));
     assert_eq!(listed.content["tasks"].as_array().unwrap().len(), 5);
     assert!(listed.text.contains("[of another session]"), "{}", listed.text);
-    // It can be inspected if it is named in full.
+    // It can be inspected by its full id.
     let looked = mcp.done("background_output", &json!({"task_id": foreign_done.to_string()}));
     assert_eq!(looked.content["task"]["foreign"], true);
     let short = json!({"task_id": foreign_done.to_string()[..8]});
@@ -539,7 +539,7 @@ fn what_is_no_message_does_no_harm() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
     let null = |code: i64| move |told: &Value| told["id"].is_null() && told["error"]["code"] == code;
-    // Before any client has introduced itself, too.
+    // This holds before any client has introduced itself, too.
     for line in [
         "garbage",
         "",

@@ -1,6 +1,6 @@
-//! `bgctl mcp` in the hands of real agents: they start work in the background, continue, are notified, and
-//! wait (R80, R81). The daemon starts them like any other task; their own configuration names the server. The
-//! tests check what reaches their models.
+//! `bgctl mcp` used by real agents: they start work in the background, continue, are notified, and wait (R80, R81). The
+//! daemon starts them like any other task; their own configuration names the server. The tests check what reaches their
+//! models.
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 /// The tools that start something.
 const STARTS: [&str; 2] = ["background_command", "background_task"];
 
-/// All tools.
 const TOOLS: [&str; 7] = [
     "background_block",
     "background_cancel",
@@ -27,7 +26,7 @@ const TOOLS: [&str; 7] = [
     "background_task",
 ];
 
-/// An agent that has the tools, and another one that it can delegate to, which has them, too.
+/// An agent that has the tools, and another agent that it can delegate to, which has them, too.
 struct Parent {
     real: Real,
     /// The prefix of the tools' names.
@@ -38,10 +37,9 @@ struct Parent {
     shell: Shell,
 }
 
-/// opencode's prefix of the tools.
 const OF_OPENCODE: &str = "bgd_";
 
-/// codex's prefix of the tools: they are in a namespace.
+/// codex has the tools in a namespace.
 const OF_CODEX: &str = "mcp__bgd/";
 
 fn entries(place: &AgentHome<'_>) -> [Entry; 2] {
@@ -68,7 +66,7 @@ fn codex() -> Parent {
     }
 }
 
-/// The server's tools among those that a model may call.
+/// Returns the server's tools among those that a model may call.
 fn offered(request: &Request, prefix: &str) -> Vec<String> {
     let names = request.tools.iter().filter_map(|name| name.strip_prefix(prefix));
     let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -76,7 +74,8 @@ fn offered(request: &Request, prefix: &str) -> Vec<String> {
     names
 }
 
-/// The notices at the head of a result. Some agents show the model the text, others only the structured content.
+/// Returns the notices at the head of a result. Some agents show the model the text, others only the structured
+/// content.
 fn told(result: &str) -> Vec<String> {
     match structured(result) {
         Some(content) => {
@@ -87,24 +86,24 @@ fn told(result: &str) -> Vec<String> {
     }
 }
 
-/// The text, which codex shows as a list of content blocks.
+/// Returns the text, which codex shows as a list of content blocks.
 fn text(result: &str) -> String {
     let list = result.find("[{").and_then(|begin| serde_json::from_str::<Value>(&result[begin..]).ok());
     list.and_then(|list| list[0]["text"].as_str().map(str::to_owned)).unwrap_or_else(|| result.to_owned())
 }
 
-/// The structured content, if that is what the model sees.
+/// Returns the structured content, if that is what the model sees.
 fn structured(result: &str) -> Option<Value> {
     serde_json::from_str(&result[result.find('{')?..]).ok()
 }
 
 impl Parent {
-    /// An order to call a tool of the server.
+    /// Returns a command for the model to call a tool of the server.
     fn order(&self, tool: &str, arguments: &Value) -> String {
         format!("TOOL {}{tool} {arguments}", self.prefix)
     }
 
-    /// Submits a prompt with these orders.
+    /// Submits a prompt with these commands.
     #[track_caller]
     fn submit(&self, orders: &[String]) -> (TaskId, String) {
         let prompt = orders.join("\n");
@@ -122,7 +121,7 @@ impl Parent {
         request.tool_results().into_iter().map(str::to_owned).collect()
     }
 
-    /// The tasks of its server's session, oldest first.
+    /// Returns the tasks of its server's session, oldest first.
     #[track_caller]
     fn tasks(&self) -> Vec<Task> {
         let listed = self.real.daemon.client().call::<TaskList>(&ListParams::default());
@@ -133,7 +132,7 @@ impl Parent {
     }
 }
 
-/// Prints what a model did and saw, so that the tests' output is a transcript.
+/// Prints a model's actions and observations, so that the tests' output is a transcript.
 fn transcript(what: &str, orders: &[String], results: &[String]) {
     println!("=== {what}");
     let calls = orders.iter().filter(|order| order.starts_with("TOOL "));
@@ -207,8 +206,8 @@ fn its_end_is_the_end_of_its_tasks(parent: &Parent) {
     assert_eq!(parent.tasks(), []);
 }
 
-/// R37, R30: starts a subagent that is a real agent, waits for it, resumes it, and waits again. It has the
-/// tools that inspect, but not those that start something.
+/// R37, R30: starts a subagent that is a real agent, waits for it, resumes it, and waits again. It has the tools for
+/// inspection, but not those that start something.
 #[track_caller]
 fn a_subagent_is_started_and_resumed(parent: &Parent) {
     let prompt = "HOLD subagent\nSAY the first answer";

@@ -1,5 +1,5 @@
-//! `bgctl mcp` with the public clients of its protocol: the Python library, in every revision that it
-//! negotiates, and the inspector's command line.
+//! `bgctl mcp` with the public clients of its protocol: the Python library, in every revision that it negotiates, and
+//! the inspector's command line.
 
 use std::process::Command;
 
@@ -8,10 +8,10 @@ use bgd_tests::mcp::{INLINE_REVISION, REVISION};
 use bgd_tests::{Outcome, TestDaemon, agents, bgctl_path, bgd_path};
 use serde_json::Value;
 
-/// Goes through all tools with the Python library.
+/// Uses all tools through the Python library.
 const SCRIPT: &str = include_str!("mcp_clients/client.py");
 
-/// A client's command that starts a `bgctl mcp` in this home.
+/// Returns a client's command that starts a `bgctl mcp` in this home.
 fn dressed(daemon: &TestDaemon, mut command: Command) -> Command {
     command.env_clear().envs(daemon.environment()).env("BGD_DAEMON", bgd_path());
     command.current_dir(daemon.home());
@@ -40,7 +40,7 @@ fn the_library_for_python_uses_every_tool_without_one() {
     assert_eq!(by_python(INLINE_REVISION).lines().next(), Some(INLINE_REVISION));
 }
 
-/// Runs the inspector once, which starts a server for each call.
+/// Runs the inspector, which starts a server for each call.
 #[track_caller]
 fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
     let mut command = dressed(daemon, Command::new("node"));
@@ -51,7 +51,7 @@ fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
         "--session",
         "s",
     ]);
-    // The inspector passes on little of its own environment.
+    // The inspector passes on only a few variables of its own environment.
     for (name, value) in daemon.environment() {
         let (name, value) = (name.into_string().unwrap(), value.into_string().unwrap());
         if name.starts_with("BGD_SOCKET") || name.starts_with("XDG_") {

@@ -1,5 +1,5 @@
-//! `bgctl mcp` when something is wrong: too much at once, a daemon that dies, connections that break, lines
-//! that cannot be read, a session whose environment is gone.
+//! `bgctl mcp` under faults: too much at once, a daemon that dies, connections that break, unreadable lines, a session
+//! whose environment is gone.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,12 +17,11 @@ use serde_json::{Value, json};
 /// A server's connections: the one that owns the session, and the one that listens.
 const OWN: u64 = 2;
 
-/// How many waits of one server have a connection of their own.
+/// The number of waits of one server that have their own connection.
 const WAITS: u64 = 48;
 
 const ENDED: &str = "The bgd daemon ended and was restarted.";
 
-/// Polls until the servers have this many connections.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, wanted: u64) {
     let mut client = daemon.client();
@@ -45,7 +44,7 @@ fn cancel(mcp: &mut Mcp, request: i64) {
     mcp.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
 }
 
-/// A command that waits at a FIFO, and a function that lets it go on.
+/// Returns a command that waits at a FIFO, and a function that lets it continue.
 fn gate(daemon: &TestDaemon, mcp: &mut Mcp) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join("gate");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -118,7 +117,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
     for request in &under_way {
         cancel(&mut mcp, *request);
     }
-    // The daemon continues with the cancels it has received.
+    // The daemon carries on with the cancels it has received.
     assert_eq!(daemon.task(id).status, Status::Running);
     until_connections(&daemon, OWN + 16);
     assert!(!mcp.signal(Signal::KILL).success());
@@ -147,7 +146,7 @@ fn a_call_right_behind_the_daemons_violent_end_is_answered() {
     let mut mcp = Mcp::start(&home, &[]);
     mcp.done("background_list", &json!({}));
     for _ in 0..30 {
-        // Without waiting for its end.
+        // Without waiting for it to end.
         home.process().signal(Signal::KILL).unwrap();
         let listed = mcp.done("background_list", &json!({}));
         assert!(listed.text.starts_with(ENDED), "{}", listed.text);
@@ -156,7 +155,7 @@ fn a_call_right_behind_the_daemons_violent_end_is_answered() {
     assert!(mcp.close().success());
 }
 
-/// Whoever was told otherwise would start everything a second time.
+/// An agent that was told otherwise would start everything a second time.
 #[test]
 fn r126_an_agent_is_told_that_the_tasks_of_a_durable_daemon_go_on() {
     let home = TestDaemon::builder().config("durable = true").home_only();

@@ -1,5 +1,5 @@
-//! R117: ordered work by the tools of `bgctl mcp`: conditions on other tasks, groups, readiness, and waits
-//! for a line.
+//! R117: ordered work with the tools of `bgctl mcp`: conditions on other tasks, groups, readiness, and waits for a
+//! line.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-/// A daemon with gates at which its tasks wait by reading a line. Each gate is for one task, once.
+/// A daemon with gates at which its tasks wait by reading a line. Each gate serves one task, once.
 fn gated(names: &[&str], config: &str) -> TestDaemon {
     let daemon = TestDaemon::builder().config(config).start();
     for name in names {
@@ -26,7 +26,6 @@ fn open_gate(daemon: &TestDaemon, name: &str) {
     fs::write(daemon.home().join(name), "go on\n").unwrap();
 }
 
-/// Starts a command with these parameters.
 fn start(mcp: &mut Mcp, command: &str, more: &Value) -> Told {
     let mut arguments = more.clone();
     arguments["command"] = json!(command);
@@ -38,7 +37,7 @@ fn id(told: &Told) -> String {
     told.id().to_string()
 }
 
-/// The state of a task, by `background_output`.
+/// Returns the state of a task, by `background_output`.
 fn seen(mcp: &mut Mcp, id: &str) -> Told {
     mcp.done("background_output", &json!({"task_id": id}))
 }
@@ -270,7 +269,7 @@ fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
         "{}",
         cut.text
     );
-    // A wait that is a task of the protocol is not cut; the daemon sees when it is given up.
+    // A wait that is a task of the protocol is not cut short; the daemon notices when it is abandoned.
     let mut tasks = Mcp::silent(&daemon, &["--max-block", "1ms"]);
     tasks.initialize(REVISION, "test", &json!({"extensions": {TASKS: {}}}));
     let name = tasks.command("exec sleep 1000").to_string();

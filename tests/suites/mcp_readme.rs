@@ -1,5 +1,5 @@
-//! The entries for `bgctl mcp` in agents' configurations, exactly as in bgd-mcp(7), used by the agents: they
-//! find the server, use it, and its tasks end when they exit (R54). The model is on loopback.
+//! The entries for `bgctl mcp` in agents' configurations, exactly as in bgd-mcp(7), used by the agents: they find the
+//! server, use it, and its tasks end when the agents exit (R54). The model is on loopback.
 
 use std::fs;
 use std::process::Command;
@@ -12,12 +12,12 @@ use bgd_tests::real::Real;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 use serde_json::{Value, json};
 
-/// The code blocks in this language in the guide.
+/// Returns the guide's code blocks in this language.
 fn blocks(language: &str) -> Vec<String> {
     docs::blocks("man/bgd-mcp.md", language)
 }
 
-/// The agent's orders: to start a command that does not end by itself, and to list the tasks.
+/// The agent's instructions: start a command that does not end by itself, and list the tasks.
 fn orders(prefix: &str) -> String {
     format!(
         "TOOL {prefix}background_command {{\"command\": \"exec sleep 1000\"}}\nTOOL {prefix}background_list {{}}"
@@ -85,7 +85,7 @@ fn codex_has_the_tools_by_its_command_in_the_guide() {
     it_has_the_tools_until_it_exits(&real, &prompt, || Outcome::of(&mut agent));
 }
 
-/// Starts what an entry says is the server, and asks it for its tools.
+/// Starts the server named by an entry, and asks it for its tools.
 #[track_caller]
 fn it_serves(daemon: &TestDaemon, words: &[&str]) {
     let (program, args) = words.split_first().expect("a command");
@@ -108,7 +108,7 @@ fn the_commands_of_the_guide_name_a_server_that_serves() {
         ("codex", &["mcp", "add", "bgd", "--"]),
         ("gemini", &["mcp", "add", "--scope", "user", "bgd"]),
     ] {
-        // Stand-ins: of these agents only Codex is installed, and another test runs it.
+        // Stand-ins: of these agents only Codex is installed, and it runs in another test.
         executable::write(&daemon.home().join(agent), "#!/bin/sh\nprintf '%s\\n' \"$@\"\n");
         let line = commands.lines().find(|line| line.starts_with(agent)).expect("it is among them");
         let mut shell = Command::new("sh");

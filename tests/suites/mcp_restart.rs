@@ -1,4 +1,4 @@
-//! `bgctl mcp` over a restart of a durable daemon (R131): waits and notifications go on.
+//! `bgctl mcp` across a restart of a durable daemon (R131): waits and notifications continue.
 
 use bgd_tests::TestDaemon;
 use bgd_tests::mcp::{Mcp, REVISION, Told};
@@ -12,7 +12,8 @@ fn restart(daemon: &mut TestDaemon) {
     assert!(daemon.ended().success());
 }
 
-/// A wait with these arguments, of a server with these options, sees the line that comes after the restart.
+/// Makes a server with these options wait with these arguments, and returns its reply about the line that comes after
+/// the restart.
 fn waits(options: &[&str], more: &serde_json::Value) -> Told {
     let mut daemon = durable();
     let gate = Gate::new(&daemon, "gate");

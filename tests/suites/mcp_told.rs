@@ -1,4 +1,4 @@
-//! `bgctl mcp`: ends are announced without being asked for (R81), once, and again until the answer was written.
+//! `bgctl mcp`: ends are announced unasked (R81), once, and again until the answer has been written.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use bgd_tests::{TestDaemon, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Waits until a task has ended and its inbox says so.
+/// Waits until a task has ended and its inbox has the notice.
 fn ended(daemon: &TestDaemon, id: TaskId) {
     daemon.block(&[id]);
 }
@@ -391,7 +391,7 @@ fn a_clear_of_one_task_says_nothing_of_the_ends_of_others() {
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let [gate, noted] = ["gate", "noted"].map(|name| daemon.home().join(name));
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // It ends once it was asked to and the gate is open.
+    // It ends once it has been asked to and the gate is open.
     let line = format!(
         "trap 'echo asked > {}; read word < {}; exit 0' TERM; echo up; while :; do sleep 0.01; done",
         noted.display(),

@@ -1,4 +1,4 @@
-//! How much memory the daemon takes with many tasks and with large ones, and how much of it remains afterwards.
+//! How much memory the daemon uses with many tasks and with large ones, and how much of it remains afterwards.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -12,7 +12,7 @@ use bgd_tests::{TestDaemon, wait};
 
 const MIB: u64 = 1 << 20;
 
-/// Ordinary tasks, each with another command: more than enough to fill the history they are given.
+/// Ordinary tasks, each with a different command: more than enough to fill their history.
 const TASKS: u64 = 4000;
 
 /// Submits this many tasks that end at once, a few hundred at a time, and waits for their ends.
@@ -39,14 +39,13 @@ fn clear(daemon: &TestDaemon) -> u64 {
     daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared
 }
 
-/// Returns the memory that the daemon has asked for, in bytes. How much of its program the kernel keeps mapped, which
-/// `memory_bytes` of its status includes, depends on what else the machine does.
+/// Returns the memory that the daemon has allocated, in bytes. How much of its program the kernel keeps mapped, which
+/// `memory_bytes` of its status includes, depends on the other activity of the machine.
 fn own_memory(daemon: &TestDaemon) -> u64 {
     daemon.process().status_value("RssAnon").unwrap() * 1024
 }
 
-/// Waits until the daemon takes no more than this. Each query is a round trip through the daemon, so this
-/// does not spin.
+/// Waits until the daemon uses no more than this. Each query is a round trip through the daemon, so this does not spin.
 #[track_caller]
 fn comes_down_to(daemon: &TestDaemon, bytes: u64) {
     let mut client = daemon.client();
@@ -80,13 +79,13 @@ fn a_finished_task_costs_a_kilobyte_apart_from_the_history() {
     run_many(&daemon, 50);
     let idle = own_memory(&daemon);
     run_many(&daemon, TASKS);
-    // The memory needed by the burst itself is soon given back.
+    // The memory needed for the burst itself is soon returned.
     comes_down_to(&daemon, idle + TASKS * 1024);
     let held = daemon.status().held_bytes;
     assert!((TASKS * 700..=TASKS * 1300).contains(&held), "{held} bytes are counted");
 }
 
-/// A submit with this many bytes in the given part of it.
+/// A submit with this many bytes in the given part.
 fn large(daemon: &TestDaemon, part: usize, bytes: usize, number: u64) -> SubmitParams {
     let text = format!("{number:08}{}", "x".repeat(bytes - 8));
     let mut params = SubmitParams { argv: Some(vec!["/bin/true".into()]), ..daemon.params() };
@@ -153,7 +152,7 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
     daemon.run(&["clear", "--all", "--all-sessions"]).success();
 }
 
-/// Notices hold the texts of their tasks: a session that reads nothing can't make the daemon keep more than it may.
+/// Notices contain the texts of their tasks: a session that reads nothing can't make the daemon exceed its limit.
 #[test]
 fn descriptions_and_notices_that_nobody_has_read_count_too() {
     const LIMIT: u64 = MIB;
@@ -224,8 +223,8 @@ fn the_limit_of_memory_can_be_raised_without_a_restart() {
     assert!(daemon.run(&["daemon", "status"]).success().stdout_text().contains("of 4.0 MiB"));
 }
 
-/// Finished tasks stay until they are cleared, and nothing is dropped without being asked: so whoever is refused because of
-/// them is told what to do.
+/// Finished tasks stay until they are cleared, and nothing is dropped unasked: so a submit refused because of them gets
+/// advice.
 #[test]
 fn r10_who_is_refused_because_of_finished_tasks_is_told_what_makes_room() {
     let daemon = TestDaemon::builder().config("[limits]\nmemory = \"1MiB\"").start();

@@ -1,5 +1,5 @@
-//! Regressions about tasks and their output: tracers, lost outputs, daemons that tasks start, input for tasks
-//! that have only just started, limits, and clearing.
+//! Regressions about tasks and their output: tracers, lost outputs, daemons that tasks start, input for tasks that have
+//! only just started, limits, and clearing.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,7 +24,7 @@ use bgd_tests::{Process, TestDaemon, bgctl_path, executable, wait};
 
 const LIMIT: u64 = 1024 * 1024;
 
-/// How much a file may occupy on the disk beyond its limit.
+/// How much disk space a file may occupy beyond its limit.
 const SLACK: u64 = 160 * 1024;
 
 /// Polls until `is_so` holds. Each query is a round trip through the daemon, so this does not spin.
@@ -108,7 +108,7 @@ fn a_task_that_ends_under_strace_has_its_exit_code_and_leaves_no_zombie() {
     }
 }
 
-/// Attaches, and reaps nothing: the task stays a zombie as long as this lives.
+/// Attaches and reaps nothing: the task stays a zombie as long as this lives.
 const SLOW_TRACER: &str = "
 import ctypes, sys
 SEIZE = 0x4206
@@ -236,7 +236,7 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     let quiet: Vec<TaskId> = (0..2).map(|_| submit(&["sleep", "1000"])).collect();
     let reader = submit(&["cat"]);
     let written = |id: TaskId, data: String| WriteParams { data, eof: false, ..last_words(id, "") };
-    // No task has as many writes as it may have, but all together are 30 MiB.
+    // No task reaches its own limit of writes, but all together are 30 MiB.
     let mut writers: Vec<(Client, u64)> = Vec::new();
     for id in &quiet {
         let (mut client, mut last) = (daemon.client(), 0);
@@ -244,7 +244,7 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
             let params = written(*id, "x".repeat(WRITE_BYTES));
             last = client.send::<TaskWrite>(&params, &[]).expect("it is sent");
         }
-        // The daemon has taken these before those of the next one.
+        // The daemon has accepted these before those of the next one.
         client.call::<Hello>(&HelloParams::default()).expect("hello");
         writers.push((client, last));
     }
@@ -254,7 +254,7 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     };
     let (client, last) = writers.last_mut().expect("two of them");
     is_full(&client.answer::<TaskWrite>(*last).expect_err("it is too much"));
-    // More than somebody types.
+    // More than anybody types.
     let words = "word".repeat(1000);
     let write_words = || daemon.client().call::<TaskWrite>(&written(reader, words.clone()));
     is_full(&write_words().expect_err("it is too much"));
@@ -269,7 +269,7 @@ fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
     assert_eq!(daemon.output(reader), words.as_bytes());
 }
 
-/// A process's pending signals, one bit each.
+/// Returns a process's pending signals, one bit each.
 fn pending_signals(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let shared = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
@@ -312,7 +312,7 @@ fn a_signal_right_after_a_submit_is_never_refused() {
     for task in daemon.block(&ids) {
         assert_eq!((task.status, task.exit.as_ref()), (Status::Failed, Some(&Exit::Signal(2))), "{task:?}");
     }
-    // A task that cannot be started cannot get a signal, and the sender is told.
+    // A task that cannot be started cannot get a signal, and the sender gets an error.
     let params = SubmitParams { argv: Some(vec!["no-such-program".into()]), ..daemon.params() };
     let id = client.call::<TaskSubmit>(&params).unwrap().task.id;
     let signal = SignalParams { id: id.into(), signal: "INT".into(), tree: false };
@@ -405,7 +405,7 @@ fn a_line_that_begins_with_a_dash_is_a_command_and_no_option_of_the_shell() {
             assert_eq!(text.ends_with("behind\n"), goes_on, "{text}");
         }
     }
-    // Whatever can be the name of a program is taken for one.
+    // Whatever can be the name of a program is treated as one.
     let program = daemon.home().join("-x");
     executable::write(&program, "#!/bin/sh\necho \"run with $1\"\n");
     let mut bgctl = daemon.bgctl(&["submit", "--shell", "-x 'a word'"]);

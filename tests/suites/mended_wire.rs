@@ -1,5 +1,5 @@
-//! Regressions between clients and the daemon: the socket and what else may be in its place, passed
-//! descriptors, answers that nobody waits for, and half-closed connections.
+//! Regressions between clients and the daemon: the socket and what may be in its place, passed descriptors, answers
+//! that nobody waits for, and half-closed connections.
 
 use std::fs;
 use std::io::{IoSlice, PipeReader, PipeWriter, Write as _};
@@ -21,21 +21,19 @@ use nix::sys::stat::Mode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Polls until `is_so` holds.
 #[track_caller]
 fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut(&mut Client) -> bool) {
     let mut client = daemon.client();
     wait::poll_until(what, || is_so(&mut client).then_some(()));
 }
 
-/// Waits until the daemon counts this many connections, including the one that asks.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, count: u64) {
     let connections = |client: &mut Client| client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
     until(daemon, &format!("{count} connections"), |client| connections(client) == count);
 }
 
-/// The number of the daemon's open descriptors while one more client is connected.
+/// Returns the number of the daemon's open descriptors while one more client is connected.
 fn descriptors_now(daemon: &TestDaemon) -> usize {
     let mut client = daemon.client();
     client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
@@ -63,7 +61,7 @@ fn is_abandoned(mut writer: PipeWriter) {
     assert_eq!(writer.write(b"x").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
-/// Asserts that the daemon does not start, for this reason.
+/// Asserts that the daemon refuses to start, for this reason.
 #[track_caller]
 fn refuses_to_start(home: &mut TestDaemon, why: &str) {
     let failure = home.try_launch().expect_err("it must not start");
@@ -135,7 +133,7 @@ fn notifications_with_long_answers_do_not_stall_their_connection() {
             client.send(format!("{line}\n").as_bytes()).unwrap();
             assert!(client.is_served());
         }
-        // All at once, too.
+        // The same all at once.
         client.send(format!("{line}\n").repeat(100).as_bytes()).unwrap();
         assert!(client.is_served());
     }
@@ -392,7 +390,7 @@ fn fields_go_by_name_in_requests_and_at_every_depth_below() {
     assert_eq!(daemon.status().summary.total(), 0, "nothing was started");
 }
 
-/// It is read on a thread with a small stack.
+/// The configuration is read on a thread with a small stack.
 #[test]
 fn a_configuration_that_is_nested_as_deep_as_can_be_read_is_refused_and_ends_nothing() {
     let daemon = TestDaemon::start();

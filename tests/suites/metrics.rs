@@ -20,11 +20,11 @@ for family in parse(sys.stdin.read()):
 print(json.dumps(out))
 ";
 
-/// The samples of the daemon, by name and labels.
+/// Returns the samples of the daemon, by name and labels.
 fn samples(daemon: &TestDaemon) -> Value {
     let text = daemon.run(&["daemon", "status", "--openmetrics"]).success().stdout_text();
     assert!(text.ends_with("\n# EOF\n"), "{text}");
-    // The interpreter that Debian's package is for.
+    // The interpreter that Debian's package is made for.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", PARSER]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = python.spawn().expect("python3");
@@ -41,13 +41,12 @@ fn value<'a>(samples: &'a Value, name: &str, labels: &Value) -> &'a Value {
     &sample["value"]
 }
 
-/// The labels as Python formats them.
+/// Returns the labels as Python formats them.
 fn spaced(labels: &Value) -> String {
     let labels = labels.as_object().unwrap().iter().map(|(name, value)| format!("\"{name}\": {value}"));
     format!("{{{}}}", labels.collect::<Vec<_>>().join(", "))
 }
 
-/// A sample that is a count.
 #[track_caller]
 fn count(samples: &Value, name: &str, labels: &Value) -> u64 {
     value(samples, name, labels).as_u64().unwrap_or_else(|| panic!("{name} {labels} is no count"))

@@ -1,5 +1,5 @@
-//! A daemon that exists but does not answer, such as a stopped one: nobody hangs, everybody is told what to
-//! do, and nothing is done later that nobody waits for any more.
+//! A daemon that exists but does not answer, such as a stopped one: nobody hangs, everybody gets advice, and requests
+//! that nobody waits for any more are not carried out later.
 
 use std::io::Write as _;
 use std::net::Shutdown;
@@ -16,7 +16,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, shu
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// A stopped daemon, which is continued at the end of the test, however that ends.
+/// A stopped daemon, which continues at the end of the test, even if that fails.
 struct Stopped<'a> {
     daemon: &'a TestDaemon,
     process: Process,
@@ -31,7 +31,6 @@ impl<'a> Stopped<'a> {
         Self { daemon, process }
     }
 
-    /// Starts a `bgctl` without input.
     fn begin(&self, args: &[&str]) -> Child {
         let mut command = self.daemon.bgctl(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
@@ -44,7 +43,6 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// Waits for the end of a child.
 fn end_of(child: Child) -> Outcome {
     let output = child.wait_with_output().unwrap();
     Outcome {
@@ -109,7 +107,7 @@ fn every_verb_gives_a_silent_daemon_up_and_says_who_it_is_and_what_to_do() {
     assert_eq!(error["error"]["data"]["kind"], "no_answer", "{error}");
     assert_eq!(error["error"]["data"]["exit_code"], 69, "{error}");
 
-    // When the daemon was continued, it read all of these requests and carried out none.
+    // When the daemon continued, it read all of these requests and carried out none.
     drop(stopped);
     let status = daemon.status();
     assert_eq!((status.summary.total(), status.summary.running), (2, 1));

@@ -1,4 +1,5 @@
-//! What tasks wait for, on real processes: groups, priorities, slots, conditions, times and holds (R100 to R107).
+//! Conditions and resources that tasks wait for, on real processes: groups, priorities, slots, conditions, times and
+//! holds (R100 to R107).
 
 use std::fs;
 
@@ -80,7 +81,7 @@ fn waits_for(daemon: &TestDaemon, id: TaskId) -> WaitingFor {
     daemon.task(id).waiting.unwrap_or_else(|| panic!("{id} waits for nothing")).reason
 }
 
-/// The lines that tasks have written to the file `order`.
+/// Returns the lines that tasks have written to the file `order`.
 fn order(daemon: &TestDaemon) -> Vec<String> {
     fs::read_to_string(daemon.home().join("order")).unwrap().lines().map(Into::into).collect()
 }
@@ -234,7 +235,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     let line = "echo $BGD_GROUP $BGD_SLOT $BGD_SLOTS $BGD_SLOT_LIST ${BGD_AFTER-none} ${BGD_ATTEMPT-none}";
     let two = SubmitParams { slots: Some(2), shell: Some(line.into()), ..in_group(&daemon, "gpu") };
     let two = daemon.submit_with(&two).id;
-    // The first and the last slot are free, and the task takes these.
+    // The first and the last slot are free, and the task occupies these.
     open(&daemon, gates[0]);
     open(&daemon, gates[2]);
     daemon.block(&[two]);
@@ -243,7 +244,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
     let plain = daemon.submit_shell(line);
     daemon.block(&[plain]);
     assert_eq!(String::from_utf8(daemon.output(plain)).unwrap(), "default 1 1 1 none none\n");
-    // Such variables of the submitter, which is a task itself, do not reach a task that takes no slot.
+    // Such variables of the submitter, which is a task itself, do not reach a task that occupies no slot.
     let mut params = SubmitParams { slots: Some(0), ..shell(&daemon, "echo ${BGD_SLOT-none} $BGD_SLOTS") };
     params.env = params.env.map(|env| {
         env.0.into_iter().chain([("BGD_SLOT".into(), "7".into()), ("BGD_AFTER".into(), "x".into())]).collect()

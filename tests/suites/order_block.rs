@@ -1,5 +1,5 @@
-//! What `bgctl block` does besides waiting for an end: it waits for a line (R111), and shows people the
-//! progress of tasks (R114).
+//! What `bgctl block` does besides waiting for an end: it waits for a line (R111), and shows people the progress of
+//! tasks (R114).
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -14,7 +14,6 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
 use serde_json::Value;
 
-/// A task with a pipe that runs this shell command.
 fn piped(daemon: &TestDaemon, line: &str) -> TaskId {
     let stdin = Some(request::Stdin::Pipe);
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), stdin, ..daemon.params() }).id
@@ -157,7 +156,7 @@ fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
     watch.until_kind(id, EventKind::Output);
     let path = daemon.task(id).output.path;
     let folder = Path::new(&path).parent().expect("a folder");
-    // As in a container that shares only the socket.
+    // As in a container that shares nothing but the socket.
     let bgctl = daemon.bgctl(&["block", "--line", "second", &id.to_string()]);
     let mut command = Command::new("unshare");
     let script = "mount -t tmpfs none \"$0\" && exec \"$@\"";

@@ -1,5 +1,5 @@
-//! Ordered work as a user meets it (R100 to R109, R113, R115): groups, priorities, conditions, times, holds,
-//! retries and selectors through the real `bgctl`.
+//! Ordered work as a user meets it (R100 to R109, R113, R115): groups, priorities, conditions, times, holds, retries
+//! and selectors through the real `bgctl`.
 
 use std::fs;
 
@@ -19,12 +19,11 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     run(daemon, &[&["submit"], args].concat()).success().word()
 }
 
-/// The stdout of a verb.
 fn said(daemon: &TestDaemon, args: &[&str]) -> String {
     run(daemon, args).success().stdout_text()
 }
 
-/// The status cell of a task in the list.
+/// Returns the status cell of a task in the list.
 fn cell(daemon: &TestDaemon, id: TaskId) -> String {
     let list = said(daemon, &["list", "--all"]);
     let line = list.lines().find(|line| line.starts_with(&id.short()));
@@ -70,7 +69,7 @@ fn r100_an_unknown_group_is_wrong_usage_that_names_the_known_ones() {
         for part in ["gpus", "default", "gpu"] {
             assert!(refused.stderr.contains(part), "{words:?}: {part} is not in {}", refused.stderr);
         }
-        // Whoever wants to remove a group does not want to create it.
+        // A refused removal does not suggest creating the group.
         let is_removed = words[1] == "remove";
         assert_eq!(refused.stderr.contains("bgctl group set"), !is_removed, "{words:?}: {}", refused.stderr);
     }

@@ -16,7 +16,6 @@ fn program(daemon: &TestDaemon, name: &str, line: &str) {
     executable::write(&daemon.home().join(name), &format!("#!/bin/sh\n{line}\n"));
 }
 
-/// Types these lines.
 fn typed(daemon: &TestDaemon, lines: &str) -> Outcome {
     let home = daemon.home().display();
     let bgctl = bgctl_path();

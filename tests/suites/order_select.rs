@@ -1,5 +1,5 @@
-//! R113 beyond the verbs that list, show and end tasks: `signal`, `attach` and `events` accept selectors,
-//! too, and shells complete their values.
+//! R113 beyond the verbs that list, show and end tasks: `signal`, `attach` and `events` accept selectors, too, and
+//! shells complete their values.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -138,7 +138,7 @@ fn r113_shells_complete_what_selectors_take() {
         let place = (words.len() - 1).to_string();
         let mut command = daemon.bgctl(&[&["--"], words].concat());
         command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
-        // None are offered if the daemon does not answer as soon as a shell needs them.
+        // None are offered if the daemon does not answer soon enough for a shell.
         wait::poll_until("candidates in time", || {
             let told = Outcome::of(&mut command).success().stdout_text().trim_end().to_owned();
             (!told.is_empty()).then_some(told)
@@ -211,7 +211,7 @@ fn r169_shells_offer_options_only_where_one_is_begun() {
         let verbs = candidates(shell, &["bgctl", ""]);
         assert!(verbs.iter().any(|line| line.starts_with("submit")), "{shell}: {verbs:?}");
         assert!(!verbs.iter().any(is_option), "{shell}: {verbs:?}");
-        // None are offered if the daemon does not answer as soon as a shell needs them.
+        // None are offered if the daemon does not answer soon enough for a shell.
         let ids = wait::poll_until("candidates in time", || {
             Some(candidates(shell, &["bgctl", "status", ""])).filter(|ids| !ids.is_empty())
         });
@@ -241,7 +241,7 @@ fn r113_batches_that_do_not_fit_into_one_call_are_counted_before_anything_is_don
     }
     run(&daemon, &["events", "--task", &one, "--task", &two]).expect_code(2);
     assert_eq!(daemon.status().summary.total(), 711);
-    // What fits goes on together.
+    // Batches that fit into one call are handled together.
     let ended = run(&daemon, &["cancel", &small, &other]).success();
     assert_eq!(ended.stdout_text().lines().count(), 110);
     for batch in [&one, &two] {

@@ -25,7 +25,6 @@ fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     id
 }
 
-/// A task that echoes its input.
 fn echo(daemon: &TestDaemon) -> TaskId {
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
     daemon.submit_with(&params).id
@@ -36,7 +35,7 @@ fn write(daemon: &TestDaemon, id: TaskId, text: &str, eof: bool) {
     daemon.client().call::<TaskWrite>(&params).expect("task.write");
 }
 
-/// A `bgctl` that keeps running, and the lines it prints.
+/// A `bgctl` that keeps running, and its lines of output.
 fn follow(daemon: &TestDaemon, args: &[&str]) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut child = daemon.bgctl(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bgctl");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -365,7 +364,7 @@ fn somebody_who_sees_nothing_is_told_that_there_is_nothing() {
         shell.wait_text(&format!("bgctl: {} {told}", id.short()));
         shell.wait_prompt();
     }
-    // Whoever reads it with a program gets what there is.
+    // A program gets whatever output exists, without a message.
     assert_eq!(shell.run_line(&format!("bgctl output {done} 2> errors; [ ! -s errors ]")), 0);
 }
 
@@ -382,11 +381,11 @@ fn r113_of_several_tasks_those_without_what_is_wanted_are_left_out() {
     let select = ["--tag", "t"];
     let shown = daemon.run(&[&["output", "--stderr"], &select[..]].concat()).success();
     assert_eq!(shown.stdout_text(), "error one\nerror two\n");
-    // What has not completed decides the exit code, but keeps nothing back.
+    // A task that has not completed determines the exit code, but the results of the others are printed.
     let results = daemon.run(&[&["output", "--result"], &select[..]].concat()).expect_code(65);
     assert_eq!(String::from_utf8_lossy(&results.stdout), "one\ntwo\n");
     assert!(results.stderr.contains(&mixed.to_string()), "{}", results.stderr);
-    // Alone it fails as ever.
+    // Alone, it fails as usual.
     daemon.run(&["output", "--stderr", &mixed.to_string()]).expect_code(65);
     daemon.run(&["output", "--stderr", "--tag", "t", "--status", "failed"]).expect_code(65);
 }

@@ -35,7 +35,7 @@ fn go_on(daemon: &TestDaemon, ids: &[TaskId]) -> Result<Vec<Task>, ClientError> 
     Ok(daemon.client().call::<TaskContinue>(&select(ids))?.tasks)
 }
 
-/// The states of the task's processes, by pid.
+/// Returns the states of the tasks' processes, by pid.
 fn states(daemon: &TestDaemon) -> BTreeMap<i32, char> {
     let state = |process: Process| {
         let text = fs::read_to_string(process.proc("stat")).ok()?;
@@ -44,7 +44,7 @@ fn states(daemon: &TestDaemon) -> BTreeMap<i32, char> {
     daemon.task_processes().into_iter().filter_map(state).collect()
 }
 
-/// Whether every process of the tasks is stopped by a signal.
+/// Reports whether every process of the tasks is stopped by a signal.
 fn all_stopped(states: &BTreeMap<i32, char>) -> bool {
     !states.is_empty() && states.values().all(|state| *state == 'T')
 }
@@ -61,7 +61,7 @@ fn gated(daemon: &TestDaemon) {
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
 }
 
-/// A leader, a child, one in a session of its own, and one that has lost its parent; all record that they are there.
+/// A leader, a child, one in its own session, and one that has lost its parent; all record that they run.
 const FAMILY: &str = "sh -c 'echo >> there; exec sleep 1000' &
     setsid sh -c 'sh -c \"echo >> there; exec sleep 1000\" & echo >> there; exec sleep 1000' &
     setsid -f sh -c 'echo >> there; exec sleep 1000'
@@ -173,7 +173,7 @@ fn willing(daemon: &TestDaemon, more: SubmitParams) -> TaskId {
     id
 }
 
-/// Whatever ends a task ends it by its first signal, paused or not.
+/// Any way of ending a task ends it by its first signal, paused or not.
 fn ends_when_paused(daemon: &mut TestDaemon) {
     let id = willing(daemon, daemon.params());
     pause(daemon, &[id]).unwrap();
@@ -332,11 +332,11 @@ fn r106_a_paused_task_keeps_its_slot() {
     assert!(tasks[1].started_at >= tasks[0].completed_at);
 }
 
-/// One that has stopped itself, and a leader that waits for it.
+/// A process that has stopped itself, and a leader that waits for it.
 const STOPPED_ITSELF: &str =
     "sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; echo went on' & wait";
 
-/// A task that is told to continue while it is paused does so when its pause ends, with those that had stopped before.
+/// A task that is sent SIGCONT while it is paused continues when its pause ends, with those that had stopped before.
 fn stays_paused(daemon: &TestDaemon, is_stopped: impl Fn() -> bool) {
     for tree in [true, false] {
         let id = daemon.submit_shell(STOPPED_ITSELF);
@@ -354,7 +354,7 @@ fn stays_paused(daemon: &TestDaemon, is_stopped: impl Fn() -> bool) {
             assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
             assert_eq!(daemon.output(id), b"went on\n");
         } else {
-            // Only the leader was told.
+            // Only the leader got the signal.
             wait::poll_until("a leader that waits", || {
                 (states(daemon)[&daemon.task(id).pid.unwrap()] == 'S').then_some(())
             });
@@ -394,7 +394,7 @@ fn r106_a_paused_job_stays_paused_when_somebody_attaches_to_it() {
     let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
     terminal
         .wait_text(&format!("\nbgctl: the task is paused; `bgctl continue {}` continues it\n", id.short()));
-    // It is sent once the order to continue was answered. The terminal itself echoes it.
+    // It is sent once the request to continue has been answered. The terminal itself echoes it.
     terminal.type_keys("word\r");
     terminal.wait_text("\nword\n");
     terminal.type_keys("\x02");

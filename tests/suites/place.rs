@@ -1,5 +1,5 @@
-//! What happens to a running daemon that loses its place: its socket, its folder, its state folder, all of
-//! its connections. It becomes reachable again, or can at least be found and ended.
+//! A running daemon that loses its place: its socket, its folder, its state folder, all of its connections. It becomes
+//! reachable again, or can at least be found and ended.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -29,7 +29,7 @@ fn is_back(daemon: &TestDaemon) {
     daemon.run(&["list"]).success();
 }
 
-/// The number of daemons that stay. One that finds the place taken reports that before it ends.
+/// Returns the number of daemons that stay. One that finds the place taken reports that before it ends.
 fn daemons(daemon: &TestDaemon) -> usize {
     let is_bgd =
         |process: &Process| process.cmdline().split(' ').next().unwrap_or_default().ends_with("/bgd");
@@ -79,7 +79,7 @@ fn whoever_comes_while_the_socket_is_gone_starts_no_second_daemon() {
 fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
     let daemon = TestDaemon::start();
     let (before, pid) = (instance(&daemon), daemon.pid());
-    // As at a logout: the parent folder is gone too, and the daemon must not create that.
+    // As at a logout: the parent folder is gone too, and the daemon must not create it.
     let runtime = daemon.home().join("run");
     take_away(&daemon, &runtime);
     for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
@@ -159,7 +159,7 @@ fn bgctl_and_its_daemon_mean_the_same_state_folder_wherever_they_are() {
         command
     };
     Outcome::of(&mut command(&["submit", "--", "true"])).success();
-    // It notes that its user has looked.
+    // bgctl records that its user has looked.
     assert!(Terminal::open(&command(&[])).ended().success());
     let state = home.home().join(".local/state/bgd");
     for name in ["bgd.log", "looked"] {
@@ -183,7 +183,7 @@ fn a_state_folder_that_is_removed_is_made_again() {
     assert_eq!(daemon.cancel(&[before])[0].status, Status::Cancelled);
     let mode = fs::metadata(daemon.state_dir().join("instances")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
-    // The folder belongs to a living daemon, so one that cleans up leaves it alone.
+    // The folder belongs to a living daemon, so a daemon that cleans up leaves it alone.
     let folder = Path::new(&task.output.path).parent().unwrap().to_path_buf();
     let mut other = daemon.bgctl(&["--socket", daemon.home().join("other/bgd.sock").to_str().unwrap()]);
     assert!(other.args(["daemon", "start"]).status().unwrap().success());

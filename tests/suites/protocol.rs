@@ -1,4 +1,4 @@
-//! The wire as a client in another language meets it: lines of JSON over the raw socket, no client code.
+//! The wire as a client in another language sees it: lines of JSON over the raw socket, no client code.
 
 use std::borrow::Borrow;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,7 +11,6 @@ use bgd_tests::templates::remembering_agent;
 use bgd_tests::{TestDaemon, wait};
 use serde_json::{Value, json};
 
-/// A raw connection.
 struct Wire {
     stream: UnixStream,
     lines: std::io::Lines<BufReader<UnixStream>>,
@@ -37,7 +36,6 @@ impl Wire {
         value
     }
 
-    /// Sends a request and returns its number.
     fn request(&mut self, method: &str, params: &Value) -> u64 {
         self.calls += 1;
         let id = self.calls;
@@ -67,7 +65,6 @@ impl Wire {
         answer["error"].take()
     }
 
-    /// Submits a task as a script would.
     fn submit(&mut self, line: &str) -> String {
         let params = json!({"shell": line, "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}});
         self.call("task.submit", params)["task"]["id"].as_str().expect("an id").to_owned()
@@ -140,7 +137,7 @@ fn each_method_answers() {
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");
     assert!(daemon.ended().success());
-    // The methods of terminals, handoffs and ordered work have tests of their own.
+    // The methods of terminals, handoffs and ordered work have separate tests.
     assert_eq!(METHODS.len(), 42, "a new method is to be called here or elsewhere");
 }
 

@@ -67,7 +67,7 @@ fn r170_the_python_package_has_strict_types() {
     let cache = home.home().join("cache");
     let check = |args: &[&str]| {
         let mut command = python(&home);
-        // The first of the versions that the checker knows.
+        // The first version that the checker knows.
         command.args(["-m", "mypy", "--strict", "--python-version", "3.10", "--cache-dir"]).arg(&cache);
         Outcome::of(command.env("MYPYPATH", root().join("python")).args(args)).success();
     };

@@ -39,14 +39,13 @@ fn gated_behind_a_proxy() -> TestDaemon {
     daemon
 }
 
-/// Each gate is for one task at a time, once: a second read may still find it open.
+/// Each gate serves one task at a time, once: a second read may still find it open.
 fn make_gates(daemon: &TestDaemon) {
     for name in ["gate", "end"] {
         mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     }
 }
 
-/// Lets one task continue.
 fn open_gate(daemon: &TestDaemon, name: &str) {
     let mut gate = fs::File::options().write(true).open(daemon.home().join(name)).unwrap();
     gate.write_all(b"go on\n").unwrap();
@@ -126,7 +125,7 @@ fn r110_each_attempt_becomes_ready_for_itself() {
     becomes_ready_behind_the_gate(&daemon, id);
 }
 
-/// A TCP socket that is bound to a port, but does not listen.
+/// Returns a TCP socket that is bound to a port, but does not listen.
 fn port() -> (OwnedFd, u16) {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -134,7 +133,6 @@ fn port() -> (OwnedFd, u16) {
     (socket, address.port())
 }
 
-/// Submits a Python program with a socket as standard input.
 fn python(daemon: &TestDaemon, script: &str, socket: &OwnedFd, ready: &str) -> TaskId {
     let argv = Some(["python3", "-c", script].map(Into::into).to_vec());
     let ready = Some(ready.parse().unwrap());
@@ -184,7 +182,7 @@ open("end").readline()
         let (socket, port) = port();
         let id = python(&daemon, script, &socket, &format!("http:http://localhost:{port}/health?deep=1"));
         drop(socket);
-        // A failing answer changes nothing, however often it comes.
+        // A failing answer changes nothing, however often it is repeated.
         wait::for_lines(&daemon.home().join("asked"), 2, "503 /health?deep=1");
         becomes_ready_behind_the_gate(&daemon, id);
         daemon.cancel(&[id]);
@@ -215,7 +213,6 @@ tell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 tell.connect(os.environ["NOTIFY_SOCKET"])
 "#;
 
-/// The daemon's notification sockets.
 fn notify_sockets(daemon: &TestDaemon) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(daemon.socket().parent().unwrap()).unwrap().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(".notify-")).collect()
@@ -242,7 +239,7 @@ fn r110_a_program_tells_by_itself_that_it_is_ready() {
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     wait::poll_until("the end of its socket", || notify_sockets(&daemon).is_empty().then_some(()));
 
-    // systemd's own program, which waits until the message was received.
+    // systemd's own program, which waits until the message has been received.
     let line = "read x < gate; systemd-notify --ready --status=up; read x < end; systemd-notify --status=still; exit 4";
     let id = daemon.submit_with(&shell(&daemon, line, "notify")).id;
     becomes_ready_behind_the_gate(&daemon, id);
@@ -259,7 +256,7 @@ fn r110_nobody_else_tells_that_it_is_ready() {
     let line = format!("{line}\nmv told.new told\nread x < gate\npython3 tell.py\nexec sleep 1000");
     let id = daemon.submit_with(&shell(&daemon, &line, "notify")).id;
     let path = wait::for_line(&daemon.home().join("told"), "");
-    // It stays alive while the daemon inspects it: it waits for an EOF that does not come.
+    // It stays alive while the daemon inspects it, as it waits for an EOF that does not come.
     let script =
         format!("{NOTIFY}\ntell.send(b'READY=1')\nopen('sent', 'w').write('sent\\n')\nsys.stdin.read()");
     let line = format!("NOTIFY_SOCKET={path} exec python3 -c \"$SCRIPT\"");
@@ -419,7 +416,7 @@ fn r110_what_can_t_come_true_is_refused() {
     assert_eq!(daemon.status().summary.total(), 0, "nothing was submitted");
 }
 
-/// Looks for a character in so many groups that begin and end like this.
+/// Returns a pattern for a character in `depth` groups that begin and end like this.
 fn nested(begin: &str, depth: usize, end: &str) -> String {
     format!("line:{}L{}", begin.repeat(depth), end.repeat(depth))
 }

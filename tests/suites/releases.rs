@@ -1,4 +1,4 @@
-//! What each release has left is read by this one (R123): the state of an upgrade in place, and the journal.
+//! This version reads what each release has left (R123): the state of an upgrade in place, and the journal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,13 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{TestDaemon, bgd_path, executable, wait};
 use serde_json::{Value, json};
 
-/// The folders of all releases.
 fn releases() -> Vec<PathBuf> {
     let all: Vec<PathBuf> = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(all.iter().any(|path| path.ends_with("0.1.0")), "{all:?}");
     all
 }
 
-/// The resource limits in this text, as states of the first format have them.
+/// Returns the resource limits in this text, as states of the first format have them.
 fn first_limits(text: &str) -> Value {
     let number = |word: &str| if word == "-" { Value::Null } else { word.parse::<u64>().unwrap().into() };
     let limit = |text: &str| {
@@ -32,7 +31,7 @@ fn first_limits(text: &str) -> Value {
     Value::Object(text.split(',').map(limit).collect())
 }
 
-/// Fails where something of `before` is not in `after`, which may have more.
+/// Fails if anything in `before` is missing from `after`, which may contain more.
 #[track_caller]
 fn has_all(path: &str, before: &Value, after: &Value) {
     match (before, after) {
@@ -53,7 +52,7 @@ fn has_all(path: &str, before: &Value, after: &Value) {
     }
 }
 
-/// The number of elements of a list or an object in a state.
+/// Returns the number of elements of a list or an object in a state.
 #[track_caller]
 fn count(state: &Value, pointer: &str) -> usize {
     match state.pointer(pointer) {
@@ -74,7 +73,7 @@ fn r123_the_state_of_every_release_is_read() {
     }
 }
 
-/// Everything that a release has written means the same when this one writes it again.
+/// Everything that a release has written means the same when this version writes it again.
 #[test]
 fn r123_nothing_of_the_state_of_a_release_is_lost() {
     for release in releases() {
@@ -87,12 +86,12 @@ fn r123_nothing_of_the_state_of_a_release_is_lost() {
         let core: Core = sharing::read_once(|| serde_json::from_str(&text)).unwrap();
         let core = sharing::written_once(|| serde_json::to_value(&core)).unwrap();
         has_all(".core", &before["dispatcher"]["core"], &core);
-        // There is something of every owner.
+        // Every owner has something.
         for (pointer, at_least) in [
             ("/connections/all", 4),
             ("/dispatcher/subscribers/all", 2),
             ("/dispatcher/inherited", 1),
-            // Two waits, whose answers are owed.
+            // Two waits, with outstanding answers.
             ("/dispatcher/core/waiters/by_id", 1),
             ("/dispatcher/core/inboxes/waits", 1),
             ("/dispatcher/pending", 2),
@@ -130,14 +129,14 @@ fn with_journal(release: &Path, server: &HookServer) -> TestDaemon {
         format!("[channels.{name}]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n")
     };
     let mut daemon = TestDaemon::home_only();
-    // The other machines can't be reached any more.
+    // The other machines can no longer be reached.
     let ssh = daemon.home().join("ssh");
     executable::write(&ssh, "#!/bin/sh\nexit 255\n");
     let machine = |name: &str| {
         format!("[executors.{name}]\ntype = \"ssh\"\nhost = \"{name}\"\nssh = \"{}\"\n", ssh.display())
     };
     let [ops, web, far, away] = [channel("ops"), channel("web"), machine("far"), machine("away")];
-    // A release is older than what is kept by default.
+    // A release is older than the default retention.
     daemon.write_config(&format!("durable = true\n[history]\ndays = 36500\n{ops}{web}{far}{away}"));
     let journal = daemon.state_dir().join("journal");
     fs::create_dir_all(&journal).unwrap();
@@ -155,9 +154,9 @@ fn r123_the_journal_of_every_release_is_read() {
         let mut list: ListResult = daemon.client().call::<TaskList>(&ListParams::default()).unwrap();
         list.tasks.retain(|task| !task.tags.iter().any(|tag| tag == DELAYED || tag == RESTLESS));
         let of = |status: Status| list.tasks.iter().filter(|task| task.status == status).count();
-        // Of those that had not started, one has lost a descriptor with its boot.
+        // Of the tasks that had not started, one has lost a descriptor with its boot.
         assert_eq!((of(Status::Completed), of(Status::Pending)), (4, 5), "{list:#?}");
-        // What ran ended with its boot, except on another machine.
+        // Running tasks ended with their boot, except on another machine.
         assert_eq!((of(Status::Running), list.tasks.len()), (1, 16), "{list:#?}");
         let elsewhere = list.tasks.iter().filter_map(|task| task.elsewhere.as_ref());
         assert_eq!(elsewhere.filter(|place| place.id.is_some()).count(), 1, "its id there is known");

@@ -6,7 +6,6 @@ use bgd_tests::shared::request::RerunResult;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Outcome, TestDaemon};
 
-/// The ids that a verb prints, one per line.
 fn ids(outcome: Outcome) -> Vec<TaskId> {
     outcome.success().stdout_text().lines().map(|line| line.parse().expect("an id")).collect()
 }
@@ -44,7 +43,7 @@ fn r116_the_same_command_runs_again_in_its_folder_and_environment() {
     daemon.block(&[old]);
     let wanted = format!("before\n{}\n99\n0037\n", folder.display());
     assert_eq!(String::from_utf8(daemon.output(old)).unwrap(), wanted);
-    // From another folder.
+    // From a different folder.
     let again =
         Outcome::of(daemon.bgctl(&["rerun", &old.to_string()[..6]]).env("SET", "after").current_dir("/"));
     let [new] = ids(again)[..] else { panic!("one id") };
@@ -68,7 +67,7 @@ fn r116_the_failed_ones_of_a_batch_run_again() {
     let daemon = TestDaemon::start();
     let items = daemon.home().join("items");
     std::fs::write(&items, "a\nb\nc\n").unwrap();
-    // Fails for all but `a`, until the file exists.
+    // Fails for all but `a` until the file exists.
     let line = "[ \"$1\" = a ] || [ -e good ]";
     let words = ["--each", items.to_str().unwrap(), "--jobs", "1", "--cwd", daemon.home().to_str().unwrap()];
     let batch = submitted(&daemon, &[&words[..], &["--", "sh", "-c", line, "-"]].concat());

@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A shell, or with arguments a `bgctl`, whose agents find the fake agent's home.
+/// A shell or, with arguments, a `bgctl`, whose agents find the fake agent's home.
 #[track_caller]
 fn terminal(daemon: &FakeDaemon, args: Option<&[&str]>) -> Terminal {
     let home = daemon.fake_home().0;
@@ -26,7 +26,7 @@ fn terminal(daemon: &FakeDaemon, args: Option<&[&str]>) -> Terminal {
     }
 }
 
-/// The id in the sentence of R61, which is alone on its line.
+/// Returns the id in the sentence of R61, which is alone on its line.
 #[track_caller]
 fn moved(terminal: &Terminal) -> TaskId {
     let screen = terminal.screen();
@@ -201,7 +201,7 @@ fn r69_ctrl_z_stops_it_beside_a_reader_that_does_not_read() {
     fs::write(daemon.home().join("reader"), "read x < gate; wc -c").unwrap();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     let mut shell = terminal(&daemon, None);
-    // More than it queues itself, and less: then only its own text is left, and the agent's task is over.
+    // More than bgctl queues itself, and less: then only its own text is left, and the agent's task is over.
     for (words, bytes) in [(30_000, 300_001), (10_000, 100_001)] {
         shell.clear();
         shell.type_line(&format!("bgctl run --agent fake 'stream {words} abcdefghij' | sh reader"));

@@ -1,5 +1,5 @@
-//! Data that passes through the daemon's memory stays no longer than needed, and no other program of the user
-//! can read it: environments, and prompts of cleared tasks.
+//! Data that passes through the daemon's memory stays no longer than needed, and no other program of the user can read
+//! it: environments, and prompts of cleared tasks.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use bgd_tests::user::{Programs, as_user, must_be_root, unused_uid};
 use bgd_tests::{Process, TestDaemon};
 use nix::sys::signal::Signal;
 
-/// Keeps no environment for another run.
+/// Keeps no environment for a rerun.
 const NONE_KEPT: &str = "[limits]\nenvironments = \"0B\"";
 
 /// The harness's environment plus a secret, both verbatim and in a form that JSON has to escape.
@@ -31,7 +31,7 @@ fn with_secret(daemon: &TestDaemon, secret: &str) -> SubmitParams {
     SubmitParams { env: Some(env), ..params }
 }
 
-/// A text that exists nowhere yet. Its first half alone says nothing.
+/// Returns a text that exists nowhere yet. Its first half alone reveals nothing.
 fn secret() -> String {
     format!("secret-{}", TaskId::random())
 }
@@ -137,7 +137,7 @@ fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
         for file in ["mem", "environ"] {
             let refused = fs::File::open(daemon.process().proc(file)).map(drop).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{file}: {refused}");
-            // Its tasks are as accessible as what a shell starts.
+            // The daemon's tasks are as accessible as programs that a shell starts.
             fs::File::open(task.proc(file)).unwrap();
         }
         daemon.cancel(&[id]);

@@ -13,7 +13,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Process, Terminal, TestDaemon, Watch, bgctl_path, wait};
 
-/// A shell in a terminal in which nothing names a parent session.
+/// A shell in a terminal without anything that names a parent session.
 fn shell(daemon: &TestDaemon) -> Terminal {
     let mut shell = Terminal::shell(daemon);
     assert_eq!(shell.run_line("unset BGD_SESSION SSH_CONNECTION TMUX TMUX_PANE"), 0);
@@ -35,7 +35,6 @@ fn without_terminal(daemon: &TestDaemon, args: &[&str]) -> Command {
     command
 }
 
-/// The ids of all tasks.
 fn tasks(daemon: &TestDaemon) -> Vec<TaskId> {
     let all = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     all.into_iter().map(|task| task.id).collect()
@@ -103,7 +102,7 @@ fn a_login_by_ssh_is_a_parent_session() {
     assert_eq!(shell.run_line("SSH_CONNECTION=nonsense bgctl session key > key; tty > tty"), 0);
     let key = text(&daemon, "key");
     assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
-    // Without a terminal, nobody is there to look at it.
+    // Without a terminal, nobody can see it.
     let mut alone = without_terminal(&daemon, &["session", "key"]);
     alone.env("SSH_CONNECTION", "192.0.2.7 51514 192.0.2.1 22");
     let outcome = Outcome::of(&mut alone).expect_code(2);
@@ -124,7 +123,7 @@ fn a_pane_of_tmux_is_a_parent_session() {
     terminal.wait_line("$");
     terminal.type_line("echo $TMUX_PANE > pane; bgctl session key > key; echo done >> key");
     wait::for_line(&daemon.home().join("key"), "done");
-    // Another server than the default one, whose panes are also counted from 0.
+    // A server other than the default one, whose panes are also counted from 0.
     let key = format!("tmux:work{}", text(&daemon, "pane"));
     assert!(key.starts_with("tmux:work%") && text(&daemon, "key") == format!("{key}\ndone"), "{key}");
     terminal.type_line("bgctl submit --channel none -- true > id; echo done >> id");
@@ -202,7 +201,7 @@ fn clear_without_ids_is_about_the_current_session_only() {
     let [done, runs] = [daemon.submit_in("ours", "true"), daemon.submit_in("ours", "sleep 1000")];
     daemon.block(&[others, none, done]);
     daemon.wait_running(runs);
-    // What `bgctl clear $(…)` turns into when nothing was found.
+    // What `bgctl clear $(…)` becomes when nothing was found.
     let outcome = ours(&["clear"]).success();
     assert_eq!((outcome.stdout_text().as_str(), outcome.stderr.as_str()), ("cleared 1\n", ""));
     let again = ours(&["clear"]).success();

@@ -1,5 +1,5 @@
-//! R169: what `shell-init` and `shell-prompt` do in real shells, in a real terminal: the key that runs the typed line
-//! through `bgctl run`, Ctrl-B on it, Tab, and the prompt.
+//! R169: `shell-init` and `shell-prompt` in real shells, in a real terminal: the key that runs the typed line through
+//! `bgctl run`, Ctrl-B on it, Tab, and the prompt.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Terminal, TestDaemon, bgctl_path};
 
-/// The prompt's command. On a busy machine an answer may take longer than a prompt should.
+/// The prompt's command. On a busy machine, an answer may take longer than a prompt should.
 const PROMPT: &str = "bgctl shell-prompt --timeout 1m";
 
 /// The command of a shell with this home, as its user starts it.
@@ -28,20 +28,19 @@ fn shell(daemon: &TestDaemon, program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Writes a file in the home.
 fn put(daemon: &TestDaemon, name: &str, text: &str) {
     let path = daemon.home().join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
 }
 
-/// What a user does, with the key of that shell.
+/// Simulates a user, with the key of this shell.
 fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
     terminal.type_keys(line);
     terminal.wait_text(line);
     terminal.type_keys(key);
     terminal.wait_text("[Ctrl-B] Background\nup\n");
-    // It stands in the line, and so in the history, as it ran.
+    // The line, and so the history, shows the command that was run.
     assert!(terminal.screen().contains("bgctl run -- "), "{}", terminal.screen());
     terminal.type_keys("\x02");
     terminal.wait_text("Command was manually backgrounded by user with ID");
@@ -51,10 +50,10 @@ fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
 
     let failed: TaskId = daemon.run(&["submit", "--", "false"]).success().word();
     daemon.block(&[failed]);
-    // What fails before the user's eyes is none to look at.
+    // A failure that the user has seen is not counted.
     terminal.type_line("bgctl run -- false");
     terminal.wait_text("bgd:1\u{25b6} 1\u{2717}");
-    // One verb begins so, and one task runs.
+    // One verb begins with this, and one task is running.
     terminal.type_keys("bgctl canc\t");
     terminal.wait("the verb", |screen| squeezed(&screen.contents()).contains("bgctl cancel"));
     let short = id.short();
@@ -71,7 +70,7 @@ fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
     });
 }
 
-/// A text with single spaces.
+/// Returns a text with single spaces.
 fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -126,7 +125,7 @@ fn r169_bash_completes_words_with_colons_blanks_and_patterns() {
         let mut submit = daemon.bgctl(&["submit", "--tag", tag, "--", "true"]);
         bgd_tests::Outcome::of(submit.env("BGD_SESSION", session)).success();
     }
-    // Names that a pattern would become.
+    // Names that a pattern could expand to.
     for name in ["xy", "a-file"] {
         put(&daemon, name, "");
     }
@@ -141,7 +140,7 @@ fn r169_bash_completes_words_with_colons_blanks_and_patterns() {
         ("bgctl list --tag \"tw\t-q", "bgctl list --tag \"two words\" -q"),
         ("bgctl list --tag two\\ w\t-q", "bgctl list --tag two\\ words -q"),
         ("bgctl list --tag x\t-q", "bgctl list --tag x\\[y\\] -q"),
-        // The others begin otherwise.
+        // No tag begins with a literal `*`.
         ("bgctl list --tag \\*\t-q", "bgctl list --tag \\* -q"),
     ] {
         terminal.type_keys(typed);
@@ -173,7 +172,7 @@ fn r169_the_key_tab_and_the_prompt_work_in_nushell() {
     put(&daemon, ".config/nushell/config.nu", &config);
     let script = daemon.run(&["shell-init", "nushell"]).success().stdout_text();
     put(&daemon, ".config/nushell/autoload/bgctl.nu", &script);
-    // It asks its terminal for the place of the cursor, which tmux answers.
+    // The shell asks its terminal for the cursor position, which tmux answers.
     put(&daemon, "tmux.conf", "set -g prefix None\nset -g status off\nset -g escape-time 0\n");
     let nu = nushell();
     let mut tmux = shell(&daemon, &nu, &[]);
@@ -200,7 +199,7 @@ fn r169_nushell_still_completes_other_commands_and_the_installed_file_is_found()
     let told = bgd_tests::Outcome::of(&mut install).success().stdout_text();
     let file = daemon.home().join(".local/share/nushell/vendor/autoload/bgctl.nu");
     assert!(told.starts_with(&format!("installed {}\n", file.display())), "{told}");
-    // As `nu` does for a vendor's file, after the user's own configuration.
+    // As `nu` loads a vendor's file, after the user's own configuration.
     let script = format!(
         "if ($nu.vendor-autoload-dirs | last) != '{}' {{ exit 3 }}\n\
          $env.config.completions.external.completer = {{|spans| [$\"other ($spans.0)\"] }}\n\

@@ -1,4 +1,4 @@
-//! R169: `bgctl shell-prompt` says in a few characters what runs and what has failed, and never keeps a prompt waiting.
+//! R169: `bgctl shell-prompt` shows in a few characters what runs and what has failed, and never delays a prompt.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -8,7 +8,7 @@ use bgd_tests::{Outcome, TestDaemon};
 #[test]
 fn r169_the_prompt_shows_what_runs_and_failures_until_the_user_has_looked() {
     let daemon = TestDaemon::start();
-    // On a busy machine an answer may take longer than a prompt should.
+    // On a busy machine, an answer may take longer than a prompt should.
     let patient = ["shell-prompt", "--timeout", "1m"];
     let shown = || daemon.run(&patient).success().stdout_text();
     assert_eq!(shown(), "");
@@ -50,7 +50,7 @@ fn r169_the_prompt_starts_no_daemon() {
 fn r169_the_prompt_does_not_wait_for_a_daemon_that_hangs() {
     let home = TestDaemon::home_only();
     fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
-    // It is never accepted from, nor answered.
+    // Its connections are never accepted or answered.
     let _silent = UnixListener::bind(home.socket()).unwrap();
     let outcome = home.run(&["shell-prompt"]).success();
     assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{}", outcome.stderr);
@@ -64,7 +64,7 @@ fn r169_the_prompt_says_nothing_where_no_single_daemon_is_meant() {
             let outcome = Outcome::of(daemon.bgctl(args).env(name, value)).success();
             assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{value}: {}", outcome.stderr);
         }
-        // Other verbs tell it.
+        // Other verbs report it.
         let told = Outcome::of(daemon.bgctl(&["daemon", "status"]).env(name, value)).expect_code(2);
         assert!(told.stderr.starts_with("bgctl: "), "{}", told.stderr);
     }

@@ -1,5 +1,5 @@
-//! The description of a task, the question of its agent or a quotation in an error cannot deceive anybody:
-//! none of them reaches a terminal or a log unescaped. A task's output stays exact.
+//! The description of a task, the question of its agent and a quotation in an error can't deceive anybody: none of them
+//! reaches a terminal or a log unescaped. A task's output stays exact.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn is_plain(text: &str) {
     assert!(hidden.is_empty(), "{hidden:?} in {text:?}");
 }
 
-/// The JSON that a command has printed, in which nothing is hidden.
+/// Returns the JSON that a command has printed, in which nothing is hidden.
 #[track_caller]
 fn json(outcome: &Outcome) -> Value {
     let text = outcome.stdout_text();

@@ -33,7 +33,7 @@ fn r146_a_job_gets_what_the_task_says_as_root() {
         site.run(&["submit", "--on", "hpc", "--", "printf", "%s|", "a b", "", "'\"$HOME\n"]).word();
     assert_eq!(site.ended(argv).status, Status::Completed);
     assert_eq!(site.output(argv), "a b||'\"$HOME\n|");
-    // What it has left goes with it.
+    // Its leftovers are removed with it.
     let files = || fs::read_dir(site.folders()[0].join("output")).unwrap().count();
     assert_eq!(files(), 3);
     site.run(&["clear", "--all-sessions"]).success();
@@ -154,13 +154,13 @@ fn r146_a_check_says_whether_it_works_as_root() {
     let fails = site.run(&["executors", "--check"]).expect_code(69).stdout_text();
     assert!(fails.contains("\tfails: ") && fails.contains("Unable to contact"), "{fails}");
     assert!(fails.contains("\t-\t`scontrol ping` says whether"), "{fails}");
-    // One without commands says so, and refuses its tasks.
+    // A cluster without commands reports that, and refuses its tasks.
     let text = "[executors.hpc]\ntype = \"slurm\"\n[executors.hpc.env]\nPATH = \"/nowhere\"\n";
     site.daemon.write_config(text);
     site.run(&["daemon", "reload"]).success();
     let task = site.ended(site.submit(&[], "true"));
     assert!(task.error.as_ref().unwrap().contains("PATH"), "{:?}", task.error);
-    // The state folder of this machine is none of a login node.
+    // The state folder of this machine is not that of a login node.
     let text = "[executors.hpc]\ntype = \"slurm\"\nhost = \"login\"\n";
     site.daemon.write_config(text);
     let refused = site.run(&["daemon", "reload"]);
@@ -179,7 +179,7 @@ fn r146_a_check_finds_what_every_task_would_be_refused_for_as_root() {
     let text = fs::read_to_string(site.daemon.config_path()).unwrap().replace("partition = \"nowhere\"", "");
     site.daemon.write_config(&text);
     site.run(&["daemon", "reload"]).success();
-    // Busy nodes, and none, only let tasks wait.
+    // Busy nodes, or no nodes, only make tasks wait.
     site.running(site.submit(&["--option=--exclusive"], "sleep 1000"));
     site.run(&["executors", "--check", "hpc"]).success();
     for program in ["squeue", "scancel"] {
@@ -219,7 +219,7 @@ fn r147_a_job_that_vanished_is_lost_as_root() {
     let task = site.ended(id);
     assert_eq!(task.failure.unwrap().kind, FailureKind::Lost);
     assert!(task.error.unwrap().contains("lost by the cluster"));
-    // If it runs after all, it does not go on beside another attempt.
+    // If it runs after all, it does not run beside another attempt.
     site.cluster.wait_for_state(&job, "CANCELLED");
     wait::poll_until("the end of its process", || site.daemon.task_processes().is_empty().then_some(()));
 }
@@ -230,7 +230,7 @@ fn r147_the_accounting_knows_what_the_queue_has_forgotten_as_root() {
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);
     site.cluster.programs().before("squeue", "exit 0");
-    // All of it is killed, so that it notes nothing.
+    // All of it is killed, so that it records nothing.
     site.cluster.run(&["scancel", "--full", "--signal=KILL", &job]).success();
     let task = site.ended(id);
     assert!(
@@ -449,7 +449,7 @@ fn r151_a_submission_whose_answer_was_lost_runs_once_as_root() {
     let site = Site::start();
     let file = site.daemon.home().join("times");
     let once = site.cluster.path("once");
-    // It is submitted, but its answer does not arrive.
+    // It is submitted, but the answer is lost.
     let lines = format!(
         "if [ ! -e {once} ]; then touch {once}; SLURM_CONF={conf} /usr/bin/sbatch \"$@\" >&2; \
          echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1; fi",
@@ -461,7 +461,7 @@ fn r151_a_submission_whose_answer_was_lost_runs_once_as_root() {
     assert_eq!(site.ended(id).status, Status::Completed);
     assert_eq!(fs::read_to_string(&file).unwrap(), "once\n");
     assert_eq!(site.cluster.programs().calls("sbatch").len(), 1);
-    // Here it really was not.
+    // This time it really was not submitted.
     fs::remove_file(&once).unwrap();
     let lines = format!("if [ ! -e {once} ]; then touch {once}; kill -9 $$; fi", once = once.display());
     site.cluster.programs().before("sbatch", &lines);
@@ -493,7 +493,7 @@ fn r151_the_end_of_the_daemon_is_theirs_as_root() {
     site.cluster.wait_for_state(&job, "CANCELLED");
     site.cluster.wait_for_state(&waiting, "CANCELLED");
     assert!(site.folders().is_empty(), "{:?}", site.folders());
-    // After a kill the next daemon does it, and nobody has to ask for it.
+    // After a kill, the next daemon takes care of it without being asked.
     site.daemon.launch();
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);

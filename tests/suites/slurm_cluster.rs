@@ -1,9 +1,8 @@
-//! The clusters of the other suites: what they rely on is so.
+//! The clusters of the other suites: the properties that they rely on hold.
 
 use bgd_tests::slurm::Cluster;
 use bgd_tests::wait;
 
-/// Submits a script and returns the job's id.
 fn submit(cluster: &Cluster, options: &[&str], script: &str) -> String {
     let wrap = format!("--wrap={script}");
     let words = [&["sbatch", "--parsable"], options, &[wrap.as_str()]].concat();

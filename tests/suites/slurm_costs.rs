@@ -1,5 +1,5 @@
-//! R164 on a cluster: what jobs have used, as the accounting says. It is told late, so it is added to tasks that have
-//! ended.
+//! R164 on a cluster: the usage of jobs according to the accounting. It is reported late, so it is added to tasks that
+//! have ended.
 
 use std::fs;
 use std::path::Path;
@@ -15,10 +15,10 @@ use nix::sys::signal::Signal;
 
 const MIB: u64 = 1 << 20;
 
-/// The elements of the array.
+/// The number of elements of the array.
 const ELEMENTS: usize = 40;
 
-/// Computes for a quarter of a second of CPU time and holds 64 MiB until there is a file. The nodes measure memory once
+/// Computes for a quarter of a second of CPU time and holds 64 MiB until the file exists. The nodes measure memory once
 /// a second.
 fn work(gate: &Path) -> String {
     let gate = gate.display();
@@ -28,7 +28,7 @@ fn work(gate: &Path) -> String {
     )
 }
 
-/// Lets the work of a job end once the node has measured its memory.
+/// Lets a job end once the node has measured its memory.
 fn let_end(site: &Site, id: TaskId, gate: &Path) {
     let step = format!("{}.batch", site.running(id));
     let query = ["sstat", "--noheader", "--parsable2", "--noconvert", "--format=MaxRSS", "--jobs", &step];
@@ -67,7 +67,7 @@ fn r164_a_job_of_a_cluster_says_what_it_used_as_root() {
     let json = site.run(&["status", "--json", &id.to_string()]).success().stdout_text();
     let shown: TaskResult = serde_json::from_str(&json).unwrap();
     assert_counts(&shown.task);
-    // Of an array, too, by few questions; and nothing of what has never run.
+    // The same for an array, with few queries; and nothing for tasks that have never run.
     let items = site.cluster.path("items");
     fs::write(&items, "x\n".repeat(ELEMENTS)).unwrap();
     let held = site.submit(&["--hold"], "true");
@@ -101,7 +101,7 @@ fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
     let id = site.submit(&[], &work(&gate));
     let follower = site.submit(&["--after", &id.to_string()], "echo next");
     let_end(&site, id, &gate);
-    // Its task and the one that follows it end as if there were no accounting.
+    // Its task and the next one end as if there were no accounting.
     assert_eq!(site.ended(id).usage, None);
     let task = site.ended(follower);
     assert_eq!((task.status, site.output(follower).as_str()), (Status::Completed, "next\n"));
@@ -110,14 +110,14 @@ fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
     let before = programs.calls("sacct").len() as u64;
     programs.wait_for_calls("sacct", before + 1);
     programs.restore("sacct");
-    // Whoever follows events hears of it.
+    // Subscribers to events are notified.
     let event = watch.until(|event| event.task.id == id && event.task.usage.is_some());
     assert_eq!((event.kind, event.task.status), (EventKind::Progress, Status::Completed));
     assert_counts(&event.task);
     assert_counts(&site.daemon.task(id));
 }
 
-/// A job has ended, and what it used is told only after `changes` has put another daemon or program in place.
+/// A job has ended, and its usage is reported only after `changes` has put another daemon or program in place.
 fn are_told_after(mut site: Site, changes: impl Fn(&mut Site)) {
     let programs = site.cluster.programs();
     programs.before("sacct", "exit 0");
@@ -155,7 +155,7 @@ fn r164_a_cluster_that_measures_nothing_is_not_asked_as_root() {
     let site = Site::start();
     let id = site.submit(&[], "exit 3");
     assert_eq!(site.ended(id).usage, None);
-    // Another job is looked after to its end meanwhile.
+    // Another job is handled to its end meanwhile.
     site.ended(site.submit(&[], "true"));
     assert_eq!(site.cluster.programs().calls("sacct"), [""; 0]);
     assert_eq!(site.daemon.task(id).usage, None);

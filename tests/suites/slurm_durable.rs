@@ -1,4 +1,4 @@
-//! Jobs of a cluster outlive a durable daemon (R151): after a kill and after a stop the next daemon finds them again, and each
+//! Jobs of a cluster outlive a durable daemon (R151): after a kill or a stop the next daemon finds them again, and each
 //! has run once, with the cluster on this machine and behind a login node.
 
 use std::fs;
@@ -11,14 +11,14 @@ use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::wait;
 use nix::sys::signal::Signal;
 
-/// Returns a file of the cluster, and shell that waits for it.
+/// Returns a file of the cluster, and a shell command that waits for it.
 fn gate(site: &Site, name: &str) -> (PathBuf, String) {
     let path = site.cluster.path(name);
     let line = format!("until [ -e {} ]; do sleep 0.1; done", path.display());
     (path, line)
 }
 
-/// Kills the daemon, does something, and starts the next one.
+/// Kills the daemon, runs `meanwhile`, and starts the next one.
 #[track_caller]
 fn kill(site: &mut Site, meanwhile: impl FnOnce(&Site)) {
     site.daemon.kill_by(Signal::SIGKILL);
@@ -30,7 +30,6 @@ fn lines_of(path: &Path) -> usize {
     fs::read_to_string(path).unwrap_or_default().lines().count()
 }
 
-/// All tasks, in the order in which they were submitted.
 fn all(site: &Site) -> Vec<Task> {
     let mut tasks = site.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     tasks.reverse();
@@ -73,7 +72,7 @@ fn goes_on_after_a_kill(mut site: Site) {
     assert_eq!(site.ended(waits).exit, Some(Exit::Code(5)));
     assert_eq!(site.ended(next).status, Status::Completed);
     assert_eq!(lines_of(&ran), 4);
-    // An orderly end with nothing left there leaves no files, and keeps what is finished.
+    // An orderly end with nothing left on the cluster leaves no files, and keeps finished tasks.
     site.daemon.stop();
     assert!(site.folders().is_empty(), "{:?}", site.folders());
     site.daemon.launch();
@@ -288,7 +287,7 @@ fn loses_nothing(mut site: Site) {
         }
         expected += 2;
         let last = all(&site).last().unwrap().id;
-        // At another moment of their lives in each round.
+        // At a different moment of their lives in each round.
         match round % 5 {
             0 => {}
             1 => _ = site.until(last, "it is there", |task| task.elsewhere.is_some()),
@@ -328,7 +327,7 @@ fn r151_jobs_that_no_task_is_known_to_be_are_cancelled_as_root() {
     let mut site = Site::durable(Builder::default());
     let left = site.submit(&["--cpus", "16"], "exec sleep 1000");
     let job = site.running(left);
-    // The journal is lost, and with it everything that is known of the job but its name.
+    // The journal is lost, and with it everything about the job but its name.
     kill(&mut site, |site| {
         let folder = site.daemon.state_dir().join("journal");
         for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

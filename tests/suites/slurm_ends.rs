@@ -1,5 +1,5 @@
-//! Ends that a job can't note: what the accounting and the controller know of them, and what follows while they do not
-//! answer.
+//! Ends that a job can't record: what the accounting and the controller know of them, and the consequences while these
+//! do not answer.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::wait;
 
-/// A job that kills its own script and then itself, so that nothing is noted.
+/// A job that kills its own script and then itself, so that nothing is recorded.
 const KILLED: &str = "kill -9 $PPID $$";
 
-/// The same once a file is there.
+/// The same once a file exists.
 fn killed_by(gate: &str) -> String {
     format!("until [ -e {gate} ]; do sleep 0.1; done; {KILLED}")
 }
@@ -38,7 +38,7 @@ fn r147_nothing_is_lost_before_the_accounting_has_answered_as_root() {
         unknown(task).is_some_and(|why| why.contains("accounting"))
     });
     assert_eq!(task.status, Status::Running, "nothing is decided");
-    // It hangs.
+    // The command hangs.
     let hang = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
     programs.before("sacct", &hang);
     asked("sacct", 1);
@@ -46,7 +46,7 @@ fn r147_nothing_is_lost_before_the_accounting_has_answered_as_root() {
     for id in tasks {
         assert_eq!(site.daemon.task(id).status, Status::Running, "nothing is decided");
     }
-    // It answers: one has ended as it says, and the other one as well, later.
+    // The command answers: one job has ended as it reports, and so has the other one, later.
     fs::write(&gates[0], "").unwrap();
     fs::write(&gates[1], "").unwrap();
     for id in tasks {
@@ -64,7 +64,7 @@ fn r147_nothing_is_lost_before_the_accounting_has_answered_as_root() {
         assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
         assert_eq!(task.failure.unwrap().kind, FailureKind::Signal);
     }
-    // What it does not know either is lost.
+    // A job that the accounting does not know either is lost.
     let lost = site.submit(&[], "sleep 1000");
     programs.restore("squeue");
     site.running(lost);
@@ -81,12 +81,12 @@ fn r148_a_job_that_was_killed_outright_ends_by_that_signal_as_root() {
     let task = site.ended(killed);
     assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))), "{:?}", task.error);
     assert_eq!(task.failure.unwrap().kind, FailureKind::Signal);
-    // By somebody else, through the cluster: it cancels the job for that.
+    // Somebody else cancels the job through the cluster.
     let other = site.submit(&[], "sleep 1000");
     let job = site.running(other);
     site.cluster.run(&["scancel", "--full", "--signal=KILL", &job]).success();
     assert_eq!(site.ended(other).status, Status::Cancelled);
-    // A version of Slurm that does not tell exits.
+    // A version of Slurm that does not report exits.
     let old = "case \"$*\" in *exit_code*) echo 'squeue: error: Invalid job format specification' >&2; exit 1;; esac";
     site.cluster.programs().before("squeue", old);
     let task = site.ended(site.submit(&[], KILLED));
@@ -98,7 +98,7 @@ fn r148_the_time_limit_of_the_cluster_is_told_as_root() {
     let site = Site::start();
     let id = site.submit(&["--option=--time=5"], "sleep 1000");
     let job = site.running(id);
-    // The controller looks every half a minute.
+    // The controller checks every half minute.
     site.cluster.run(&["scontrol", "update", &format!("JobId={job}"), "EndTime=now+2seconds"]).success();
     let task = site.ended(id);
     assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Timeout));

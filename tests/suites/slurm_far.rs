@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 #[test]
 fn r146_a_job_is_run_through_a_login_node_as_root() {
     let site = Site::far(Builder::default());
-    // What is started by ssh inherits it.
+    // Everything started by ssh inherits it.
     site.login().wrap("umask 027");
     let home = site.login().daemon.home().to_str().unwrap().to_owned();
     let line = "pwd; umask; echo \"$NEW\" \"${OLD-none}\" \"${BGD_INSTANCE-none}\" $BGD_GROUP; echo late >&2; exit 3";
@@ -77,7 +77,7 @@ fn r150_output_is_here_while_it_runs_and_a_cancel_is_confirmed_as_root() {
     assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::User)));
     site.cluster.wait_for_state(&job, "CANCELLED");
     assert_eq!(site.daemon.output(id).len(), 3_000_004);
-    // What is written just before the end is here with the end.
+    // Output written just before the end is here with the end.
     let id = site.submit(&[], "head -c 2500000 /dev/zero; echo end");
     assert_eq!(site.ended(id).output.bytes, 2_500_004);
     assert!(site.daemon.output(id).ends_with(b"\0end\n"));

@@ -1,5 +1,5 @@
-//! What goes wrong on clusters, on real parts: nodes and controllers that fail, places that are full or gone, ids that
-//! come back, clocks that are wrong.
+//! Faults of clusters, on real parts: nodes and controllers that fail, places that are full or gone, ids that are
+//! reused, clocks that are wrong.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::{executable, wait};
 
-/// A task that ends with 0 as soon as a file is there. Returns that file, too.
+/// A task that ends with 0 as soon as a file exists. Returns that file, too.
 fn gated(site: &Site, options: &[&str]) -> (TaskId, PathBuf) {
     let gate = site.daemon.home().join("gate");
     let line = format!("echo begins; until [ -e {} ]; do sleep 0.1; done; echo ends", gate.display());
@@ -62,7 +62,7 @@ fn r148_a_lost_node_is_told_and_its_jobs_wait_again_as_root() {
     assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Node));
     let task = site.until(again, "it waits again", |task| task.status == Status::Pending);
     assert_eq!(task.elsewhere.unwrap().requeued, 1);
-    // Nobody has told the processes of the lost node. What they note at their end is about a run that is over.
+    // Nobody has signalled the processes of the lost node. What they record at their end is about a run that is over.
     fs::write(gate, "").unwrap();
     site.daemon.task_processes().iter().for_each(bgd_tests::Process::kill);
     site.cluster.steps_ended();
@@ -166,7 +166,7 @@ fn r147_an_id_that_is_used_again_is_another_job_as_root() {
     let id = site.job(old);
     site.daemon.cancel(&[all]);
     site.ended(old);
-    // The controller forgets everything, and begins to count anew, while nobody looks.
+    // The controller forgets everything, and starts numbering again, while nobody looks.
     let (gone, _) = gated(&site, &["--cpus", "16"]);
     let waits = site.submit(&["--cpus", "16"], "echo waits");
     let number: u64 = site.job(waits).parse().unwrap();
@@ -181,7 +181,7 @@ fn r147_an_id_that_is_used_again_is_another_job_as_root() {
         site.job(new);
     }
     assert_eq!(site.job(new), number.to_string());
-    // Its id is another one's now, so it is lost at once.
+    // Its id belongs to another job now, so it is lost at once.
     let task = site.ended(waits);
     assert_eq!((task.status, task.failure.unwrap().kind), (Status::Failed, FailureKind::Lost));
     site.cluster.programs().restore("squeue");
@@ -194,7 +194,7 @@ fn r147_an_id_that_is_used_again_is_another_job_as_root() {
 fn r147_the_clock_of_a_node_changes_no_order_of_times_as_root() {
     let site = Site::start();
     for shift in ["1 hour", "1 hour ago"] {
-        // A job moves its notes to their places by this program, and a note's time is that of its file.
+        // A job moves its records to their places with this program, and a record's time is that of its file.
         let text = format!("#!/bin/sh\ntouch -d '{shift}' \"$3\"\nexec /bin/mv \"$@\"\n");
         executable::write(&site.cluster.programs().path().join("mv"), &text);
         let path = format!("PATH={}:/usr/bin:/bin", site.cluster.programs().path().display());

@@ -1,4 +1,4 @@
-//! A controller that was reset gives ids away again. Jobs of somebody else that have them now are never touched.
+//! A controller that was reset reuses ids. Other people's jobs that have them now are never touched.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::slurm::Site;
 use bgd_tests::wait;
 
-/// A task with the id 1 there, and two that are elements of the array 2. All of them run.
+/// A task with the id 1 on the cluster, and two that are elements of the array 2. All of them run.
 fn ours(site: &Site) -> [TaskId; 3] {
     let single = site.submit(&[], "exec sleep 1000");
     assert_eq!(site.running(single), "1");
@@ -27,12 +27,12 @@ fn ours(site: &Site) -> [TaskId; 3] {
     [single, elements[0], elements[1]]
 }
 
-/// Resets the controller, and gives all ids of ours to jobs of somebody else. Returns the file in which these note the
+/// Resets the controller, and gives all our ids to other people's jobs. Returns the file in which these record the
 /// signals that they get.
 fn given_away(site: &Site) -> PathBuf {
     let signals = site.cluster.work().join("signals");
     site.cluster.reset_controller();
-    // A node on which two jobs of one id meet takes no more jobs.
+    // A node on which two jobs with the same id meet accepts no more jobs.
     site.cluster.steps_ended();
     let line = format!(
         "for name in TERM USR1 CONT; do trap \"echo $name >>{}\" $name; done; while :; do sleep 0.1; done",
@@ -40,7 +40,7 @@ fn given_away(site: &Site) -> PathBuf {
     );
     let wrap = format!("--wrap={line}");
     let submit = |options: &[&str]| {
-        // For a second, a node refuses what has the id of a job that it has just ended.
+        // For a second, a node refuses a job with the id of one that it has just ended.
         let begin = ["sbatch", "--parsable", "--output=/dev/null", "--begin=now+2"];
         let words = [&begin[..], options, &[wrap.as_str()]].concat();
         site.cluster.run(&words).success().stdout_text().trim().to_owned()
@@ -54,10 +54,10 @@ fn given_away(site: &Site) -> PathBuf {
 
 const FOREIGN: [&str; 3] = ["1", "2_0", "2_1"];
 
-/// Nothing was done to the jobs of somebody else.
+/// Asserts that other people's jobs were left alone.
 #[track_caller]
 fn untouched(site: &Site, signals: &PathBuf) {
-    // What was ordered before has been done when this is.
+    // Earlier commands have been carried out once this one has.
     let last = site.submit(&[], "exec sleep 1000");
     site.running(last);
     assert_eq!(site.daemon.cancel(&[last])[0].status, Status::Cancelled);

@@ -1,4 +1,4 @@
-//! A cluster behind a login node that fails in the middle of something: orders, submissions, folders.
+//! A cluster behind a login node that fails in the middle of commands, submissions and changes of folders.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn r150_orders_reach_a_job_through_a_login_node_as_root() {
     assert!(site.daemon.task(first).paused);
     site.run(&["continue", &first_id]).success();
     site.cluster.wait_for_state(&first_job, "RUNNING");
-    // A question between the two may have had STOPPED for an answer.
+    // A query between the two may have been answered with STOPPED.
     site.until(first, "it is known to go on", |task| !task.paused);
     // The controller is away for a while, and nothing is decided.
     site.cluster.stop_controller();
@@ -118,11 +118,11 @@ fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
     let site = Site::far_of(Builder::default(), on_a_small_disk("size=20m"));
     let id = site.submit(&[], "head -c 60000000 /dev/zero | tr '\\0' x; exit 3");
     let task = site.ended(id);
-    // Its end is known all the same.
+    // Its end is known nevertheless.
     assert_eq!((task.status, &task.exit), (Status::Failed, &Some(Exit::Code(3))), "{task:?}");
     let loss = task.output.loss().unwrap_or_default();
     assert!(loss.contains("No space left on device"), "{loss}");
-    // Each byte that was written is here or was lost.
+    // Every byte written is either here or counted as lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (60_000_000, 0));
     assert!(bytes > 0 && site.daemon.output(id).len() as u64 == bytes, "{bytes}");
@@ -157,7 +157,7 @@ fn r151_an_sbatch_that_hangs_over_there_submits_once_as_root() {
 fn r147_the_clock_of_a_login_node_changes_no_order_of_times_as_root() {
     let site = Site::far(Builder::default());
     for shift in ["1 hour", "1 hour ago"] {
-        // A job moves its notes to their places by this program, and a note's time is that of its file.
+        // A job moves its records to their places with this program, and a record's time is that of its file.
         let text = format!("#!/bin/sh\ntouch -d '{shift}' \"$3\"\nexec /bin/mv \"$@\"\n");
         executable::write(&site.cluster.programs().path().join("mv"), &text);
         let path = format!("PATH={}:/usr/bin:/bin", site.cluster.programs().path().display());
@@ -181,7 +181,7 @@ fn r151_half_a_minute_of_silence_of_a_login_node_decides_nothing_as_root() {
     wire.freeze();
     fs::write(&gate, "").unwrap();
     site.cluster.wait_for_state(&job, "FAILED");
-    // A query may take half a minute; then the task says since when nothing is known of it.
+    // A query may take half a minute; then the task shows since when its state has been unknown.
     let unknown = || site.daemon.task(id).elsewhere.and_then(|elsewhere| elsewhere.unknown_since);
     wait::poll_until("a query that takes half a minute", unknown);
     assert_eq!(site.daemon.task(id).status, Status::Running);

@@ -1,5 +1,5 @@
-//! The order of a cluster's tasks: those that come after others, of which the cluster itself sees to some, and those that
-//! are only submitted one after the other.
+//! The order of a cluster's tasks: those that come after others, some of which the cluster itself handles, and those
+//! that are merely submitted one after the other.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::wait;
 
-/// A task that notes its runs and then ends with this code as soon as a file is there. Returns that file, too.
+/// A task that records its runs and then ends with this code as soon as a file exists. Returns that file, too.
 fn gated(site: &Site, code: u8) -> (TaskId, PathBuf) {
     let gate = site.daemon.home().join(format!("gate-{code}"));
     let line =
@@ -44,7 +44,7 @@ fn r150_success_is_left_to_the_cluster_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, 0);
     let second = after(&site, &first.to_string(), &format!("cat {}.runs", gate.display()));
-    // By itself, as an element of an array could be followed only once it runs.
+    // Submitted individually, as an element of an array could be followed only once it runs.
     site.job(second);
     let third = after(&site, &second.to_string(), "echo third");
     site.job(third);
@@ -77,7 +77,7 @@ fn r150_success_is_left_to_the_cluster_as_root() {
     let [one, two] = [first, second].map(|id| site.daemon.task(id));
     assert!(two.after.iter().all(|one| one.met) && one.completed_at <= two.completed_at);
     assert!(site.cluster.programs().calls("sbatch").len() <= 4);
-    // One that has ended already is no condition any more.
+    // A task that has already ended is no longer a condition.
     let late = after(&site, &first.to_string(), "true");
     assert_eq!(site.ended(late).status, Status::Completed);
 }
@@ -117,7 +117,7 @@ fn r103_what_can_never_come_true_ends_there_too_as_root() {
     wait::poll_until("nothing waits there", || {
         site.cluster.jobs().iter().all(|(_, state)| state != "PENDING").then_some(())
     });
-    // One that is cancelled, here or by others, has not succeeded either.
+    // A task that is cancelled, here or by others, has not succeeded either.
     let (first, _) = gated(&site, 0);
     let second = after(&site, &first.to_string(), "true");
     site.job(second);
@@ -146,7 +146,7 @@ fn r103_other_conditions_are_the_daemons_as_root() {
     for id in [any, fails] {
         assert_eq!(site.ended(id).status, Status::Completed);
     }
-    // The cluster would take one that never started for one that has ended.
+    // The cluster would treat a job that never started as one that has ended.
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
     let waits = site.submit(&["--cpus", "16"], "true");
@@ -155,7 +155,7 @@ fn r103_other_conditions_are_the_daemons_as_root() {
     site.daemon.cancel(&[waits]);
     assert_cancelled_for(&site, any, waits);
     site.daemon.cancel(&[all]);
-    // A task that may be tried again has not failed for good.
+    // A task that may be retried has not failed for good.
     let file = site.daemon.home().join("tried");
     let line = format!("test -e {0} || {{ touch {0}; exit 1; }}", file.display());
     let tried = site.submit(&["--retry", "1", "--retry-delay", "0s"], &line);
@@ -175,7 +175,7 @@ fn r103_order_goes_across_places_as_root() {
     let local: TaskId = site.run(&["submit", "--after", &both.to_string(), "--", "true"]).word();
     assert!(site.daemon.task(both).elsewhere.is_none());
     fs::write(&gate, "").unwrap();
-    // What is left is the cluster's.
+    // The remaining condition is the cluster's.
     let job = site.job(both);
     let depends = site.cluster.field(&job, "Dependency").unwrap();
     assert!(depends.starts_with(&format!("afterok:{}", site.job(there))), "{depends}");
@@ -249,7 +249,7 @@ fn r150_a_batch_of_a_cluster_ends_after_too_many_failures_and_the_failed_ones_ru
     assert_eq!(reruns, [(Some(tasks[1].id), hpc.clone()), (Some(tasks[3].id), hpc)]);
 }
 
-/// Submits tasks that ask for so many processors, one after the other, and returns the numbers of their jobs.
+/// Submits tasks with these numbers of processors, one after the other, and returns the numbers of their jobs.
 fn numbers(site: &Site, cpus: &[u32]) -> Vec<u64> {
     let tasks: Vec<TaskId> =
         cpus.iter().map(|cpus| site.submit(&["--cpus", &cpus.to_string()], "true")).collect();
@@ -269,7 +269,7 @@ fn r146_jobs_come_to_the_cluster_in_the_order_of_their_submission_as_root() {
     assert!(jobs.is_sorted_by(|one, next| one < next), "{jobs:?}");
     // The first one does not reach the cluster at first.
     let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
-    // It says so once all of them are submitted.
+    // It reports the failure once all of them are submitted.
     fs::remove_file(programs.path().join("all")).unwrap();
     let all = "until [ -e $folder/all ]; do sleep 0.1; done";
     programs.before("sbatch", &format!("! mkdir $folder/failed 2>/dev/null || {{ {all}; {fails}; }}"));

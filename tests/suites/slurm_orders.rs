@@ -1,4 +1,4 @@
-//! What users order for a task that a cluster has, or is to get: holds, priorities, pauses.
+//! User commands for a task that a cluster has, or is about to get: holds, priorities, pauses.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::{Process, wait};
 
-/// The states of the processes of a task, as the kernel has them.
+/// Returns the states of a task's processes, as the kernel reports them.
 fn states(site: &Site) -> Vec<char> {
     let state = |process: Process| {
         let stat = fs::read_to_string(process.proc("stat")).ok()?;
@@ -25,7 +25,7 @@ fn until_stopped(site: &Site, stopped: bool) {
     });
 }
 
-/// What the cluster last refused.
+/// Returns what the cluster last refused.
 fn refused(task: &Task) -> &str {
     task.elsewhere.as_ref().and_then(|there| there.refused.as_deref()).unwrap_or_default()
 }
@@ -124,13 +124,13 @@ fn r150_a_task_is_paused_when_its_processes_are_stopped_as_root() {
     site.run(&["continue", &word]).success();
     assert!(!site.daemon.task(id).paused);
     until_stopped(&site, false);
-    // What the cluster does not do is taken back.
+    // A command that the cluster refuses is taken back.
     site.cluster.programs().before("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
     site.run(&["pause", &word]).success();
     let task = site.until(id, "the refusal", |task| refused(task).contains("denied"));
     assert!(!task.paused && states(&site).iter().all(|state| *state != 'T'), "{task:?}");
     site.cluster.programs().restore("scancel");
-    // It is done, but the answer is lost: the cluster's next one says so.
+    // The command is carried out, but the answer is lost: the cluster's next one reports it.
     let lost = "SLURM_CONF=$folder/../slurm.conf /usr/bin/scancel \"$@\"; \
                 echo 'scancel: error: Socket timed out on send/recv operation' >&2; exit 1";
     site.cluster.programs().before("scancel", lost);
@@ -138,7 +138,7 @@ fn r150_a_task_is_paused_when_its_processes_are_stopped_as_root() {
     site.cluster.programs().restore("scancel");
     until_stopped(&site, true);
     site.until(id, "it is known to be paused", |task| task.paused);
-    // Somebody else lets it go on.
+    // Somebody else continues it.
     site.cluster.run(&["scancel", "--full", "--signal=CONT", &job]).success();
     site.until(id, "it goes on", |task| !task.paused);
     until_stopped(&site, false);

@@ -1,4 +1,4 @@
-//! What others on the machine and on the cluster may see of a job, how often the cluster is asked, and commands that
+//! What others on the machine and on the cluster may see of a job, how often the cluster is queried, and commands that
 //! never answer.
 
 use std::fs;
@@ -45,7 +45,7 @@ fn r149_a_quiet_cluster_is_asked_ever_more_rarely_and_an_empty_one_never_as_root
     site.ended(here("sleep 14"));
     let [after, settings, records] = calls();
     assert!(after - before <= 5, "{} queries", after - before);
-    // A noted exit is looked at without waiting for the next query; its cause is asked for at once.
+    // A recorded exit is read without waiting for the next query; its cause is queried at once.
     fs::write(gate, "").unwrap();
     assert_eq!(site.ended(id).exit, Some(Exit::Code(3)));
     let ended = calls();

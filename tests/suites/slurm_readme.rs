@@ -1,4 +1,4 @@
-//! Types what bgd-remote(7) tells users of a cluster to type, with stand-ins for the programs.
+//! Types the commands of bgd-remote(7) for users of a cluster, with stand-ins for the programs.
 
 use std::fs;
 use std::process::Command;
@@ -18,12 +18,12 @@ fn block(language: &str, number: usize) -> String {
     blocks.nth(number).expect("the section has so many blocks").1.to_owned()
 }
 
-/// A cluster as the section supposes it.
+/// A cluster as the section assumes it.
 fn cluster() -> Cluster {
     Cluster::builder().gpu().conf("PartitionName=long Nodes=ALL State=UP").start()
 }
 
-/// Types the lines of the section in the daemon's home, and checks what has come of it.
+/// Types the lines of the section in the daemon's home, and checks the results.
 fn type_lines(daemon: &TestDaemon, folder: &std::path::Path) {
     executable::write(&folder.join("train.sh"), "#!/bin/sh\necho trained\n");
     executable::write(&folder.join("simulate"), "#!/bin/sh\necho \"simulated $1\"\n");
@@ -68,6 +68,6 @@ fn r146_the_login_node_of_the_guide_as_root() {
         .replace("me@login.example.org", HOST);
     let config = format!("{config}ssh = \"{}\"\n", login.path("ssh").display());
     let daemon = TestDaemon::builder().config(config).start();
-    // The programs are in the home folder over there.
+    // The programs are in the remote home folder.
     type_lines(&daemon, login.daemon.home());
 }

@@ -1,5 +1,5 @@
-//! Files of a cluster's jobs that can't be read for a while, here or on its login node: nothing is decided by that, nothing
-//! is lost, and orders are carried out all the same.
+//! Files of a cluster's jobs that can't be read for a while, here or on its login node: nothing is decided because of
+//! that, nothing is lost, and commands are still carried out.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ fn is_known_once_its_notes_are_read(site: &Site) {
         unknown(&task).unwrap().contains("can't read") || unknown(&task).unwrap().contains("can't be read")
     );
     assert_eq!(task.status, Status::Running);
-    // Whatever the notes say, an order reaches the cluster.
+    // A command reaches the cluster, whatever the records say.
     let mut cancel = site.daemon.bgctl(&["cancel", &other.to_string()]).spawn().unwrap();
     site.cluster.wait_for_state(&other_job, "CANCELLED");
     let task = site.daemon.task(id);
@@ -93,7 +93,7 @@ fn r151_a_submission_in_doubt_is_not_repeated_before_its_notes_are_read_as_root(
     let hidden = site.hide_notes();
     site.daemon.launch();
     site.until(id, "its notes can't be read", |task| unknown(task).is_some());
-    // It is looked for there often enough to be taken for missing.
+    // It is looked for there often enough to be considered missing.
     let asked = site.cluster.programs().calls("squeue").len() as u64;
     site.cluster.programs().wait_for_calls("squeue", asked + 5);
     assert_eq!(site.cluster.programs().calls("sbatch").len(), 1);

@@ -1,8 +1,8 @@
-//! The soak and the simulation as parts of the tests: short, and bounded by what is done, not by time (R133).
+//! The soak and the simulation as parts of the tests: short, and bounded by the amount of work, not by time (R133).
 
 use bgd_tests::soak::{BATCH, Kind, Table, Until, run};
 
-/// Runs a soak of so many acts. Returns its table, which is clean.
+/// Runs a soak of this many acts. Returns its table, which is clean.
 #[track_caller]
 fn soaked(seed: u64, kind: Kind, acts: u64) -> Table {
     let table = run((seed, BATCH), &[kind], Until::Acts(acts)).remove(0);

@@ -1,5 +1,5 @@
-//! What a process gets from the caller that submitted it (decisions 9, 10 and 11): arguments, environment,
-//! folder, umask, limits and standard input exactly, and nothing from whoever started the daemon.
+//! What a process gets from the caller that submitted it (decisions 9, 10 and 11): arguments, environment, folder,
+//! umask, limits and standard input exactly, and nothing from the process that started the daemon.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::{Outcome, TestDaemon, wait};
 
-/// Bytes that are not UTF-8, blanks, quotes, newlines and characters that a shell would interpret.
+/// Bytes that are not UTF-8, spaces, quotes, newlines and characters that a shell would interpret.
 const ODD: &[&[u8]] =
     &[b"", b"a b", b"'\"\\", b"$HOME `id` *", b"line\nbreak", b"\xff\xfe\x01", b"--json", b"-"];
 

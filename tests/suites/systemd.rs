@@ -1,4 +1,4 @@
-//! With a real systemd: where a user manager answers, the daemon has a delegated cgroup of its own, until the logout.
+//! With a real systemd: where a user manager answers, the daemon has its own delegated cgroup, until the logout.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,6 @@ use rustix::process::Signal;
 
 use crate::fault_trees::ESCAPE;
 
-/// Starts the daemon as any `bgctl` does.
 fn start(session: &mut Session<'_>) -> DaemonStatus {
     session.run("bgctl daemon start").success();
     status(session)
@@ -20,23 +19,21 @@ fn status(session: &mut Session<'_>) -> DaemonStatus {
     session.run("bgctl daemon status --json").success().json()
 }
 
-/// The scope of a daemon.
 fn scope(status: &DaemonStatus) -> String {
     format!("bgd-{}.scope", status.instance)
 }
 
-/// The folder of alice's daemon instances.
 fn instances(machine: &Systemd) -> PathBuf {
     machine.path("/run/home/alice/.local/state/bgd/instances")
 }
 
-/// The cgroup of a process, as the machine names it.
+/// Returns the cgroup of a process, as the machine names it.
 fn cgroup_of(process: &Process) -> String {
     let groups = fs::read_to_string(process.proc("cgroup")).unwrap();
     groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
 }
 
-/// The file of a scope's settings, which the user manager removes when it forgets the scope.
+/// Returns the file of a scope's settings, which the user manager removes when it forgets the scope.
 fn file_of(machine: &Systemd, scope: &str) -> PathBuf {
     machine.path(&format!("{}/systemd/transient/{scope}", runtime_folder()))
 }
@@ -244,10 +241,10 @@ fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
     let first = status(&mut alice);
     assert_eq!(&*first.tree_reason, "in the cgroup of the unit that started bgd");
     assert!(cgroup_of(&machine.process(first.pid)).ends_with("/bgd.service"));
-    // The manager goes on listening after its end.
+    // The manager keeps listening after its end.
     alice.run("bgctl daemon stop").success();
     alice.run("bgctl --no-start run -- true").success();
-    // The same again changes nothing; what the user wrote is left alone.
+    // Repeating it changes nothing; what the user wrote is left alone.
     let again = alice.run("bgctl daemon install").success().stdout_text();
     assert!(again.contains("bgctl daemon stop"), "{again}");
     let unit = "~/.config/systemd/user/bgd.service";
@@ -257,7 +254,7 @@ fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
     assert!(alice.run(&format!("tail -n 1 {unit}")).success().stdout_text().contains("# mine"));
     alice.run("bgctl daemon uninstall").expect_code(65);
     alice.run(&format!("sed -i '$d' {unit}")).success();
-    // Nothing of it is left, in the home and in the manager.
+    // Nothing of it is left, either in the home or in the manager.
     let told = alice.run("bgctl daemon uninstall").success().stdout_text();
     let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
     assert_eq!(steps.len(), 2, "{told}");

@@ -1,5 +1,5 @@
-//! With a real systemd: the tasks of a durable daemon that is a service outlive the service's stop, its restart and the kill
-//! of its process (R126, R131), in a scope of their own that goes with the last of them.
+//! With a real systemd: the tasks of a durable daemon that is a service outlive the service's stop, its restart and the
+//! kill of its process (R126, R131), in their own scope that is removed with the last of them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ fn task(alice: &mut Session<'_>, id: &str) -> Task {
     alice.run(&format!("bgctl --no-start status --json {id}")).success().json::<TaskResult>().task
 }
 
-/// Submits a line of shell with these options. Returns its id.
+/// Submits a shell line with these options. Returns its id.
 fn submit(alice: &mut Session<'_>, options: &str, line: &str) -> String {
     let submitted = alice.run(&format!("bgctl --no-start submit {options} --shell '{line}'")).success();
     submitted.stdout_text().trim().to_owned()
@@ -42,7 +42,6 @@ fn output(alice: &mut Session<'_>, id: &str) -> String {
     alice.run(&format!("bgctl --no-start output {id}")).success().stdout_text()
 }
 
-/// Waits for the end of a task.
 fn ended(alice: &mut Session<'_>, id: &str) -> Task {
     let _ = alice.run(&format!("bgctl --no-start block --timeout none {id}"));
     task(alice, id)
@@ -52,13 +51,12 @@ fn home(machine: &Systemd, name: &str) -> PathBuf {
     machine.path("/run/home/alice").join(name)
 }
 
-/// The cgroup of a process, as the machine names it.
+/// Returns the cgroup of a process, as the machine names it.
 fn cgroup_of(process: &Process) -> String {
     let groups = fs::read_to_string(process.proc("cgroup")).unwrap();
     groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
 }
 
-/// The scope that a process is in.
 fn scope_of(process: &Process) -> String {
     let cgroup = cgroup_of(process);
     let scope = cgroup.split('/').find(|part| part.strip_suffix(".scope").is_some());
@@ -69,10 +67,10 @@ fn keepers(machine: &Systemd) -> Vec<Process> {
     machine.processes().into_iter().filter(|process| process.cmdline().contains("--keeper")).collect()
 }
 
-/// What is left of scopes and of their cgroups.
+/// Returns the remaining scopes and their cgroups.
 fn left(alice: &mut Session<'_>) -> String {
     let units = "systemctl --user list-units --all --plain --no-legend \"bgd-*\"";
-    // A cgroup may be removed while it is looked into.
+    // A cgroup may be removed while it is being searched.
     let cgroups = "find /sys/fs/cgroup -ignore_readdir_race -name \"bgd-*\"";
     alice.run(&format!("{units}; {cgroups}")).success().stdout_text()
 }
@@ -88,11 +86,11 @@ struct Work {
     lasts: String,
     terminal: String,
     tree: String,
-    /// The processes of the three that last, as the machine numbers them.
+    /// The processes of the three lasting tasks, as the machine numbers them.
     pids: Vec<Option<i32>>,
 }
 
-/// Waits until the file is there.
+/// Returns a command that waits until the file exists.
 fn gate(name: &str) -> String {
     format!("until [ -e $HOME/{name} ]; do sleep 0.02; done")
 }
@@ -121,12 +119,12 @@ impl Work {
         Self { ends, lasts, terminal, tree, pids }
     }
 
-    /// A process of the tree that has left its session.
+    /// Returns a process of the tree that has left its session.
     fn away(machine: &Systemd) -> Process {
         machine.process(fs::read_to_string(home(machine, "away")).unwrap().trim().parse().unwrap())
     }
 
-    /// What goes on is what ran before.
+    /// Checks that the same processes as before continue.
     #[track_caller]
     fn goes_on(&self, alice: &mut Session<'_>) {
         let tasks = [&self.lasts, &self.terminal, &self.tree].map(|id| task(alice, id));
@@ -134,7 +132,7 @@ impl Work {
         assert_eq!(tasks.map(|task| task.pid).to_vec(), self.pids);
     }
 
-    /// Has what lasts end, and checks all of it.
+    /// Lets the lasting tasks end, and checks all of them.
     #[track_caller]
     fn end(&self, machine: &Systemd, alice: &mut Session<'_>) {
         fs::write(home(machine, "second"), "").unwrap();
@@ -186,9 +184,9 @@ fn r131_the_tasks_of_a_service_go_on_over_its_restarts_and_stops_as_root() {
     assert!(keeper.is_alive() && Work::away(&machine).is_alive());
     alice.run("systemctl --user start bgd.service").success();
     work.goes_on(&mut alice);
-    // What starts now is where the others are.
+    // A task started now is in the same place as the others.
     let late = submit(&mut alice, "", "exec sleep 1000");
-    // It is running as soon as it is being started, and has a pid once it is.
+    // It counts as running as soon as it is being started, and has a pid once it is.
     let process = machine.process(wait::poll_until("it runs", || {
         let late = task(&mut alice, &late);
         late.pid.filter(|_| late.status == Status::Running)
@@ -306,7 +304,7 @@ fn r131_an_upgrade_in_place_keeps_the_scope_of_a_service_as_root() {
     let first = serve(&mut alice, "durable = true", "");
     let work = Work::begin(&machine, &mut alice);
     alice.run("bgctl --no-start daemon upgrade").success();
-    // A keeper that replaces another one comes to the scope, too.
+    // A replacement keeper is moved to the scope, too.
     let gone = keepers(&machine).remove(0);
     let (scope, held) = (scope_of(&gone), gone.descriptors().unwrap());
     gone.kill();

@@ -104,7 +104,7 @@ fn r02_tasks_start_pending_and_run_first_in_first_out() {
 #[test]
 fn r03_no_more_than_the_limit_run_at_once_and_none_is_rejected() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 3").start();
-    // Each counts the tasks that run beside it, itself included.
+    // Each counts the tasks that run beside it, including itself.
     let line = "mkdir here.$$; set -- here.*; echo $#; rmdir here.$$";
     let tasks: Vec<TaskId> = (0..40).map(|_| daemon.submit_shell(line)).collect();
     for task in daemon.block(&tasks) {

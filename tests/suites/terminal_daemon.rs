@@ -27,7 +27,7 @@ fn size(id: TaskId, rows: u16, cols: u16) -> ResizeParams {
     ResizeParams { id: id.into(), rows, cols }
 }
 
-/// What a terminal turns these lines into.
+/// Returns these lines as a terminal prints them.
 fn shown(lines: &str) -> Vec<u8> {
     lines.replace('\n', "\r\n").into_bytes()
 }
@@ -79,8 +79,8 @@ fn a_job_in_the_background_has_a_terminal_that_nobody_needs_to_look_at() {
     assert_eq!((task.status, task.pty, task.output.bytes), (Status::Completed, true, 300_007));
 }
 
-/// Prints its size at the start and after every change. It uses `sigwait`, because a handler beside `pause`
-/// misses a signal that arrives just before it.
+/// Prints its size at the start and after every change. It uses `sigwait`, because a handler beside `pause` misses a
+/// signal that arrives just before it.
 const SIZES: &str = "exec python3 -uc 'import os, signal
 changed = {signal.SIGWINCH}
 signal.pthread_sigmask(signal.SIG_BLOCK, changed)
@@ -130,13 +130,13 @@ fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
     let mut slow = Viewer::attach(&daemon, task.id, Some((24, 80)));
     owner.type_keys(task.id, "go\r");
     owner.until_shown("\u{1b}[1mthe \u{1b}[31mend\u{1b}[m");
-    // The owner has received everything, while the slow viewer took nothing.
+    // The owner has received everything, while the slow viewer read nothing.
     assert!(owner.shown.len() > 7_000_000, "{}", owner.shown.len());
     slow.until_seen("the end");
     assert_eq!(slow.redraws.len(), 2, "once at first, and once when it had been left behind");
     assert_eq!(slow.screen(), owner.screen());
     assert_eq!(slow.emulated().cursor_position(), owner.emulated().cursor_position());
-    // From there on it follows like everybody else.
+    // From there on it follows like everyone else.
     slow.type_keys(task.id, "go\r");
     for viewer in [&mut owner, &mut slow] {
         assert_eq!(viewer.ended(task.id).status, Status::Completed);
@@ -280,7 +280,7 @@ fn a_full_disk_stops_no_terminal() {
     assert_eq!(task.status, Status::Completed);
     let lines = (1..=2_000_000).fold(String::new(), |text, number| text + &number.to_string() + "\n");
     assert!(viewer.shown == shown(&(lines + "the end\n")), "not everything was shown");
-    // Each byte that was shown is in the file or was lost.
+    // Every byte shown is either in the file or counted as lost.
     let Output { bytes, lost_bytes, dropped_bytes, .. } = task.output;
     assert_eq!((bytes + lost_bytes, dropped_bytes), (viewer.shown.len() as u64, 0));
     assert!((1..8 << 20).contains(&bytes), "{bytes}");
@@ -335,8 +335,8 @@ fn the_open_terminals_of_the_daemon_are_those_of_its_jobs() {
     }
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
     viewer.type_keys(task.id, "go");
-    // Only the two sides of this terminal remain open. Each query is a round trip through the dispatcher, so
-    // this does not spin.
+    // Only the two sides of this terminal remain open. Each query is a round trip through the dispatcher, so this does
+    // not spin.
     let end = std::time::Instant::now() + wait::PATIENCE;
     while terminals() != 2 {
         assert!(std::time::Instant::now() < end, "{} are open", terminals());

@@ -1,5 +1,4 @@
-//! Jobs in terminals on real processes: they run, stop and end as in a user's own terminal, and as they do
-//! without one.
+//! Jobs in terminals on real processes: they run, stop and end as in a user's own terminal, and as they do without one.
 
 use std::fs;
 use std::io::Read as _;
@@ -18,7 +17,7 @@ fn signal(id: TaskId, signal: &str, tree: bool) -> SignalParams {
     SignalParams { id: id.into(), signal: signal.into(), tree }
 }
 
-/// A field of `/proc/PID/stat`: 3 is the state, 5 the process group, 6 the session, 8 the foreground group.
+/// Returns a field of `/proc/PID/stat`: 3 is the state, 5 the process group, 6 the session, 8 the foreground group.
 #[track_caller]
 fn stat(pid: i32, field: usize) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a living process");
@@ -26,14 +25,13 @@ fn stat(pid: i32, field: usize) -> String {
     fields.split(' ').nth(field - 3).expect("a field").to_owned()
 }
 
-/// The leader of a job's terminal.
 #[track_caller]
 fn leader_of(task: &Task) -> Process {
     let session = stat(task.pid.expect("a running task"), 6).parse().expect("a number");
     Process::open(session).expect("a living leader")
 }
 
-/// The process whose pid a job wrote to this file.
+/// Opens the process whose pid a job wrote to this file.
 #[track_caller]
 fn noted(daemon: &TestDaemon, name: &str) -> Process {
     let line = wait::for_line(&daemon.home().join(name), "");
@@ -285,7 +283,7 @@ fn a_killed_leader_hangs_up_its_terminal() {
     let task = viewer.ended(task.id);
     assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Signal(9))));
     job.gone();
-    // A job that ignores the hang-up lingers, as everything does that outlives its leader, and can be cancelled.
+    // A job that ignores the hang-up lingers, like everything that outlives its leader, and can be cancelled.
     let line =
         "trap '' HUP; echo $$ > note; while :; do read line; echo \"<$line>\" >> lines; sleep 1000; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -301,7 +299,7 @@ fn a_killed_leader_hangs_up_its_terminal() {
 #[test]
 fn what_a_job_leaves_in_its_terminal_goes_on() {
     let daemon = TestDaemon::start();
-    // In the job's own group; in a session of its own without the terminal; and one that writes later.
+    // In the job's own group; in its own session without the terminal; and one that writes later.
     let line = "sleep 1000 & echo $! > one; setsid sh -c 'exec sleep 1000 <>/dev/null >&0 2>&0' & echo $! > two; \
         (trap '' HUP; echo up > three; while [ ! -e go ]; do sleep 0.01; done; echo late; exec sleep 1000) & \
         while [ ! -e three ]; do sleep 0.01; done; echo early";
@@ -377,14 +375,14 @@ fn the_leader_is_for_the_daemon_alone() {
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
     viewer.until_shown("ready");
     let leader = leader_of(&daemon.wait_running(task.id));
-    // What is relocated in the mappings of its program depends on the build.
+    // How much of the program's mappings is relocated depends on the build.
     let private = leader.own_memory_kb();
     assert!(private < 384, "{private} kB");
     viewer.type_keys(task.id, "\u{4}");
     viewer.ended(task.id);
 }
 
-/// On the stop key, takes its time, prints something, and then stops.
+/// On the stop key, waits a while, prints something, and then stops.
 const LATE: &str = "perl -e '
     $| = 1;
     $SIG{TSTP} = sub {
@@ -392,7 +390,7 @@ const LATE: &str = "perl -e '
     };
     print \"ready\\n\"; $line = <STDIN>; print \"goes on\\n\"'; exit $?";
 
-/// Stops a job by the key and continues it. What it writes before it stops is shown before the stop.
+/// Stops a job by the key and continues it. Its output before it stops is shown before the stop.
 #[track_caller]
 fn stops_and_continues(script: &str) {
     let daemon = TestDaemon::start();
@@ -410,7 +408,7 @@ fn stops_and_continues(script: &str) {
 
 #[test]
 fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
-    // The shell stops at once, the program that it runs does not.
+    // The shell stops at once; the program that it runs does not.
     stops_and_continues(LATE);
 }
 

@@ -1,5 +1,5 @@
-//! R62: a job that a key stops as its last viewer leaves goes on, as nobody is there any more to continue it. One that
-//! somebody else stops stays stopped.
+//! R62: a job that a key stops as its last viewer leaves continues, as nobody is left to continue it. One that somebody
+//! else stops stays stopped.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use bgd_tests::{TestDaemon, Viewer, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Once the key has come and the gate is open, stops; ends once it is continued.
+/// Stops once the key has come and the gate is open; ends once it is continued.
 const STOPS_LATE: &str = "perl -e '
     $| = 1;
     $SIG{TSTP} = sub {
@@ -33,7 +33,7 @@ fn with_gate() -> TestDaemon {
     daemon
 }
 
-/// Lets a job stop, and waits until it has gone on to its end.
+/// Lets a job stop, and waits until it has continued to its end.
 #[track_caller]
 fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
     fs::write(daemon.home().join("gate"), "").unwrap();
@@ -44,7 +44,7 @@ fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
 #[test]
 fn r62_a_job_that_stops_after_it_was_moved_goes_on() {
     let daemon = with_gate();
-    // By itself, and in a shell that stops before it does.
+    // Alone, and in a shell that stops before it does.
     for line in [format!("exec {STOPS_LATE}"), format!("{STOPS_LATE}; exit $?")] {
         let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(&line));
         viewer.until_shown("ready");
@@ -86,7 +86,7 @@ fn a_task_that_stops_after_the_one_who_typed_has_left_goes_on() {
     let params = SubmitParams { foreground: false, ..daemon.in_terminal(STOPS_LATE) };
     for leaves in [false, true] {
         let id = daemon.submit_with(&params).id;
-        // One that only looks, as `top` does, continues nothing.
+        // A viewer that only looks, as `top` does, continues nothing.
         let mut looks = Viewer::attach(&daemon, id, None);
         looks.until_seen("ready");
         let mut types = Viewer::attach(&daemon, id, None);
@@ -96,21 +96,21 @@ fn a_task_that_stops_after_the_one_who_typed_has_left_goes_on() {
             types.call::<TaskDetach>(&DetachParams { id: id.into(), background: false });
         } else {
             drop(types);
-            // The daemon has noticed that before it answers anybody else.
+            // The daemon has noticed that before it answers anyone else.
             daemon.run(&["list"]).success();
         }
         stops_and_goes_on(&daemon, id);
     }
 }
 
-/// The state of a task's process, as in `/proc`.
+/// Returns the state of a task's process, as in `/proc`.
 #[track_caller]
 fn state(task: &Task) -> char {
     let text = fs::read_to_string(format!("/proc/{}/stat", task.pid.expect("it runs"))).expect("a process");
     text.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next()).expect("a state")
 }
 
-/// Asserts that a job is stopped, and stays so for as long as another one takes to be continued.
+/// Asserts that a job is stopped, and stays stopped for as long as it takes another job to be continued.
 #[track_caller]
 fn stays_stopped(daemon: &TestDaemon, job: &Task) {
     wait::poll_until("a stopped job", || (state(job) == 'T').then_some(()));

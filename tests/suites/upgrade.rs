@@ -1,4 +1,4 @@
-//! Upgrades in place (R120 to R123): the program is replaced, and what the daemon has goes on.
+//! Upgrades in place (R120 to R123): the program is replaced, and everything that the daemon manages continues.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -35,7 +35,7 @@ fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
     daemon.wait_running(piped);
     let mut waits = daemon.client();
     let blocked = thread::spawn(move || waits.call::<TaskBlock>(&BlockParams::until_ended(task)));
-    // Half of a request, whose rest comes after the upgrade.
+    // Half of a request, whose rest is sent after the upgrade.
     let mut raw = Raw::connect(daemon.socket());
     let request =
         json!({"jsonrpc": "2.0", "id": 1, "method": "task.get", "params": {"id": task}}).to_string();
@@ -116,7 +116,7 @@ fn r121_what_outlives_its_leader_and_what_escapes_is_still_known_after_an_upgrad
 
     upgrade(&daemon);
 
-    // A new task, whose mark must be another one.
+    // A new task, whose mark must be different.
     let new = daemon.submit(&["true"]);
     assert_eq!(exit_of(&daemon, new), Exit::Code(0));
     assert!(process.is_alive());
@@ -224,7 +224,7 @@ fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
     assert!(!submitted.is_empty());
     wait::poll_until("as many descriptors as before", || (open() <= descriptors).then_some(()));
     assert!(daemon.process().threads().len() <= threads + 1, "the guard of the last one may be there");
-    // The tasks and their events take some memory.
+    // The tasks and their events use some memory.
     let most = memory + 2048 + 4 * submitted.len() as u64;
     wait::poll_until("as little memory as before", || {
         (daemon.process().own_memory_kb() <= most).then_some(())
@@ -252,13 +252,12 @@ struct Installed {
 }
 
 impl Installed {
-    /// Starts a true one. Programs that fail do so in the way that their file is named after.
+    /// Starts a real one. Failing programs fail in the way that their file is named after.
     #[track_caller]
     fn start(name: &str) -> Self {
         Self::configured(name, "")
     }
 
-    /// Starts one with this configuration.
     #[track_caller]
     fn configured(name: &str, config: &str) -> Self {
         let daemon = TestDaemon::home_only();
@@ -283,7 +282,7 @@ impl Installed {
         Outcome::of(self.daemon.bgctl(args).env("BGD_DAEMON", &self.path))
     }
 
-    /// Checks what `daemon status` and `doctor` say of the program; nothing if it is the one that runs.
+    /// Checks what `daemon status` and `doctor` report about the program; nothing if it is the running one.
     #[track_caller]
     fn says(&self, words: Option<&str>) {
         let status = self.run(&["daemon", "status"]).success().stdout_text();
@@ -344,7 +343,7 @@ fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_it
     installed.says(None);
 }
 
-/// Root may see that the program of the keeper, and of any other daemon, is the one before.
+/// Root may see that the keeper, and any other daemon, runs the previous program.
 #[test]
 fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_root() {
     must_be_root();
@@ -368,7 +367,7 @@ fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_ro
     release(daemon, "first");
     assert_eq!(exit_of(daemon, task), Exit::Code(7));
 
-    // One that holds nothing any more ends by itself, and takes its socket along.
+    // A keeper that holds nothing any more ends by itself, and removes its socket.
     installed.run(to_another).success();
     installed.run(&["daemon", "stop", "--cancel"]).success();
     keeper.gone();
@@ -400,7 +399,8 @@ fn r121_a_daemon_that_a_task_started_outlives_one_that_was_upgraded_to_another_f
     started.gone();
 }
 
-/// The next program has built all of the daemon when it fails, and drops it: the program before has lost nothing by that.
+/// The next program has built the complete daemon when it fails, and drops it: the previous program has lost nothing by
+/// that.
 #[test]
 fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
     let daemon = TestDaemon::start();
@@ -419,7 +419,7 @@ fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
         events.call::<Hello>(&HelloParams::default()).expect("the connection goes on");
     }
     wait::poll_until("as many descriptors as before", || (open() <= before).then_some(()));
-    // Its locks are its own: nobody else starts beside it.
+    // It still has its locks: no other daemon starts beside it.
     daemon.second();
     release(&daemon, "first");
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));

@@ -1,5 +1,5 @@
-//! Agents over an upgrade in place (R121): they stay the same processes, conversations go on, and so do turns in the
-//! middle of what they do, with their questions. Nothing that an agent says is lost or comes twice.
+//! Agents across an upgrade in place (R121): their processes stay the same, conversations continue, and so do turns
+//! that are under way, with their questions. No output of an agent is lost or repeated.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,6 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
 use bgd_tests::{FakeDaemon, TestDaemon, Watch, wait};
 
-/// Upgrades to the same program.
 #[track_caller]
 fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
@@ -27,7 +26,6 @@ fn answer(daemon: &TestDaemon, id: TaskId, request: u64, option: &str) {
     daemon.client().call::<AgentAnswer>(&params).expect("the question is open");
 }
 
-/// Waits until a task asks this question.
 #[track_caller]
 fn asked(watch: &mut Watch, id: TaskId, request: u64) {
     let asks = |event: &Event| {
@@ -37,13 +35,12 @@ fn asked(watch: &mut Watch, id: TaskId, request: u64) {
     watch.until(|event| event.kind == EventKind::NeedsInput && asks(event));
 }
 
-/// Waits until this is the output of a task.
 #[track_caller]
 fn output_is(daemon: &TestDaemon, id: TaskId, text: &str) {
     wait::poll_until(text, || (daemon.output(id) == text.as_bytes()).then_some(()));
 }
 
-/// How many descriptors and threads the daemon has.
+/// Returns the number of the daemon's descriptors and threads.
 fn footprint(daemon: &TestDaemon) -> (usize, usize) {
     (daemon.process().descriptors().unwrap(), daemon.process().threads().len())
 }
@@ -148,10 +145,10 @@ fn r121_ten_turns_over_twenty_upgrades_lose_nothing_and_leave_nothing() {
             output_is(&daemon, *id, &said(turn, number + 1));
         }
         if number == 1 {
-            // All is made again after the first one.
+            // Everything has been made again after the first upgrade.
             before = Some(footprint(&daemon));
         }
-        // Some of what they say comes while the program changes.
+        // Some of their output comes while the program changes.
         if number % 2 == 0 {
             daemon.touch(&format!("go{number}"));
         }
@@ -201,7 +198,7 @@ fn r121_the_rest_of_a_long_prompt_reaches_its_program_after_an_upgrade() {
     let line = "head -c 10 > begun; read line < gate; cat > rest; wc -c < rest";
     let daemon = TestDaemon::builder().config(reading_agent("x", line, "")).start();
     let mut gate = Gate::new(daemon.home(), "gate");
-    // Much more than a pipe takes.
+    // Much more than the capacity of a pipe.
     let prompt: String = (0..100_000).flat_map(|number| [format!("{number:07}"), "\n".to_owned()]).collect();
     let id = daemon.tell("x", &prompt);
     wait::for_file(&daemon.home().join("begun"));
@@ -212,14 +209,15 @@ fn r121_the_rest_of_a_long_prompt_reaches_its_program_after_an_upgrade() {
     assert_eq!([read("begun"), read("rest")].concat(), prompt.as_bytes());
 }
 
-/// A turn of a real agent goes on over upgrades: in the middle of its text, then at a question, then in a follow-up.
+/// A turn of a real agent continues across upgrades: in the middle of its text, then at a question, then in a
+/// follow-up.
 #[track_caller]
 fn a_real_turn_goes_on(real: &Real, shell: &Shell) {
     let id = real.submit_until_asked("SLOW gate 3");
     real.model.release("gate");
     real.wait_output(id, "chunk 1");
     let pid = real.daemon.task(id).pid;
-    // A server has the rest of a text that it streams only at the text's end, once its events were interrupted.
+    // Once its events were interrupted, a server has the rest of a streamed text only at the text's end.
     for _ in 0..2 {
         upgrade(&real.daemon);
         real.model.release("gate");

@@ -1,4 +1,4 @@
-//! An upgrade in place takes up tasks on another machine where they are (R121), and waits for no machine.
+//! An upgrade in place picks up tasks on other machines where they are (R121), and waits for no machine.
 
 use std::fs;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
     let after = far.submit_on(&["--after", &format!("{reads}:fail")], "echo after");
     for round in 0..5 {
         upgrade(&mut far);
-        // Although the connection is only being made.
+        // Although the connection is still being made.
         far.run_here(&["pause", &sleeps.to_string()]).success();
         assert!(far.here().task(sleeps).paused, "{round}");
         upgrade(&mut far);
@@ -56,7 +56,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
     let cancelled = far.here().cancel(&[sleeps, held]);
     assert!(cancelled.iter().all(|task| task.status == Status::Cancelled && !task.lingering));
     far.forgotten();
-    // Nothing is left of the connections of the programs before.
+    // Nothing is left of the connections of the previous programs.
     wait::poll_until("one connection", || (far.bridges().len() == 1).then_some(()));
 }
 
@@ -111,12 +111,12 @@ fn r121_an_upgrade_waits_for_no_machine() {
     let ends = far.submit_on(&[], "exec sleep 1000");
     far.running(id);
     far.running(ends);
-    // It does not answer, and nobody knows yet.
+    // The machine does not answer, and nobody knows it yet.
     wire.freeze();
     upgrade(&mut far);
     upgrade(&mut far);
     assert_eq!(far.here().task(id).status, Status::Running);
-    // It can't be reached.
+    // The machine can't be reached.
     far.wrap("exit 255");
     let unknown = |task: &Task| task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_some());
     let task = wait::poll_until("it is not known", || {
@@ -151,7 +151,7 @@ fn r121_an_upgrade_answers_calls_that_wait_for_a_silent_machine() {
     let write =
         WriteParams { id: reads.into(), data: "words\n".into(), encoding: Encoding::Utf8, eof: false };
     let write = client.send::<TaskWrite>(&write, &[]).unwrap();
-    // It may arrive, and changes nothing.
+    // The signal may arrive, and changes nothing.
     let signal = SignalParams { id: reads.into(), signal: "CONT".into(), tree: false };
     let signal = client.send::<TaskSignal>(&signal, &[]).unwrap();
     let pause = client.send::<TaskPause>(&one(sleeps), &[]).unwrap();
@@ -174,7 +174,7 @@ fn r121_an_upgrade_answers_calls_that_wait_for_a_silent_machine() {
     let problem = checked.iter().find(|executor| executor.name == HOST).and_then(|far| far.check.clone());
     let problem = problem.and_then(|check| check.problem);
     assert_eq!(problem.as_deref(), Some("it did not answer before the daemon was upgraded"));
-    // What the daemon knows of is done once the machine answers.
+    // Requests that the daemon knows of are carried out once the machine answers.
     assert!(client.answer::<TaskPause>(pause).unwrap().tasks[0].paused);
     wire.thaw();
     wait::poll_until("it is paused there", || far.tasks_there().iter().any(|task| task.paused).then_some(()));

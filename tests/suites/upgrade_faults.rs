@@ -1,4 +1,4 @@
-//! Faults of upgrades in place (R120 to R123): whatever comes in between, each call has one answer, and nothing is lost or
+//! Faults of upgrades in place (R120 to R123): whatever interferes, each call has one answer, and nothing is lost or
 //! done twice.
 
 use std::collections::BTreeSet;
@@ -29,13 +29,13 @@ use serde_json::json;
 
 type Upgraded = Result<UpgradeResult, ClientError>;
 
-/// Upgrades on a thread to this program.
+/// Upgrades to this program, on a thread.
 fn upgrading(daemon: &TestDaemon, binary: &Path) -> thread::JoinHandle<Upgraded> {
     let (mut client, params) = (daemon.client(), params(binary));
     thread::spawn(move || client.call::<DaemonUpgrade>(&params))
 }
 
-/// A program that takes its time to read the state, until [`let_go`].
+/// Returns a program that reads the state slowly, until [`let_go`].
 #[track_caller]
 fn slow(daemon: &TestDaemon) -> PathBuf {
     mkfifo(&daemon.home().join("go"), Mode::S_IRWXU).expect("a named pipe");
@@ -65,7 +65,7 @@ fn refusal_or_none(upgraded: Upgraded) -> Option<RpcError> {
     upgraded.is_err().then(|| refusal(upgraded))
 }
 
-/// Calls for another upgrade while one is under way, which must be refused.
+/// Requests another upgrade while one is under way, which must be refused.
 #[track_caller]
 fn second(daemon: &TestDaemon) {
     let error = refusal(daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()));
@@ -77,7 +77,7 @@ fn program(daemon: &TestDaemon) -> PathBuf {
     fs::read_link(daemon.process().proc("exe")).expect("a process that may be looked at")
 }
 
-/// Returns the least number above those of all open descriptors.
+/// Returns the lowest number above those of all open descriptors.
 fn descriptors(daemon: &TestDaemon) -> u64 {
     let all = fs::read_dir(daemon.process().proc("fd")).expect("the daemon's descriptors").flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
@@ -103,7 +103,7 @@ fn r120_a_second_upgrade_is_refused_while_the_first_is_tried() {
 #[test]
 fn r120_a_second_upgrade_is_refused_while_requests_are_held_for_the_first() {
     let daemon = TestDaemon::start();
-    // An exit that is told too early is answered at the end of the process, and an upgrade waits for that.
+    // An exit that is reported too early is answered at the end of the process, and an upgrade waits for that.
     let (mut job, pipe) = Job::shell(&daemon, "read go; exit 7");
     let mut client = daemon.client();
     let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, pipe.as_fd())]).id;
@@ -134,7 +134,7 @@ fn r120_a_second_upgrade_is_refused_while_requests_are_held_for_the_first() {
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
-/// What comes at the same time is done one after the other, or refused.
+/// Concurrent upgrades are done one after the other, or refused.
 #[test]
 fn r120_upgrades_that_come_together_are_each_answered_once() {
     let daemon = TestDaemon::start();
@@ -171,7 +171,7 @@ fn r123_a_daemon_that_is_told_to_end_while_the_next_program_is_tried_ends() {
     assert!(daemon.ended().success());
 }
 
-/// The process of a program that hangs while it reads the state.
+/// Returns the process of a program that hangs while it reads the state.
 #[track_caller]
 fn stuck(daemon: &TestDaemon) -> Process {
     tried(daemon);
@@ -229,7 +229,7 @@ fn r123_a_program_that_is_cut_off_or_damaged_is_refused() {
     for bytes in [0, 4, 64, 4096, 1 << 20] {
         try_out(&whole[..bytes]);
     }
-    // Damaged, but as long as it was: its machine, where it begins, its table of segments, and all of its code.
+    // Damaged, but of the same length: its machine type, entry point, program header offset, and all of its code.
     for (from, bytes) in [(18, 2), (24, 8), (32, 8), (4096, whole.len() - 4096)] {
         let mut damaged = whole.clone();
         damaged[from..][..bytes].fill(0xff);
@@ -256,7 +256,8 @@ fn r123_a_program_that_can_not_read_the_journal_is_refused_by_a_durable_daemon_a
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
-/// Submits tasks, as fast as the daemon takes them, on one connection until told. Each writes its number into the ledger.
+/// Submits tasks on one connection, as fast as the daemon accepts them, until `is_over`. Each writes its number into
+/// the ledger.
 fn submits(daemon: &TestDaemon, client: u64, is_over: &AtomicBool) -> BTreeSet<u64> {
     const AT_ONCE: usize = 8;
     let mut raw = Raw::connect(daemon.socket());
@@ -329,7 +330,7 @@ fn r123_without_room_for_the_state_nothing_changes() {
     process.limit(Resource::Fsize, Some(64));
     let text = refused(&daemon, &bgd_path());
     assert!(text.contains("the state can't be written: File too large"), "{text}");
-    // Also if it fails only when the program is to take over.
+    // Even if it fails only when the program is to take over.
     process.limit(Resource::Fsize, None);
     let slow = slow(&daemon);
     let upgrading = upgrading(&daemon, &slow);
@@ -345,7 +346,7 @@ fn r123_without_room_for_the_state_nothing_changes() {
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
-/// Repeats the lines that it reads, until one says `end`.
+/// Echoes the lines that it reads, until one says `end`.
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
@@ -379,7 +380,7 @@ fn r123_with_any_limit_of_descriptors_an_upgrade_is_done_or_refused() {
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
-/// A failed allocation ends a process, so memory is looked for before it is needed.
+/// A failed allocation ends a process, so the upgrade checks for enough memory first.
 #[test]
 fn r122_with_any_limit_of_memory_an_upgrade_is_done_or_refused() {
     let daemon = TestDaemon::start();
@@ -468,13 +469,13 @@ fn r122_a_program_that_hangs_as_it_takes_over_is_replaced_by_the_one_before() {
     let log = daemon.state_dir().join("bgd.log");
     let is_pipe = || fs::metadata(&log).is_ok_and(|meta| meta.file_type().is_fifo());
     wait::poll_until("its log is a pipe", || is_pipe().then_some(()));
-    // Clients wait longer for one that says that it takes over than for one that says nothing.
+    // Clients wait longer for a daemon that announces a takeover than for a silent one.
     let mut lists = daemon.bgctl(&["list"]);
     let listed = thread::spawn(move || Outcome::of(&mut lists));
-    // While one of its threads executes a program, a process has none for a moment.
+    // While one of its threads executes a program, a process has no `exe` for a moment.
     let program = || fs::read_link(daemon.process().proc("exe")).ok();
     wait::poll_until("the program before goes on", || (program()? == bgd_path()).then_some(()));
-    // It has the same log.
+    // The next program has the same log.
     let _log = nix::fcntl::open(&log, OFlag::O_RDONLY | OFlag::O_NONBLOCK, Mode::empty()).expect("the log");
     let listed = listed.join().unwrap().success();
     assert!(listed.stdout_text().contains("running"), "{listed:?}");

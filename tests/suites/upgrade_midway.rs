@@ -1,5 +1,5 @@
-//! What is halfway when an upgrade in place comes (R121): a time limit, a cancel, a frame whose descriptor has come
-//! already; and clients of another version afterwards (R124).
+//! Operations that are under way during an upgrade in place (R121): a time limit, a cancel, a frame whose descriptor
+//! has already arrived; and clients of another version afterwards (R124).
 
 use std::fs;
 use std::io::Read as _;
@@ -144,7 +144,7 @@ fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_ro
     assert_eq!(daemon.status().summary.total(), known);
 }
 
-/// As Homebrew and Nix have them: a folder for each version, which goes away, and links to the latest one.
+/// As with Homebrew and Nix: a folder for each version, which is removed, and links to the latest one.
 #[test]
 fn r120_a_daemon_that_was_started_by_a_link_is_upgraded_to_where_the_link_leads_now() {
     let home = TestDaemon::home_only();

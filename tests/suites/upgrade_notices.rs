@@ -1,5 +1,5 @@
-//! Upgrades in place while notices are being delivered (R121): queues, retries, commands that run, and lines that are held
-//! for terminals go on.
+//! Upgrades in place while notices are being delivered (R121): queues, retries, running commands, and lines held for
+//! terminals continue.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,13 +14,11 @@ use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
 
-/// Upgrades to the same program.
 #[track_caller]
 fn upgrade(daemon: &TestDaemon) {
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
 }
 
-/// Starts a daemon whose notices of ends go to this script.
 #[track_caller]
 fn with_hook(script: &str, settings: &str) -> TestDaemon {
     let config = format!(
@@ -30,7 +28,6 @@ fn with_hook(script: &str, settings: &str) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Starts a daemon whose notices of ends go to this server.
 #[track_caller]
 fn with_server(server: &HookServer) -> TestDaemon {
     let url = server.url("/");
@@ -40,7 +37,6 @@ fn with_server(server: &HookServer) -> TestDaemon {
     TestDaemon::builder().config(config).start()
 }
 
-/// Runs a program to its end.
 #[track_caller]
 fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     let id = daemon.submit_shell(line);
@@ -48,13 +44,11 @@ fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
     id
 }
 
-/// The status of the channel once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
     wait::poll_until("an empty queue", || Some(daemon.channel("ops")).filter(|channel| channel.queued == 0))
 }
 
-/// The keys of all requests to a server.
 fn keys(server: &HookServer) -> Vec<String> {
     server.requests().iter().map(|request| request.header("idempotency-key").unwrap().to_owned()).collect()
 }
@@ -65,7 +59,7 @@ fn key(task: TaskId) -> String {
 
 #[test]
 fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
-    // Its standard input is larger than a pipe, and read only after the upgrade.
+    // Its standard input exceeds the capacity of a pipe, and is read only after the upgrade.
     let script = "cd; echo $BGD_NOTICE_KEY >> keys; echo before; [ -e begun ] && exec cat > /dev/null
         echo $$ > begun.new; mv begun.new begun; read line < hook; cat > told; echo after; exit 3";
     let daemon = with_hook(script, "");
@@ -122,7 +116,7 @@ fn r121_retries_go_on_with_their_count_over_an_upgrade() {
     let status = settled(&daemon);
     assert_eq!((status.sent, status.failed), (0, 2));
     assert!(status.last_error.as_deref().unwrap_or_default().ends_with("(tried 5 times)"), "{status:?}");
-    // Nobody has answered the second try, which is made again under the same key.
+    // The second attempt was never answered, and is repeated under the same key.
     assert_eq!(keys(&server), [vec![key(task); 6], vec![key(next); 5]].concat());
 }
 
@@ -199,7 +193,7 @@ fn r121_typing_goes_on_over_an_upgrade_and_ends_with_the_work() {
     let task = tell("a", "1");
     wait_shown("1", 1);
     upgrade(&daemon);
-    // More than what was on its way.
+    // More than those already under way.
     wait_shown("1", shown("1") + 2);
     gates[0].open();
     daemon.block(&[task]);
@@ -245,7 +239,7 @@ fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
     terminal.type_keys("\x04");
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
     wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));
-    // That of the closed terminal goes to the next one in which somebody uses `bgctl`.
+    // The line of the closed terminal goes to the next one in which somebody uses `bgctl`.
     terminal.type_line("bgctl list >list");
     terminal.wait_text("[BACKGROUND TASK FAILED] ");
     upgrade(&daemon);
@@ -260,7 +254,7 @@ fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
     let (first, second) = (Gate::new(&daemon, "first"), Gate::new(&daemon, "second"));
     let from = origin(&terminal);
     submit_from(&daemon, &from, "read x <first");
-    // A program that has ended before is not known of.
+    // A program that has already ended is not known.
     wait::for_lines(&daemon.state_dir().join("bgd.log"), 1, "the keys of a terminal are watched");
     terminal.type_line("seq 5");
     terminal.wait_text("\n5\n$");
@@ -301,7 +295,7 @@ fn r121_of_more_held_notices_than_a_channel_may_queue_the_oldest_are_only_counte
 
     upgrade(&daemon);
 
-    // The channel counts its own once it is at work again.
+    // The channel counts its own once it is working again.
     wait::poll_until("all that are held", || (daemon.channel("tty").queued == 5).then_some(()));
     hold(6..=7);
     let status = daemon.channel("tty");

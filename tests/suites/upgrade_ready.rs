@@ -1,5 +1,5 @@
-//! Readiness checks over an upgrade in place (R121): whoever is not ready yet becomes ready after it, by every kind of
-//! check.
+//! Readiness checks across an upgrade in place (R121): tasks that are not ready yet become ready after it, by every
+//! kind of check.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use bgd_tests::{TestDaemon, ports, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A task that does this after its gate was opened, and is ready then.
+/// A task that runs `then` after its gate was opened, and is ready then.
 fn gated(daemon: &TestDaemon, number: usize, ready: &str, then: &str) -> TaskId {
     let gate = daemon.home().join(format!("gate{number}"));
     mkfifo(&gate, Mode::S_IRWXU).expect("a named pipe");
@@ -50,7 +50,7 @@ fn r121_whoever_is_not_ready_yet_becomes_ready_after_an_upgrade() {
     }
     let blocked = waits.join().expect("it waits").expect("all of them become ready");
     assert_eq!(blocked.active.len(), tasks.len(), "{blocked:?}");
-    // Also while one may go on telling something, and without a word of those that are ready.
+    // An upgrade also works once they are ready: one may still send notifications, the others send nothing more.
     upgrade(&daemon);
     assert!(tasks.iter().all(|id| daemon.task(*id).ready_at.is_some()));
     daemon.cancel(&tasks);

@@ -1,5 +1,5 @@
-//! Upgrades in place (R121): terminals with what they show, their viewers and their leaders go on, and so does what other
-//! programs have handed over, in the middle of being drained.
+//! Upgrades in place (R121): terminals with their screens, their viewers and their leaders continue, and so do
+//! handed-over processes whose output is being drained.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,7 +20,7 @@ use bgd_tests::{Terminal, TestDaemon, Viewer, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// Repeats the lines that it reads, until one says `end`. Job control is left to it.
+/// Echoes the lines that it reads, until one says `end`, and leaves job control alone.
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
@@ -34,11 +34,11 @@ fn r121_a_terminal_its_viewers_and_its_leader_go_on_over_an_upgrade() {
         upgrade(&daemon);
         viewer.type_keys(id, &format!("word {round}\r"));
         viewer.until_shown(&format!("<word {round}>\r\n"));
-        // Its leader still tells when it stops.
+        // Its leader still reports when it stops.
         viewer.type_keys(id, "\u{1a}");
         viewer.until("a stopped job", |viewer| viewer.stops == round);
         second.until("a stopped job", |viewer| viewer.stops == round);
-        // Also over an upgrade, which nobody is told again.
+        // The stop survives an upgrade, too, and is not reported again.
         upgrade(&daemon);
         let cont = SignalParams { id: id.into(), signal: "CONT".into(), tree: true };
         viewer.call::<TaskSignal>(&cont);
@@ -216,7 +216,7 @@ fn r121_twenty_terminals_go_on_over_many_upgrades_and_leave_nothing() {
         let result = upgrade(&daemon);
         assert_eq!(result.active, 20);
         longest = longest.max(result.pause_ms);
-        // Else what is typed next may be shown before the answer.
+        // Otherwise the next input may be shown before the answer.
         for (viewer, _) in &mut all {
             viewer.until_shown(&format!("<{round}>\r\n"));
         }
@@ -247,7 +247,7 @@ fn r122_a_terminal_goes_on_if_the_next_program_turns_back() {
     assert!(viewer.shown == daemon.output(task.id));
 }
 
-/// The daemon's only file in a folder of outputs.
+/// Returns the daemon's only file in a folder of outputs.
 #[track_caller]
 fn output_file(daemon: &TestDaemon) -> PathBuf {
     let state = daemon.state_dir();
@@ -267,7 +267,7 @@ fn digest(line: &str) -> String {
 fn r121_a_gigabyte_is_drained_from_a_handed_pipe_over_five_upgrades() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"4GiB\"").start();
     let line = "seq 1000000000 | head -c 1073741824";
-    // The rest comes only once the last upgrade is over.
+    // The rest is written only once the last upgrade is over.
     let last = daemon.home().join("last");
     mkfifo(&last, Mode::S_IRWXU).unwrap();
     let gated =
@@ -295,7 +295,7 @@ fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() 
     let daemon = TestDaemon::start();
     let line = "sh -c 'mkfifo rest; read word < rest' >/dev/null & echo up; read word; echo \"<$word>\"; read word; exit 7";
     let mut command = Command::new("sh");
-    // What it leaves is found by its group.
+    // Its remaining processes are found by its group.
     let (mut job, pipe) = Job::piped(&daemon, command.args(["-c", line]).process_group(0));
     let mut client = daemon.client();
     let id = job.hand_over(&mut client, &[(HandoffStream::Stdout, pipe.as_fd())]).id;
@@ -309,7 +309,7 @@ fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() 
     job.wait_dead();
     let code = job.wait().code().expect("a code");
     assert_eq!(code, 7);
-    // On older kernels only its parent knows, and says so on the connection that came over.
+    // On older kernels only the parent knows the exit, and reports it on the connection that was carried over.
     let told = client.call::<TaskExit>(&ExitParams { id: id.into(), exit: Exit::Code(code) });
     assert!(told.is_ok() || daemon.task(id).exit.is_some(), "{told:?}");
     let ended = wait::poll_until("the end of its leader", || daemon.task(id).exit);
@@ -325,7 +325,7 @@ fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() 
 #[test]
 fn r121_pipes_that_outlive_their_task_are_drained_and_discarded_after_an_upgrade() {
     let daemon = TestDaemon::start();
-    // Somebody who is not of the tree has the pipe, too.
+    // A process outside the tree has the pipe, too.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut command = Command::new("sh");
     command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));

@@ -1,4 +1,4 @@
-//! R164: what a run has used of the machine, and what running tasks use.
+//! R164: the resources of the machine that a run has used, and that running tasks use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,8 +39,7 @@ fn assert_counts(task: &Task) {
     assert!(usage.peak_memory_bytes.is_some_and(|bytes| bytes >= 64 * MIB), "{usage:?}");
 }
 
-/// The kernel counts what a child had of the daemon's memory as the child's own, and knows that only roughly while the
-/// daemon grows.
+/// The kernel attributes the daemon's memory in a child to the child, and knows it only roughly while the daemon grows.
 #[test]
 fn r164_the_daemons_memory_is_never_taken_for_that_of_a_small_task() {
     let daemon = TestDaemon::start();
@@ -73,7 +72,7 @@ fn r164_the_end_of_a_run_says_what_it_used() {
     let page = daemon.run(&["status", &id.to_string()]).success();
     let line = page.stdout_text().lines().find(|line| line.contains("of CPU")).unwrap().to_owned();
     assert!(line.trim_start().starts_with("used"), "{line}");
-    // What it did wait for counts, what it did not wait for does not, and neither does what others do.
+    // Children that it waited for count, the others do not, nor do other processes.
     let parent = daemon.submit_shell(&format!("({WORK}); sh -c 'exit 0'"));
     assert_counts(&end(&daemon, parent));
     let idle = end(&daemon, daemon.submit_shell("exit 3")).usage.unwrap();
@@ -93,7 +92,7 @@ fn r164_the_process_of_an_agent_is_measured_while_it_works() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
     let task = daemon.submit_with(&daemon.prompt_params("say so; touch there; hang"));
     wait::for_file(&daemon.home().join("there"));
-    // The agent may be faster than the daemon, which may not have read its first word yet.
+    // The agent may be faster than the daemon, which may not have read its first message yet.
     daemon.wait_running(task.id);
     let usages = usage(&daemon, &[task.id]).unwrap().usages;
     assert_eq!((usages.len(), usages[0].id), (1, task.id));
@@ -121,7 +120,7 @@ fn r164_a_job_in_a_terminal_counts_too() {
 fn r164_with_a_cgroup_every_process_counts_as_root() {
     let cgroup = Delegated::new();
     let daemon = cgroup.daemon("");
-    // The one that computes is not waited for, so only the cgroup knows of it.
+    // Nobody waits for the process that computes, so only the cgroup knows about it.
     let gate = daemon.home().join("gate");
     mkfifo(&gate, Mode::S_IRWXU).unwrap();
     let line = "(perl -e 'while ((times)[0] < 0.25) { $n++ }'; echo >gate) & exec cat gate";
@@ -145,7 +144,7 @@ fn r164_each_attempt_says_what_it_used() {
 #[test]
 fn r164_written_bytes_count() {
     let daemon = TestDaemon::start();
-    // Not in a folder that lies in memory.
+    // Not in a folder on a memory file system.
     let folder = tempfile::tempdir_in(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     let line = format!("head -c 8388608 /dev/zero > {}/file", folder.path().display());
     let usage = end(&daemon, daemon.submit_shell(&line)).usage.unwrap();
@@ -172,7 +171,7 @@ fn r164_running_tasks_are_measured_on_request() {
     assert!(many.to_string().contains("at most 256"), "{many}");
 }
 
-/// Has the daemon's clocks run faster than those of its tasks: what takes four seconds takes 80 for it.
+/// Makes the daemon's clocks run faster than those of its tasks: four seconds are 80 to it.
 const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 #[test]
@@ -187,7 +186,7 @@ fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
         let params =
             SubmitParams { description: Some(name.into()), shell: Some(line.into()), ..daemon.params() };
         let id = daemon.submit_with(&params).id;
-        // A wait of the daemon's is short on its clock. The channel tells the task's start, too.
+        // The daemon's wait is short by its clock. The channel also reports the task's start.
         serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
     };
     let long = notice("long", &format!("unset LD_PRELOAD; ({WORK}); sleep 4"));

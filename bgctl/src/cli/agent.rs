@@ -32,13 +32,13 @@ pub struct ResumeArgs {
     /// Id of a completed agent task (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]
     pub id: Name,
-    /// What is set in the agent's session.
+    /// Settings of the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
     /// The follow-up prompt; `-` reads it from standard input
     #[arg(value_name = "PROMPT")]
     pub prompt: OsString,
-    /// The rest of a prompt without quotes. Accepted only so that the error can say what to do
+    /// The rest of a prompt without quotes. Accepted only so that the error can explain what to do
     #[arg(hide = true)]
     pub more: Vec<OsString>,
 }

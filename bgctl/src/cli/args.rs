@@ -307,7 +307,7 @@ pub struct ClearArgs {
     /// Include active tasks; they are cancelled first
     #[arg(long)]
     pub all: bool,
-    /// Include tasks of every parent session, and of none
+    /// Include tasks of every parent session, and those without one
     #[arg(long, conflicts_with = "session")]
     pub all_sessions: bool,
     /// Options that select tasks, in place of ids.
@@ -360,7 +360,7 @@ pub struct SignalArgs {
 }
 
 impl SignalArgs {
-    /// The task, unless options select tasks, and the signal.
+    /// Returns the task, unless options select tasks, and the signal.
     ///
     /// # Errors
     /// The kind of usage error, and how to correct it.
@@ -432,12 +432,12 @@ pane, ssh:192.0.2.7:51514 for an SSH login, otherwise tty:/dev/pts/4@81512 (the 
 is the start time of the shell). $BGD_SESSION overrides that, and --session overrides
 both; an empty key means no session.")]
 pub struct SessionArgs {
-    /// What to do with it.
+    /// The action to take.
     #[command(subcommand)]
     pub verb: SessionVerb,
 }
 
-/// What can be done with a parent session.
+/// Actions on a parent session.
 #[derive(Subcommand, Debug)]
 pub enum SessionVerb {
     /// Print the key of the current parent session; exit code 2 if there is none
@@ -464,12 +464,12 @@ EXAMPLES:
   bgctl daemon install                have systemd listen on the socket and start the daemon
   bgctl daemon uninstall              remove what `daemon install` has written")]
 pub struct DaemonArgs {
-    /// What to do with it.
+    /// The action to take.
     #[command(subcommand)]
     pub verb: DaemonVerb,
 }
 
-/// What can be done with the daemon.
+/// Actions on the daemon.
 #[derive(Subcommand, Debug)]
 pub enum DaemonVerb {
     /// Start the daemon unless it is running
@@ -479,7 +479,7 @@ pub enum DaemonVerb {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
-        /// Cancel the tasks of a durable daemon, too
+        /// Also cancel the tasks of a durable daemon
         #[arg(long)]
         cancel: bool,
     },
@@ -505,7 +505,7 @@ pub enum DaemonVerb {
     Reload,
     /// Write systemd units that start the daemon when it is needed; prints the command that enables them
     Install,
-    /// Remove the systemd units that `daemon install` has written; prints the command that ends what they started
+    /// Remove the systemd units that `daemon install` has written; prints the command that stops them
     Uninstall,
 }
 
@@ -529,7 +529,7 @@ pub struct DialArgs {
     /// Lend the standard streams to the `dial` that names the same token, instead of connecting to the daemon
     #[arg(long, value_name = "TOKEN", hide = true, conflicts_with = "borrow")]
     pub lend: Option<String>,
-    /// Pass the standard streams of the `dial` that lends them by this token along with the first submit
+    /// Pass the standard streams lent by the `dial` with this token along with the first submit
     #[arg(long, value_name = "TOKEN", hide = true)]
     pub borrow: Option<String>,
 }

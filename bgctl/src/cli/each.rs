@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use bgd_shared::limits::GROUP_SLOTS;
 use clap::Args;
 
-/// A task for each item.
+/// One task per item.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Batch")]
 pub struct EachArgs {

@@ -1,4 +1,4 @@
-//! Arguments for where a task runs, and what it asks of a cluster.
+//! Arguments for where a task runs, and what it requests from a cluster.
 
 use bgd_shared::resources::Resources;
 use clap::Args;
@@ -33,11 +33,11 @@ pub struct ElsewhereArgs {
     pub options: Vec<String>,
 }
 
-/// The names of these options, for what excludes them.
+/// The names of these options, for arguments that conflict with them.
 pub const ELSEWHERE: [&str; 8] = ["on", "cpus", "memory", "gpus", "partition", "account", "qos", "options"];
 
 impl ElsewhereArgs {
-    /// Returns what the task asks of the cluster.
+    /// Returns the resources that the task requests from the cluster.
     pub fn resources(&self) -> Resources {
         let Self { on: _, cpus, memory, gpus, partition, account, qos, options } = self.clone();
         Resources { cpus, memory_bytes: memory, gpus, partition, account, qos, options }
@@ -65,7 +65,7 @@ pub struct ExecutorsArgs {
     pub check: bool,
 }
 
-/// Reads an amount of memory: a number of bytes, or one with K, M, G or T, which are powers of 1024 as in Slurm.
+/// Parses an amount of memory: a number of bytes, or one with K, M, G or T, which are powers of 1024 as in Slurm.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not an amount of memory: use a number with K, M, G or T, such as 8G");
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

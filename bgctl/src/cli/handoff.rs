@@ -48,7 +48,7 @@ pub struct HandoffArgs {
     #[arg(long = "tag", value_name = "TAG", add = crate::candidates::tags(),
         value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub tags: Vec<String>,
-    /// Say that the user started the process directly (a `!command`): the daemon then rejects it
+    /// State that the user started the process directly (a `!command`): the daemon then rejects it
     #[arg(long)]
     pub direct: bool,
 }

@@ -29,7 +29,7 @@ pub struct CompletionsArgs {
 }
 
 impl CompletionsArgs {
-    /// Checks what clap can't.
+    /// Checks the constraints that clap can't express.
     ///
     /// # Errors
     /// A second shell is given.
@@ -43,7 +43,7 @@ impl CompletionsArgs {
     }
 }
 
-/// What `completions` does.
+/// The actions of `completions`.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionsVerb {
     /// Print the script for GNU bash.
@@ -60,7 +60,7 @@ pub enum CompletionsVerb {
     Uninstall,
 }
 
-/// A shell that completions can be made for.
+/// A shell with supported completions.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShellName {
     /// GNU bash.

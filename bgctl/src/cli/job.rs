@@ -26,7 +26,7 @@ fn pair(text: &str, form: &str) -> Result<(String, String), String> {
     }
 }
 
-/// What is set in an agent's session.
+/// Settings of an agent's session.
 #[derive(Args, Debug, Default)]
 pub struct SettingArgs {
     /// Mode of the agent's session, as the agent names it [default: as configured]
@@ -41,14 +41,14 @@ pub struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// As the wire has them.
+    /// Converts the settings to their wire form.
     pub fn settings(&self) -> AgentSettings {
         let config =
             self.config.iter().map(|(key, value)| (key.clone(), Setting::Text(value.clone()))).collect();
         AgentSettings { mode: self.mode.clone(), model: self.model.clone(), config }
     }
 
-    /// None of them goes with a command, which has no session. `how` makes it a prompt.
+    /// Rejects these options for a command, which has no session. `how` is the option that makes it a prompt.
     pub(super) fn refuse(&self, how: &str) -> Result<(), (ErrorKind, String)> {
         match self.settings().first() {
             Some(key) => {
@@ -86,7 +86,7 @@ pub struct JobArgs {
     pub env: Vec<(String, String)>,
 }
 
-/// A prompt is exactly one argument. Joining several would lose what stood between them.
+/// Checks that a prompt is exactly one argument. Joining several would lose the separators between them.
 pub(super) fn one_prompt(option: &str, named: bool, words: &[OsString]) -> Result<(), (ErrorKind, String)> {
     match (named, words) {
         (true, []) | (false, [_]) => Ok(()),
@@ -105,7 +105,7 @@ pub(super) fn one_prompt(option: &str, named: bool, words: &[OsString]) -> Resul
     }
 }
 
-/// The error for a prompt of several arguments.
+/// Returns the error message for a prompt of several arguments.
 pub(super) fn too_many(words: usize) -> String {
     format!("PROMPT must be one argument, not {words}: quote it, and put options before it")
 }

@@ -65,8 +65,8 @@ pub struct McpArgs {
     /// Levels of agents that may start tasks: 1: only agents that are not tasks themselves; 0: none
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: u32,
-    /// Also return each reply as structured content, and declare its schema; for programs. Many agents show
-    /// their model both, or only the JSON
+    /// Also return each reply as structured content, and declare its schema; for programs. Many agents pass both to
+    /// their model, or only the JSON
     #[arg(long)]
     pub structured: bool,
     /// Also show tasks of other sessions: background_list with "all", and output by full id. Tasks of other

@@ -1,4 +1,4 @@
-//! Arguments of the verbs that report what happened: `events` and `inbox`.
+//! Arguments of the verbs that report news: `events` and `inbox`.
 
 use std::num::NonZeroUsize;
 
@@ -43,17 +43,17 @@ pub struct EventsArgs {
     /// Show only events of this task; may be repeated
     #[arg(long = "task", value_name = "ID", add = tasks())]
     pub tasks: Vec<Name>,
-    /// Of which tasks; the status is the one that an event tells.
+    /// Options that select tasks; the status is the one in the event.
     #[command(flatten)]
     pub select: SelectArgs,
 }
 
-/// A place among the events.
+/// A position in the sequence of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// The life of the daemon that it is of, if that was named.
+    /// The daemon instance of the position, if it was given.
     pub instance: Option<String>,
-    /// The number of the last event that is not wanted any more.
+    /// The number of the last event to skip.
     pub seq: u64,
 }
 

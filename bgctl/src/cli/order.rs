@@ -12,12 +12,12 @@ use crate::duration::{parse_limit, parse_ms};
 use crate::name::Name;
 use crate::when::parse_at;
 
-/// A condition on another task, as it was typed.
+/// A condition on another task, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfterName {
-    /// The other task, or several.
+    /// The other task or tasks.
     pub name: Name,
-    /// What must have become of it.
+    /// The required state or outcome.
     pub condition: Condition,
 }
 
@@ -37,12 +37,12 @@ pub(super) fn slots_parser() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(..=i64::from(GROUP_SLOTS))
 }
 
-/// The delays between two attempts, in milliseconds.
+/// The delays between attempts, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delays {
-    /// Before the second attempt, at most.
+    /// Maximum delay before the second attempt.
     first: u64,
-    /// What they do not grow beyond.
+    /// Maximum for all later delays.
     most: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ fn parse_delays(text: &str) -> Result<Delays, String> {
     Ok(Delays { first, most: Some(most) })
 }
 
-/// After which ends a task is tried again.
+/// The kinds of failures after which a task is retried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetryOn {
     codes: Vec<i32>,
@@ -92,7 +92,7 @@ fn parse_restart(text: &str) -> Result<Restart, String> {
     }
 }
 
-/// The names of these options, for what excludes them.
+/// The names of these options, for arguments that conflict with them.
 pub const ORDER: [&str; 13] = [
     "order_group",
     "priority",
@@ -156,7 +156,7 @@ pub struct OrderArgs {
 }
 
 impl OrderArgs {
-    /// When it is tried again, as the wire has it.
+    /// Returns the retry policy in its wire form.
     pub fn retry(&self) -> Option<Retry> {
         let RetryOn { codes, signal } = self.retry_on.clone().unwrap_or_default();
         self.retry.map(|times| Retry {

@@ -127,7 +127,7 @@ pub struct ContinueArgs {
     pub tasks: RunningArgs,
 }
 
-/// Tasks that run.
+/// Running tasks.
 #[derive(Args, Debug)]
 pub struct RunningArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task
@@ -139,10 +139,10 @@ pub struct RunningArgs {
     pub select: SelectArgs,
 }
 
-/// What a pending task starts after from now on.
+/// A new dependency of a pending task, replacing all previous ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewAfter {
-    /// No other task.
+    /// No dependency.
     None,
     /// This task, once it meets the condition.
     Name(AfterName),
@@ -249,12 +249,12 @@ EXIT CODES:
     2  unknown group, or too many slots
    65  remove: some of its tasks have not ended")]
 pub struct GroupArgs {
-    /// What to do with groups.
+    /// The action to take.
     #[command(subcommand)]
     pub verb: GroupVerb,
 }
 
-/// What can be done with groups.
+/// Actions on groups.
 #[derive(Subcommand, Debug)]
 pub enum GroupVerb {
     /// List groups with their slots and tasks

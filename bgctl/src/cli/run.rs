@@ -62,7 +62,7 @@ bgctl run [OPTIONS] [--] <CMD> [ARG]...
        bgctl run [OPTIONS] --shell <LINE>
        bgctl run [OPTIONS] --agent <NAME> <PROMPT>")]
 pub struct RunArgs {
-    /// What every job is given.
+    /// Arguments of every job.
     #[command(flatten)]
     pub job: JobArgs,
     /// Key that moves the job to the background: ctrl-b, ctrl-], …, or none [default: as configured]
@@ -80,7 +80,7 @@ pub struct RunArgs {
     /// Send PROMPT to this agent, instead of running a command
     #[arg(long, value_name = "NAME", add = crate::candidates::agents(), conflicts_with = "shell")]
     pub agent: Option<String>,
-    /// What is set in the agent's session.
+    /// Settings of the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
     /// Program and its arguments; with --agent, the PROMPT

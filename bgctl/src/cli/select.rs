@@ -13,10 +13,10 @@ pub(super) fn status_parser() -> impl TypedValueParser<Value = Status> {
     PossibleValuesParser::new(Status::ALL.map(Status::as_str)).try_map(|text| text.parse::<Status>())
 }
 
-/// The names of these options, for what excludes them.
+/// The names of these options, for arguments that conflict with them.
 pub const SELECTORS: [&str; 5] = ["tags", "group", "batch", "session", "status"];
 
-/// Tasks by what they have in common; all that is given must hold.
+/// Selects tasks by common properties; all given conditions must hold.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Select tasks")]
 pub struct SelectArgs {
@@ -38,14 +38,14 @@ pub struct SelectArgs {
 }
 
 impl SelectArgs {
-    /// Whether nothing is selected.
+    /// Reports whether no option was given.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl SelectArgs {
-    /// The same without tasks that have ended, unless it says which status they have.
+    /// Restricts the selection to active tasks, unless it is empty or includes a status.
     #[must_use]
     pub fn or_active(mut self) -> Self {
         if !self.is_empty() && self.status.is_empty() {

@@ -27,7 +27,7 @@ pub struct ShellPromptArgs {
 }
 
 impl Default for ShellPromptArgs {
-    /// As without any argument.
+    /// The values without any argument.
     fn default() -> Self {
         Self { timeout: 100 }
     }

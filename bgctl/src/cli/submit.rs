@@ -87,7 +87,7 @@ bgctl submit [OPTIONS] [--] <CMD> [ARG]...
        bgctl submit [OPTIONS] --prompt <PROMPT> -d <TEXT>
        bgctl submit --resume <ID> <PROMPT>")]
 pub struct SubmitArgs {
-    /// What every job is given.
+    /// Arguments of every job.
     #[command(flatten)]
     pub job: JobArgs,
     /// Idempotency key: submitting it again returns the same task, whatever the command, until the task is cleared
@@ -116,7 +116,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "PROMPT", allow_hyphen_values = true,
         conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
     pub prompt: Option<OsString>,
-    /// What is set in the agent's session.
+    /// Settings of the agent's session.
     #[command(flatten)]
     pub settings: SettingArgs,
     /// Continue the conversation of this completed agent task with PROMPT
@@ -130,22 +130,22 @@ pub struct SubmitArgs {
         required_unless_present_any = ["shell", "agent", "prompt", "resume"],
         add = crate::candidates::commands())]
     pub command: Vec<OsString>,
-    /// When it starts, and when again.
+    /// When the task starts, and when it starts again.
     #[command(flatten)]
     pub order: OrderArgs,
-    /// Where it runs.
+    /// Where the task runs.
     #[command(flatten)]
     pub elsewhere: ElsewhereArgs,
-    /// A task for each item.
+    /// One task per item.
     #[command(flatten)]
     pub each: EachArgs,
 }
 
 impl SubmitArgs {
-    /// Checks a prompt. The definitions above can't: to them CMD is one argument, whether it is a command or a prompt.
+    /// Checks a prompt. The definitions above can't: to them, CMD is one argument, whether it is a command or a prompt.
     ///
     /// # Errors
-    /// The kind of wrong usage, and what to do about it.
+    /// The kind of usage error, and how to correct it.
     pub fn check(&self) -> Result<(), (ErrorKind, String)> {
         let option = match (&self.resume, &self.agent, &self.prompt) {
             (Some(_), _, _) => "--resume",

@@ -1,5 +1,5 @@
-//! Words that users type from habit: `help VERB`, and names that other tools use for what a verb does here. Names
-//! with the same arguments are aliases of the verb; for the others an error suggests the verb.
+//! Words that users type from habit: `help VERB`, and the names that other tools use for actions of bgctl. Names with
+//! the same arguments are aliases of the verb; for the others, an error suggests the verb.
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -9,10 +9,10 @@ use bgd_shared::show;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, Id};
 
-/// The word in front of a verb that asks for its help.
+/// The word in front of a verb that requests its help.
 pub const HELP: &str = "help";
 
-/// What to suggest for a word that is not a verb.
+/// Suggestions for words that are not verbs.
 const ANSWERS: &[(&[&str], &str)] = &[
     (&["kill"], "`bgctl cancel ID` ends a task and all its processes; `bgctl signal ID SIG` sends a signal"),
     (
@@ -63,21 +63,20 @@ const ANSWERS: &[(&[&str], &str)] = &[
     (&["info", "get"], "`bgctl status ID` shows the details of a task"),
 ];
 
-/// The verb `help`.
 pub fn help() -> Command {
     let verb =
         Arg::new("verb").value_name("VERB").num_args(0..=2).help("Verb, such as `submit` or `daemon stop`");
     Command::new(HELP).about("Print this help, or the help of a verb").arg(verb)
 }
 
-/// The command line that `help VERB` stands for.
+/// Returns the command line that `help VERB` stands for.
 pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
     let verb = matches.get_many::<String>("verb").into_iter().flatten().map(OsString::from);
     std::iter::once("bgctl".into()).chain(verb).chain(std::iter::once("--help".into())).collect()
 }
 
-/// The error for the command line. For a word known from other tools it suggests the right verb, as the nearest
-/// spelling would be something else. `verbs` are the names of all verbs.
+/// Returns the error for the command line. For a word known from other tools, it suggests the right verb, as the
+/// nearest spelling would be something else. `verbs` are the names of all verbs.
 pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => return without_ids(command, args, verbs, error),
@@ -92,7 +91,7 @@ pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error:
         (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
         _ => return error,
     };
-    // After a verb such as `daemon` the word means something else.
+    // After a verb such as `daemon`, the word means something else.
     let is_verb = |arg: &OsString| verbs.iter().any(|name| arg == name);
     if args.iter().take_while(|arg| **arg != *word).any(is_verb) {
         return error;
@@ -106,7 +105,7 @@ pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error:
     }
 }
 
-/// The error for a wrong value, if a library worded it.
+/// Rewords the error for a wrong value if its text comes from a library.
 fn in_plain_words(error: clap::Error) -> clap::Error {
     let text = error.to_string();
     let message = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
@@ -124,7 +123,7 @@ fn in_plain_words(error: clap::Error) -> clap::Error {
     }
 }
 
-/// Words that a number is out of its range, which clap writes as Rust does: `0 is not in 1..=9`.
+/// Rewords an out-of-range error, which clap writes in Rust notation: `0 is not in 1..=9`.
 fn between(message: &str) -> Option<String> {
     let (before, rest) = message.split_once(" is not in ")?;
     let (least, rest) = rest.split_once("..=")?;
@@ -134,13 +133,13 @@ fn between(message: &str) -> Option<String> {
     Some(format!("{before} is not between {least} and {most}{after}"))
 }
 
-/// The verb of a command line.
+/// Returns the verb of a command line.
 fn verb<'a>(command: &'a mut Command, args: &[OsString], verbs: &[&str]) -> Option<&'a mut Command> {
     let name = args.iter().find(|arg| verbs.iter().any(|name| arg == name))?;
     command.find_subcommand_mut(name)
 }
 
-/// The error for a verb that is given no task, but could be told by options which are meant.
+/// Returns the error for a verb without a task, with the options that could select tasks instead.
 fn without_ids(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
     let lacks_ids = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => missing.iter().any(|arg| arg.contains("<ID>")),
@@ -158,7 +157,7 @@ fn without_ids(command: &mut Command, args: &[OsString], verbs: &[&str], error: 
     verb.error(ErrorKind::MissingRequiredArgument, what)
 }
 
-/// The error in place of the help that a verb without its subcommand prints, where a program reads it.
+/// Returns the error for a verb without its subcommand, which replaces the help where a program reads the output.
 fn without_subcommand(
     command: &mut Command,
     args: &[OsString],
@@ -172,7 +171,7 @@ fn without_subcommand(
     verb.error(ErrorKind::MissingSubcommand, what)
 }
 
-/// The error for an argument that is not valid UTF-8, which clap does not name.
+/// Returns the error for an argument that is not valid UTF-8, which clap does not name.
 fn not_text(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
     let Some(verb) = verb(command, args, verbs) else { return error };
     let mut before = &OsString::new();
@@ -201,7 +200,7 @@ fn not_text(command: &mut Command, args: &[OsString], verbs: &[&str], error: cla
     }
 }
 
-/// Whether an option, such as `-d` or `--tag`, takes a value that must be UTF-8.
+/// Reports whether an option, such as `-d` or `--tag`, has a value that must be UTF-8.
 fn takes_text(verb: &Command, option: &str) -> bool {
     let is_named = |arg: &&Arg| match option.strip_prefix("--") {
         Some(long) => arg.get_long() == Some(long),
@@ -213,11 +212,11 @@ fn takes_text(verb: &Command, option: &str) -> bool {
     })
 }
 
-/// Lists the global options below those of the verb: those of a verb that is deferred come after them.
+/// Lists the global options below those of the verb; in a deferred verb, they would come before them.
 pub(super) fn globals_last(verb: Command) -> Command {
     let globals = verb.get_arguments().filter(|arg| arg.is_global_set());
     let globals: Vec<Id> = globals.map(|arg| arg.get_id().clone()).collect();
-    // What is changed comes last.
+    // A changed argument moves to the end.
     globals.into_iter().fold(verb, |verb, id| verb.mut_arg(id, |arg| arg))
 }
 

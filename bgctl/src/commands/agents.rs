@@ -19,7 +19,7 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
         say(format_args!("starting each available agent …"));
     }
-    // The environment in which a task submitted from here would look for agents, whatever the daemon's is.
+    // The environment in which a task submitted from here would look for agents, regardless of the daemon's.
     let env = Some(Env::of_this_process());
     let params = AgentListParams { env, check: args.check, names: args.names, ..AgentListParams::default() };
     let result = context.call::<AgentList>(&params)?;

@@ -42,7 +42,7 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
         ))
         .hint("give the id or full name of an option; allow and deny work if there is such an option")
     })?;
-    // With the number, the daemon refuses the answer if the agent asks a different question by now.
+    // Given the number, the daemon refuses the answer if the agent asks a different question by now.
     let params = AnswerParams { id: task.id.into(), request: asked.request, option: option.id.clone() };
     let result = context.call::<AgentAnswer>(&params)?;
     if context.json() {

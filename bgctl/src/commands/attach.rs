@@ -1,4 +1,4 @@
-//! `attach`: reattaches to the terminal of a task. Without one, shows the task's output; the same key leaves both.
+//! `attach`: reattaches to the terminal of a task. If the task has none, shows its output; the same key leaves both.
 
 use std::io::{self, IsTerminal as _};
 
@@ -25,18 +25,18 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         return follow(id, context);
     }
     let key = args.key;
-    // After a lost connection a prefix could mean another task.
+    // After a lost connection, a prefix could match another task.
     let id = context.call::<TaskGet>(&IdParams { id })?.task.id.into();
     context.link.remember();
     let (mut text, mut is_back) = (None, false);
     loop {
         match attach(&id, key, &mut text, context) {
-            // It has ended meanwhile.
+            // The task has ended in the meantime.
             Err(failure) if is_back && failure.kind == ErrorKind::NotRunning.as_str() => {
                 return report_end(context.call::<TaskGet>(&IdParams { id })?.task, context);
             }
             Err(failure) => {
-                // Nothing reads them while there is no connection.
+                // Nothing reads the signals while there is no connection.
                 release_signals(SHOWN)?;
                 context.link.recover(failure)?;
                 is_back = true;
@@ -46,8 +46,8 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Attaches on one connection. If the task has no terminal, its output is shown from the offset in `text`, else from its
-/// beginning, and `text` gets the offset of what has not been shown.
+/// Attaches on one connection. If the task has no terminal, shows its output from the offset in `text`, else from the
+/// beginning, and stores the offset of the first byte not shown in `text`.
 fn attach(
     id: &TaskRef,
     key: Option<Key>,
@@ -57,7 +57,7 @@ fn attach(
     let screen = Screen::open()?;
     let size = screen.size();
     let params = AttachParams { id: id.clone(), rows: Some(size.rows), cols: Some(size.cols) };
-    // The rest of the output of one that has ended since is shown.
+    // If the task has ended since, the rest of its output is shown.
     let is_text = |error: &RpcError| match error.kind() {
         ErrorKind::Unsupported => true,
         ErrorKind::NotRunning => text.is_some(),
@@ -91,8 +91,8 @@ fn attach(
     tell(ScreenView::attached(subject, &task, screen, size)?.run()?, context)
 }
 
-/// Shows the output of a task without a terminal from an offset, which it advances, until the task ends or the key is
-/// pressed.
+/// Shows the output of a task without a terminal from the offset `next`, which it advances, until the task ends or the
+/// key is pressed.
 fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
     tell(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)

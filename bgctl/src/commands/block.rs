@@ -1,4 +1,4 @@
-//! `block`: waits for tasks; the exit code tells how they ended.
+//! `block`: waits for tasks; the exit code reflects how they ended.
 
 use std::cell::Cell;
 use std::io::IsTerminal as _;
@@ -32,7 +32,8 @@ use crate::render::table::summary_line;
 use crate::render::wall::Clock;
 use crate::terminal::{ENDING, Taken, end_by};
 
-/// The most tasks to name in a request, and to show progress for: with more ids, it would be too long.
+/// Maximum number of tasks to name in a request, and to show progress for: with more ids, the request would be too
+/// long.
 const NAMED: usize = 20_000;
 
 /// Waits, then prints one line per task.
@@ -87,7 +88,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     })
 }
 
-/// What standard output gets.
+/// Renders the text for standard output.
 fn shown(result: &BlockResult, json: bool, clock: &Clock) -> Result<Vec<u8>, Failure> {
     if json {
         return Ok(json::line(result)?);
@@ -99,12 +100,12 @@ fn shown(result: &BlockResult, json: bool, clock: &Clock) -> Result<Vec<u8>, Fai
     Ok(text)
 }
 
-/// An answer as it comes for a command that has ended well.
+/// A sample answer, as for a command that has succeeded.
 const SAMPLE: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"id":"724fede0-9209-4435-bc37-e308e63f1f21","kind":"process","origin":"submit","foreground":false,"status":"completed","description":"make test","argv":["make","test"],"cwd":"/","pid":21330,"run":1,"resume_count":0,"created_at":"2026-01-01T00:00:00.000Z","started_at":"2026-01-01T00:00:00.004Z","completed_at":"2026-01-01T00:00:02.004Z","exit":{"code":0},"lingering":false,"usage":{"user_ms":0,"system_ms":0,"written_bytes":0},"progress":{"output_bytes":0,"tool_calls":0},"output":{"path":"/724fede0-9209-4435-bc37-e308e63f1f21.out","bytes":0,"dropped_bytes":0}}],"timed_out":false,"finished":["724fede0-9209-4435-bc37-e308e63f1f21"],"active":[]}}
 "#;
 
-/// Handles an answer that nobody gave, except that it prints nothing. Whoever waits has the time to read all code that the
-/// real answer needs, which would otherwise be read after the end that somebody waits for.
+/// Processes a sample answer without printing it. While waiting there is time to load all code that the real answer
+/// needs, which would otherwise be loaded after the task has ended, while the caller waits.
 fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
     let result = Protocol::rehearse::<TaskBlock>(SAMPLE)?;
     let text = shown(&result, json, &Clock::system(Timestamp::now()))?;
@@ -112,14 +113,14 @@ fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
     Ok((text, code(&result)))
 }
 
-/// Waits, also over lost connections, and shows progress if that is wanted.
+/// Waits, across lost connections, and shows progress if requested.
 fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
     let mut params = params;
     let waits = params.timeout_ms != Some(0);
     if waits {
         context.link.remember();
     }
-    // Who only asks has no time for it, and once is enough.
+    // A call with timeout 0 has no time for the rehearsal, and one rehearsal is enough.
     let rehearses = Cell::new(waits);
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let json = context.json();
@@ -133,12 +134,12 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
                     drop(rehearse(json));
                 }
             };
-            // Not by an exchange: whoever waits for a daemon that is stopped must not start it again.
+            // No exchange here: a client that waits for a daemon which is stopped must not start it again.
             let client = context.link.client();
             client.and_then(|client| Ok(client.call_meanwhile::<TaskBlock>(&params, takes, meanwhile)?))
         };
         match outcome {
-            // The time is over. Connecting again would only give up a connection that others share.
+            // The timeout has expired. Reconnecting would only drop a connection that others share.
             Err(failure) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
                 return Err(failure);
             }
@@ -151,7 +152,7 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
 }
 
 /// Replaces a selection by the ids of its tasks: after a lost connection (R126, R142), tasks that have ended meanwhile
-/// would no longer match. A selection without tasks stays as it is, and so does one of too many.
+/// would no longer match. A selection of no tasks, or of too many, is left as it is.
 fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
     let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
     let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
@@ -169,7 +170,7 @@ fn watched(
     takes: Option<Duration>,
     context: &mut Context,
 ) -> Result<BlockResult, Failure> {
-    // Make sure that this daemon is not on its way out before opening further connections to it.
+    // Make sure that this daemon is not shutting down before opening further connections to it.
     context.call::<Hello>(&HelloParams::default())?;
     let (aside, news) = (context.link.existing()?, context.link.existing()?);
     let mut aside = Aside { client: aside, until: takes.and_then(|takes| Instant::now().checked_add(takes)) };
@@ -188,7 +189,7 @@ fn watched(
         if is_caught
             && let Some(caught) = progress.as_ref().and_then(|progress| progress.signals.next_caught())
         {
-            // Takes back what the terminal was told.
+            // Resets the progress shown by the terminal.
             drop(progress.take());
             end_by(caught)?;
         }
@@ -204,13 +205,13 @@ fn watched(
     }
 }
 
-/// How long what is shown may take to be known. Nothing is shown any more if it takes longer.
+/// Timeout of calls for the progress display. After a timeout, nothing more is shown.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// The connection for what is shown. Its calls must not outlast the wait.
+/// The connection for the progress display. Its calls must not outlast the wait.
 struct Aside {
     client: Client,
-    /// When the wait ends at the latest.
+    /// The latest time at which the wait ends.
     until: Option<Instant>,
 }
 
@@ -221,13 +222,12 @@ impl Aside {
     }
 }
 
-/// The progress display of a wait.
 struct Progress {
     ids: Vec<TaskId>,
     look: BlockParams,
     news: Listener,
     bar: Bar,
-    /// Those that end this process, as long as something is drawn.
+    /// The signals that end this process, taken over while something is drawn.
     signals: Taken,
 }
 
@@ -250,10 +250,10 @@ impl Progress {
         news.wait_at_most(left.map_or(LOOK, |left| left.min(LOOK)));
         let news = Listener::of(news, &ids).ok()?;
         let signals = Taken::new(ENDING).ok()?;
-        // Signals are only read in between.
+        // Signals are only read between calls.
         aside.client.wait_at_most(LOOK);
         let mut progress = Self { ids, look, news, bar: Bar::begin(&seen.tasks), signals };
-        // Catch up on what happened before the subscription began.
+        // Catch up on changes before the subscription began.
         progress.look(aside).ok()?;
         Some(progress)
     }
@@ -290,7 +290,7 @@ impl Progress {
     }
 }
 
-/// What people are told of tasks besides their lines.
+/// Returns remarks to the user on the tasks, in addition to their lines.
 fn remarks(result: &BlockResult) -> Vec<String> {
     let mut remarks = Vec::new();
     for task in &result.tasks {
@@ -302,7 +302,7 @@ fn remarks(result: &BlockResult) -> Vec<String> {
     remarks
 }
 
-/// Reports why a task failed whose exit status doesn't show it, and which permissions its agent was denied: even a
+/// Reports why a task failed if its exit status doesn't show it, and which permissions its agent was denied: even a
 /// successful task may lack something because of that.
 pub fn report_failure(task: &Task) {
     for remark in failure_of(task) {
@@ -348,8 +348,8 @@ fn code_of_ready(result: &BlockResult, is_any: bool) -> Code {
     }
 }
 
-/// Returns the task's own exit code, that of timeout(1) if its time limit ended it, or if it has none the same code
-/// as without `--exit-code`.
+/// Returns the task's own exit code, that of timeout(1) if its time limit ended it, or the same code as without
+/// `--exit-code` if it has none.
 fn own_code(result: &BlockResult) -> Code {
     if !result.timed_out && result.tasks.first().is_some_and(|task| task.timed_out) {
         return Code::TIME_LIMIT;

@@ -16,7 +16,7 @@ use crate::session;
 /// Cancels, then prints one line per task.
 pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let common = CancelParams { signal: args.signal, grace_ms: args.grace, ..CancelParams::default() };
-    // `--all` alone or with only `--session` has a request form of its own.
+    // `--all` alone or with only `--session` has its own form of request.
     let only_session = SelectArgs { session: args.select.session.clone(), ..SelectArgs::default() };
     let params = if args.all && args.select == only_session {
         CancelParams {
@@ -30,14 +30,14 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
             Chosen::Matching(matching) => CancelParams { matching: Some(matching), ..common },
         }
     };
-    // Must be recorded first: the answer does not tell which tasks had processes left.
+    // Must be recorded first: the answer does not indicate which tasks had processes left.
     let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
     let result = {
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
         let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
         let counts = !matches!(params.signal.as_deref(), None | Some("KILL" | "SIGKILL" | "9"));
         if params.ids.is_empty() || counts {
-            // Others may have submitted some that match since; and some programs count the signals.
+            // Not repeatable: others may have submitted matching tasks since, and some programs count the signals.
             context.call::<TaskCancel>(&params)?
         } else {
             context.call_repeatable::<TaskCancel>(&params)?

@@ -20,7 +20,7 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         (true, matching) => matching.map(Chosen::Matching),
         (false, _) => Some(pick::chosen(args.ids, SelectArgs::default(), context)?),
     };
-    // A batch means its tasks wherever they were submitted; a tag only narrows a selection.
+    // A batch includes its tasks wherever they were submitted; a tag only narrows a selection.
     let names_tasks = match &chosen {
         Some(Chosen::Ids(_)) => true,
         Some(Chosen::Matching(matching)) => matching.batch.is_some(),

@@ -1,5 +1,5 @@
 //! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
-//! that shell looks for it, and removes it again.
+//! that shell looks for it, or removes it again.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::files::{self, IsOurs};
 use crate::shells::{self, Shell, own_shell};
 
-/// Prints or installs the script.
+/// Prints, installs or removes the script.
 pub fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Code, Failure> {
     match args.what {
         CompletionsVerb::Bash => print(ShellName::Bash, context),
@@ -64,7 +64,7 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Whether this is a script of some bgctl.
+/// Reports whether the text is a completion script of some bgctl.
 fn is_script(text: &[u8]) -> bool {
     memchr::memmem::find(text, complete::VARIABLE.as_bytes()).is_some()
 }

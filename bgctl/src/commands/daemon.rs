@@ -42,7 +42,7 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
     let (hello, started) = loop {
         let (mut client, started) = find_or_start(context)?;
         match (hello(&mut client), pauses.next()) {
-            // It was killed, and is not quite gone.
+            // The daemon was killed, and is not quite gone.
             (Err(failure), Some(pause))
                 if failure.kind == link::CONNECTION_LOST && !context.link.is_remote() =>
             {
@@ -62,12 +62,12 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Connects to the daemon, which is started unless it runs.
+/// Connects to the daemon, and starts one if none is running.
 fn find_or_start(context: &Context) -> Result<(Client, Started), Failure> {
     Ok(match context.link.running()? {
         Some(client) => (client, Started::Before),
         None => match context.link.host() {
-            // Dialling starts it.
+            // Dialling starts the daemon.
             Some(_) => (context.link.connect()?, Started::ByUs { lost: 0 }),
             None => link::start_daemon(&context.link.socket()?)?,
         },
@@ -84,23 +84,23 @@ fn hello(client: &mut Client) -> Result<HelloResult, Failure> {
     Ok(client.call::<Hello>(&params)?)
 }
 
-/// Stops the daemon and starts another one. First prints which tasks that ends.
+/// Stops the daemon and starts another one. First prints what this does to the tasks.
 fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     // Must come first: later the tasks would be gone and no daemon could start.
     context.link.check_config().map_err(|failure| Failure {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
-    // Only a durable daemon leaves some, and knows which when it has ended.
+    // Only a durable daemon leaves tasks running, and it knows which ones only once it has ended.
     let (mut is_said_after, mut may_end) = (false, false);
-    // An unresponsive daemon can't report its tasks; stopping it reports what is wrong.
+    // An unresponsive daemon can't report its tasks; stopping it reports the problem.
     if let Ok(Some(mut client)) = context.link.running()
         && !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
     {
         is_said_after = is_durable(&status);
         may_end = is_said_after && changes_durable(&mut client);
-        // Which program another machine has is not known here.
+        // The program on a remote machine is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
         let will = will_restart(&status.version, &with, &status.summary, is_said_after);
@@ -108,7 +108,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
             if may_end { "; but if `durable` is false in the configuration now, it ends them" } else { "" };
         report(&format!("{will}{unless}"));
     }
-    // Whoever waits for tasks of a durable daemon sees by it that another one is about to come.
+    // Clients that wait for tasks of a durable daemon see from the turn that another daemon is about to come.
     let turn = if context.link.is_remote() { None } else { Some(link::take_turn(&context.link.socket()?)?) };
     let stopped = stop::stop(ShutdownParams { grace_ms: grace, cancel: false }, context)?;
     let has_lost = |stopped: &ShutdownResult| stopped.lost_because.is_some();
@@ -121,7 +121,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         link::start_in_turn(turn, &context.link.socket()?, &[])
     } else {
         context.link.expect_another();
-        // Dialling starts it.
+        // Dialling starts the daemon.
         context.link.connect_starting().map(|client| (client, Started::ByUs { lost: 0 }))
     };
     if let Some(stopped) = stopped.filter(|_| may_end) {
@@ -130,7 +130,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     let (mut client, started) = connected?;
     context.link.report_loss(started);
     let hello = hello(&mut client)?;
-    // Where a service manager listens, the next one has said nothing before.
+    // Where a service manager listens, the next daemon has not answered before this point.
     drop(turn);
     if context.json() {
         context.print_json(&hello)?;
@@ -140,7 +140,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Says what became of the tasks of a durable daemon, where the next one may not be durable.
+/// Reports what happened to the tasks of a durable daemon if the next one may not be durable.
 fn report_ended(mut stopped: ShutdownResult, has_next: bool, context: &Context) {
     let next = if has_next { context.link.running().ok().flatten() } else { None };
     let status = next.and_then(|mut client| client.call::<DaemonStatusOf>(&NoParams {}).ok());
@@ -152,18 +152,18 @@ fn report_ended(mut stopped: ShutdownResult, has_next: bool, context: &Context) 
     }
 }
 
-/// Whether the next daemon finds another `durable` in its configuration than this one has.
+/// Reports whether the next daemon will find a different `durable` in its configuration.
 fn changes_durable(client: &mut Client) -> bool {
     let reloaded = client.call::<DaemonReload>(&NoParams {});
     reloaded.is_ok_and(|reloaded| reloaded.needs_restart.iter().any(|key| key == "durable"))
 }
 
-/// Whether what is pending or has ended outlives the daemon.
+/// Reports whether pending and ended tasks outlive the daemon.
 fn is_durable(status: &DaemonStatus) -> bool {
     matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
 }
 
-/// Says what a restart is about to do to these tasks. `with` names the program that is started then.
+/// Returns a message on what a restart will do to these tasks. `with` names the program to be started.
 fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) -> String {
     let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
     let whose = if finished == 1 { "its" } else { "their" };
@@ -171,7 +171,7 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) ->
     let active = counted(active, "active task");
     let finished = counted(finished, "finished task").map(|text| format!("{text} with {whose} output"));
     let parts = if is_durable {
-        // Which ones can't, such as foreground jobs, is known once it has ended.
+        // Which tasks can't outlive it, such as foreground jobs, is known only once the daemon has ended.
         let kept = [active.map(|text| format!("{text} if {they} can outlive the daemon")), finished];
         let kept: Vec<String> = kept.into_iter().flatten().collect();
         [(!kept.is_empty()).then(|| format!("keeps {}", kept.join(" and "))), None]
@@ -184,7 +184,7 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) ->
     format!("restarting bgd {version}{with} {does}")
 }
 
-/// Names a program, with its version if it is the one that runs.
+/// Formats the path of a program, with its version if it is the running one.
 fn program(status: &DaemonStatus, path: &Path) -> String {
     let runs = status.program.as_ref().is_some_and(|program| {
         program.state == ProgramState::Current
@@ -196,22 +196,22 @@ fn program(status: &DaemonStatus, path: &Path) -> String {
     format!("{}{version}", path.display())
 }
 
-/// Returns a number of things in words; `None` for none.
+/// Formats a number of things in words; `None` for 0.
 fn counted(number: u64, what: &str) -> Option<String> {
     (number > 0).then(|| count(number, what))
 }
 
-/// What is said if no answer comes: the program was tried, and died where that does not show.
+/// The message if no answer arrives: the program was tried, and died at a point where the cause is not visible.
 const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new program died as it took over";
 
-/// What becomes of the tasks then.
+/// What happens to the tasks in that case.
 const AFTER_DEATH: &str =
     "its tasks still run; with `durable = true` the next daemon takes them over, otherwise it ends them";
 
-/// Has another program take the daemon's place (R120).
+/// Replaces the running daemon by another program (R120).
 fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure> {
     let binary = binary.map(|path| match context.link.host() {
-        // A path there.
+        // A path on the remote machine.
         Some(_) => Ok(path.to_owned()),
         None => std::path::absolute(path),
     });
@@ -222,7 +222,7 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     {
         let own = || status.program.as_ref().map(|program| Path::new(&program.path));
         let to = match binary.as_deref().or_else(own) {
-            // That path is another one here.
+            // The path means another file on this machine.
             Some(path) if context.link.is_remote() => format!(" to {}", path.display()),
             Some(path) => format!(" to {}", program(&status, path)),
             None => String::new(),
@@ -242,7 +242,7 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
-/// Says what an upgrade is about to do. `to` names the program that is to take over.
+/// Returns a message on what an upgrade will do. `to` names the program that takes over.
 fn will_upgrade(version: &str, to: &str, active: u64) -> String {
     let goes = if active == 1 { "goes" } else { "go" };
     let tasks = counted(active, "active task");

@@ -50,8 +50,8 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Subscribes. If the cursor belongs to another daemon than the one that is running, returns the instance of the
-/// latter as the inner error.
+/// Subscribes. If the cursor belongs to a daemon other than the running one, returns the instance of the running daemon
+/// as the inner error.
 fn subscribe(
     client: &mut Client,
     params: &SubscribeParams,
@@ -84,12 +84,13 @@ fn next(context: &mut Context) -> Result<News, Failure> {
     Ok(context.link.client()?.next_news()?.news)
 }
 
-/// Resumes after the last printed line if the same daemon is still running (R26), or goes on with its tasks.
+/// Resumes after the last printed line if the same daemon is still running (R26), or another one has taken over its
+/// tasks.
 fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context) -> Result<(), Failure> {
     let ended = loop {
         let kind = lost.kind;
         match context.link.recover(lost) {
-            // It says more than that the connection is lost.
+            // This failure explains more than that the connection is lost.
             Err(failure) if context.link.is_remote() || failure.kind != kind => return Err(failure),
             Err(failure) => break failure,
             Ok(()) => {}
@@ -122,7 +123,7 @@ fn pass_on(
     let seq = match news {
         News::Event(event) => event.seq,
         News::Gap(gap) if gap.ended => {
-            // This side read too slowly, so the subscription was ended. The history may still contain the missed
+            // This client read too slowly, so the subscription was ended. The history may still contain the missed
             // events; the daemon reports those it lacks as a separate gap.
             params.since = Some(gap.from.saturating_sub(1));
             context.call::<EventsSubscribe>(params)?;
@@ -137,7 +138,7 @@ fn pass_on(
     Ok(())
 }
 
-/// Returns whether a task matches the filter, except for the parent session, which the daemon filters by.
+/// Reports whether a task matches the filter, except for the parent session, by which the daemon filters.
 fn is_of(task: &Task, wanted: &Matching) -> bool {
     let Matching { session: _, group, batch, tags, status } = wanted;
     group.as_ref().is_none_or(|group| task.group == *group)

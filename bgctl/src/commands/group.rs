@@ -38,7 +38,7 @@ fn print_all(context: &mut Context) -> Result<Code, Failure> {
 fn remove(name: String, context: &mut Context) -> Result<Code, Failure> {
     let removed = context.call::<GroupRemove>(&GroupParams { name });
     let result = removed.map_err(|failure| match failure.kind {
-        // Its hint says how to create the group.
+        // The failure's hint explains how to create the group.
         "unknown_group" => Failure { hint: None, ..failure },
         _ => failure,
     })?;

@@ -13,10 +13,10 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::session;
 
-/// The longest description made from a command, in characters.
+/// Maximum length of a description made from a command, in characters.
 const DESCRIPTION_CHARS: usize = 200;
 
-/// How much of a command line to read, in bytes; more than such a description can need.
+/// Maximum number of bytes read from a command line; more than such a description can need.
 const ARGUMENTS_BYTES: u64 = 4096;
 
 /// Hands the process over, then prints the daemon's message for the user.

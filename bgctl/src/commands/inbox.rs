@@ -30,9 +30,9 @@ struct Reading {
     /// How many more items to print.
     left: usize,
     has_printed: bool,
-    /// How many lost items were already reported.
+    /// Number of lost items already reported.
     lost: u64,
-    /// Instance of the daemon that has the inbox.
+    /// Instance of the daemon that holds the inbox.
     instance: String,
 }
 
@@ -184,7 +184,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Continues with this daemon. If it is another one than before, says so, and starts from its first item.
+    /// Continues with this daemon. If it is a new one, reports that and starts from its first item.
     fn adopt(&mut self, instance: String, json: bool) {
         if instance != self.instance {
             let text = if json {
@@ -216,7 +216,7 @@ impl Reading {
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
-    /// Waits for an item, also over lost connections.
+    /// Waits for an item, across lost connections.
     fn wait_on(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
         let until = Instant::now().checked_add(Duration::from_millis(wait_ms));
         let mut left = wait_ms;
@@ -225,7 +225,7 @@ impl Reading {
                 Err(failure) => context.link.recover(failure)?,
                 page => return page,
             }
-            // A wait without an end stays one.
+            // A wait without a limit stays unlimited.
             if let Some(until) = until.filter(|_| wait_ms < DURATION_MS) {
                 let time = until.saturating_duration_since(Instant::now());
                 left = u64::try_from(time.as_millis()).unwrap_or(DURATION_MS);

@@ -1,5 +1,5 @@
-//! `daemon install` and `uninstall`: write and remove the systemd units by which a user's manager listens on the socket
-//! and starts the daemon. They neither start nor end anything; what to do about that is said.
+//! `daemon install` and `uninstall`: write and remove the systemd units with which a user's service manager listens on
+//! the socket and starts the daemon. They neither start nor end anything, but print the commands that do.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::link;
 
-/// Writes the units, and says what to do next.
+/// Writes the units, and prints the next steps.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("`daemon install`")?;
     let folder = folder()?;
@@ -31,7 +31,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         (folder.join("bgd.socket"), with(SOCKET, LISTEN, &listen)),
         (folder.join("bgd.service"), with(SERVICE, EXEC, &command_word(&program)?)),
     ];
-    // Nothing is written if one of them is somebody's own.
+    // Nothing is written if one of the files is somebody's own.
     for ((path, _), unit) in units.iter().zip([SOCKET, SERVICE]) {
         files::may_replace(path, |text| is_made_from(unit, text)).map_err(|failure| match failure.code {
             Code::WRONG_STATE => failure
@@ -64,12 +64,12 @@ fn next_steps(runs: bool) -> String {
     steps + "  systemctl --user daemon-reload\n  systemctl --user enable --now bgd.socket\n"
 }
 
-/// Removes the units, and the link by which the socket was enabled; says how to end what they have started.
+/// Removes the units, and the link that enabled the socket; prints how to stop the units.
 pub fn undo(context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("`daemon uninstall`")?;
     let folder = folder()?;
     let units = [("bgd.socket", SOCKET), ("bgd.service", SERVICE)];
-    // Nothing is removed if one of them is somebody's own.
+    // Nothing is removed if one of the files is somebody's own.
     for (name, unit) in units {
         files::may_replace(&folder.join(name), |text| is_made_from(unit, text))?;
     }
@@ -99,15 +99,16 @@ fn folder() -> Result<PathBuf, Failure> {
     Ok(home.join("systemd/user"))
 }
 
-/// The units as packages install them. Links, as a published package has to have them in its folder.
+/// The units as installed by packages. The files are links, since everything that a published package needs must be in
+/// its folder.
 const SOCKET: &str = include_str!("../../files/bgd.socket");
 const SERVICE: &str = include_str!("../../files/bgd.service");
 
-/// The settings whose values are this installation's own.
+/// The settings whose values depend on this installation.
 const LISTEN: &str = "ListenStream=";
 const EXEC: &str = "ExecStart=";
 
-/// A unit with another value of the one setting that begins with `key`.
+/// Returns a unit with the value of the one setting that begins with `key` replaced.
 fn with(unit: &str, key: &str, value: &str) -> String {
     let lines = unit
         .lines()
@@ -115,8 +116,8 @@ fn with(unit: &str, key: &str, value: &str) -> String {
     lines.collect()
 }
 
-/// Whether this is the unit as some bgctl writes it: only what depends on the place may differ, and of the daemon's
-/// command that is the path alone.
+/// Reports whether the text is the unit as written by some bgctl: only values that depend on the installation may
+/// differ, and of the daemon's command only the path.
 fn is_made_from(unit: &str, text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return false };
     let is_path = |value: &str| !value.contains(' ') || value.starts_with('"') && value.ends_with('"');
@@ -129,7 +130,7 @@ fn is_made_from(unit: &str, text: &[u8]) -> bool {
         })
 }
 
-/// A path as systemd takes it where it expects one: up to the end of the line, with `%` doubled.
+/// Formats a path for a systemd setting that expects one: up to the end of the line, with `%` doubled.
 fn path_word(path: &Path) -> Result<String, Failure> {
     let unfit = || {
         let message = format!("systemd takes no such path: {}", path.display());
@@ -139,7 +140,7 @@ fn path_word(path: &Path) -> Result<String, Failure> {
     Ok(text.replace('%', "%%"))
 }
 
-/// A path as the first word of a command of systemd's.
+/// Formats a path as the first word of a systemd command.
 fn command_word(path: &Path) -> Result<String, Failure> {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+%".contains(byte);
     let text = path_word(path)?;

@@ -33,7 +33,7 @@ struct Printed {
     timed_out: bool,
 }
 
-/// What to wait for.
+/// The line to wait for.
 pub struct Wanted {
     pub id: TaskRef,
     /// What the line must match.
@@ -52,7 +52,7 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let since = fixed(wanted.since.unwrap_or(0), &task, context)?;
     context.link.remember();
     let reads_files = !context.link.is_remote();
-    // Nothing was found before a connection was lost, so the search begins where it began (R142).
+    // Nothing was found before a connection was lost, so the search restarts where it began (R142).
     let outcome = context.recovering(|context| {
         sight(LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files }, context)
     })?;
@@ -67,8 +67,8 @@ fn sight(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
     seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })
 }
 
-/// Replaces an offset that counts from the end by the place that it means now: after a lost connection it would mean
-/// another one.
+/// Replaces an offset that counts from the end by the absolute offset that it means now: after a lost connection it
+/// would mean another place.
 fn fixed(since: i64, task: &Task, context: &mut Context) -> Result<i64, Failure> {
     if since >= 0 {
         return Ok(since);

@@ -84,7 +84,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Returns how many tasks have one of these statuses; an empty slice means any.
+/// Returns the number of tasks with one of these statuses; an empty slice means any.
 fn matching(summary: &Summary, statuses: &[Status]) -> u64 {
     if statuses.is_empty() {
         return summary.total();

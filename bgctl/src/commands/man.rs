@@ -1,5 +1,5 @@
-//! `man`: prints a manual page, or installs all of them where `man` finds them. What a package has installed outside of
-//! the user's home is left alone.
+//! `man`: prints a manual page, or installs all of them where `man` finds them. Pages that a package has installed
+//! outside of the user's home are left alone.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{Command, Stdio};
@@ -28,14 +28,14 @@ pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Has `man` show a page on the terminal. Returns false if there is none that can: some know no `-l`, and print how they
-/// are called instead.
+/// Shows a page on the terminal with `man`. Returns false if no `man` can do that: some do not know `-l`, and print
+/// their usage instead.
 fn show(text: &str) -> bool {
     let Ok(mut man) = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() else {
         return false;
     };
     if let Some(mut stdin) = man.stdin.take() {
-        // Its user may leave before it has read everything.
+        // The user may leave before `man` has read everything.
         let _ = stdin.write_all(text.as_bytes());
     }
     man.wait().is_ok_and(|status| status.success())
@@ -43,7 +43,7 @@ fn show(text: &str) -> bool {
 
 fn install(context: &mut Context) -> Result<Code, Failure> {
     let folder = folder()?;
-    // Nothing is written if one of them is somebody's own.
+    // Nothing is written if one of the files is somebody's own.
     for page in PAGES {
         files::may_replace(&page.file(&folder), |old| page.is_version(old))?;
     }
@@ -79,7 +79,8 @@ fn folder() -> Result<std::path::PathBuf, Failure> {
         .ok_or_else(|| Failure::usage("$HOME is not set").hint("set $HOME, or print the pages instead"))
 }
 
-/// Whether `man` looks there, because the user's `PATH` has the `bin` beside it or `MANPATH` names it.
+/// Reports whether `man` searches the folder, because the `bin` folder beside it is in the user's `PATH`, or because
+/// `MANPATH` names it.
 fn is_searched(folder: &std::path::Path) -> bool {
     let bin = folder.parent().and_then(std::path::Path::parent).map(|prefix| prefix.join("bin"));
     let has = |variable: &str, wanted: &std::path::Path| {

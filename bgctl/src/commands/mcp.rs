@@ -33,7 +33,7 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
     })
 }
 
-/// Returns the way to the daemon, and the variables that lead to it, if they are not in this process's environment.
+/// Returns the way to the daemon, and the environment variables that lead to it, if they are not set in this process.
 fn way(context: &Context) -> Result<(Way, Vec<(String, String)>), Failure> {
     if let Some(host) = context.link.host() {
         return Ok((Way::there(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));

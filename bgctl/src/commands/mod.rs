@@ -52,7 +52,7 @@ use crate::failure::Failure;
 /// Runs the verb from the command line.
 ///
 /// # Errors
-/// Why the verb failed.
+/// The failure of the verb.
 pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
     match verb {
         Verb::Submit(args) => submit::run(*args, context),

@@ -26,7 +26,7 @@ use crate::remark::say;
 use crate::remote::Remote;
 use crate::tail::start_of_last_lines;
 
-/// Why nothing is printed of one of several tasks: it was cleared meanwhile, or did not write to standard error apart.
+/// Why one of several tasks is skipped: it was cleared meanwhile, or its standard error is not stored separately.
 const SKIPPED: [&str; 2] = [ErrorKind::TaskNotFound.as_str(), NOT_SPLIT];
 
 const NOT_SPLIT: &str = "not_split";
@@ -59,7 +59,7 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     pick::for_each(ids, &SKIPPED, |id, _| {
         let wanted = Wanted { id, stream, follow, tail, since, result };
         let silent = match print(&wanted, context) {
-            // It still decides how this ends.
+            // The failure still decides the exit code.
             Err(failure) if is_several && failure.kind == ErrorKind::NotComplete.as_str() => {
                 incomplete.get_or_insert(failure);
                 return Ok(());
@@ -74,12 +74,12 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     incomplete.map_or(Ok(Code::OK), Err)
 }
 
-/// Whether the task has ended without ever having run, or written anything: why is more than its output can tell.
+/// Reports whether the task has ended without having run or written anything: its output can't explain why.
 fn never_ran(task: &Task) -> bool {
     !task.status.is_active() && task.started_at.is_none() && task.output.bytes == 0
 }
 
-/// Says why a task has never run.
+/// Reports why a task has never run.
 fn report_never_ran(task: &Task) {
     if task.error.is_some() {
         report_failure(task);
@@ -88,7 +88,7 @@ fn report_never_ran(task: &Task) {
     }
 }
 
-/// Tells somebody who sees nothing that there is nothing.
+/// Notifies a user who sees no output that there is none.
 fn report_nothing(task: &Task) {
     if task.output.bytes > 0 || never_ran(task) {
         return;
@@ -104,7 +104,7 @@ fn report_nothing(task: &Task) {
     }
 }
 
-/// Prints what is wanted. Returns the task as it was then, if it is not known to have written anything.
+/// Prints what was requested. Returns the task at that time, unless it is known to have written something.
 fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     if args.result {
         result(args, context)?;
@@ -140,7 +140,7 @@ fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> 
     }
 }
 
-/// Prints the output where its file can't be opened. Returns the task as it was then.
+/// Prints the output where its file can't be opened. Returns the task at that time.
 fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     let task = through_the_daemon(args, context)?;
     if never_ran(&task) {
@@ -216,7 +216,8 @@ fn from_file(
     Ok(copier.position() > start)
 }
 
-/// Used for `--json`, and where the file can't be opened. Returns the task as it was then.
+/// Prints the output through the daemon: for `--json`, and where the file can't be opened. Returns the task at that
+/// time.
 fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     let remote = Remote { id: &args.id, stream: args.stream };
     let offset = match (args.tail, args.since) {

@@ -1,4 +1,5 @@
-//! `bgctl` alone on a terminal: what asks, what runs, what has ended since the user looked, and what to do next (R167).
+//! Bare `bgctl` on a terminal: which agents ask, what runs, what has ended since the user last looked, and what to do
+//! next (R167).
 
 use std::fmt::Write as _;
 
@@ -16,13 +17,13 @@ use crate::render::look::Look;
 use crate::render::table::{between, list};
 use crate::state::{self, Looked};
 
-/// The most tasks of each kind.
+/// Maximum number of tasks shown of each kind.
 const SHOWN: usize = 10;
 
-/// The most pages of each kind that are read, so that `bgctl` alone answers soon whatever there is.
+/// Maximum number of pages read of each kind, so that bare `bgctl` answers quickly however many tasks there are.
 const PAGES: usize = 10;
 
-/// The statuses of what is read, each on its own: a task is found however many others came after it.
+/// The statuses to read, each kind by itself, so that a task is found however many tasks of other kinds are newer.
 const KINDS: [&[Status]; 4] = [
     &[Status::Running, Status::Resumed],
     &[Status::Pending],
@@ -39,7 +40,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     };
     let look = Look::of_output(context.colours());
     let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
-    // What was seen there is not known here.
+    // This machine's note does not cover tasks of a remote daemon.
     let is_remote = context.link.is_remote();
     let looked = if is_remote { None } else { state::last_look() };
     let (text, unseen) = text(known, looked.as_ref(), &look);
@@ -50,11 +51,11 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// What there is, newest first by kind.
+/// The tasks by kind, each newest first.
 #[derive(Default)]
 struct Known {
     tasks: [Vec<Task>; KINDS.len()],
-    /// Whether more were left out.
+    /// Whether any were left out.
     is_cut: bool,
     /// Number of pending tasks: only the first ones are read.
     pending: usize,
@@ -82,7 +83,7 @@ impl Known {
     }
 }
 
-/// The overview, and the failures that it has no room for, with the times of their ends.
+/// Returns the overview, and the failures for which it has no room, with their end times.
 fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(TaskId, Timestamp)>) {
     let Known { tasks: [running, pending, failed, others], is_cut, pending: all_pending } = known;
     let (asks, mut quiet): (Vec<Task>, Vec<Task>) =
@@ -90,7 +91,7 @@ fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(Tas
     let not_read = all_pending.saturating_sub(pending.len());
     quiet.extend(pending);
     let is_new = |task: &Task| state::is_news(looked, task);
-    // Failures first: what has no room is what matters least.
+    // Failures first, so that only less important tasks are left out for lack of room.
     let mut news: Vec<Task> = failed.into_iter().filter(is_new).collect();
     let ended_at = |task: &Task| Some((task.id, task.completed_at?));
     let unseen = news.iter().skip(SHOWN).filter_map(ended_at).collect();
@@ -130,7 +131,7 @@ fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &Look
     text.push('\n');
 }
 
-/// The commands that fit best.
+/// Returns the most suitable next commands.
 fn next(asks: &[Task], ended: &[Task]) -> String {
     let mut lines = Vec::new();
     if let Some(task) = asks.first() {

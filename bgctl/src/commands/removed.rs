@@ -6,10 +6,10 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Says what was removed.
+/// Prints which files were removed.
 ///
 /// # Errors
-/// It can't be printed.
+/// Standard output can't be written.
 pub fn report(removed: &[PathBuf], context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&serde_json::json!({"removed": removed}))?;

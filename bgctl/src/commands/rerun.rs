@@ -14,11 +14,11 @@ use crate::pick;
 pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
-    // So that it can be repeated if its answer is lost.
+    // Lets the call be repeated if its answer is lost.
     let key = Some(TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
     let result = match context.call_repeatable::<TaskRerun>(&params) {
-        // It may be older than keys of reruns.
+        // The daemon may be too old to know keys of reruns.
         Err(failure) if params.key.is_some() && may_be_older(&failure) => {
             context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
         }

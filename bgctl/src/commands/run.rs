@@ -34,7 +34,7 @@ use crate::terminal::{
 };
 use crate::{precheck, prompt};
 
-/// How long the streams of a job on another machine are carried on after its end, if processes of it are left.
+/// How long the streams of a job on a remote machine are carried on after the job's end, if it left processes running.
 const LINGERING: Duration = Duration::from_secs(1);
 
 /// Runs the job until it ends or is moved to the background.
@@ -65,14 +65,13 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Reads the variables that a variable of this process holds as a JSON object.
+/// Parses environment variables from a JSON object in a variable of this process.
 fn variables(name: &str) -> Result<BTreeMap<String, String>, Failure> {
     let text = std::env::var(name).map_err(|error| Failure::usage(format!("--env-from {name}: {error}")))?;
     serde_json::from_str(&text).map_err(|error| Failure::usage(format!("--env-from {name}: {error}")))
 }
 
-/// Gives the job a terminal of its own in place of each stream that is a terminal here, and passes on the other
-/// streams.
+/// Gives the job its own terminal in place of each stream that is a terminal here, and passes on the other streams.
 fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) -> Result<Code, Failure> {
     let (input, errors) = (io::stdin(), io::stderr());
     let (gives_input, gives_errors) = (!input.is_terminal(), !errors.is_terminal());
@@ -97,7 +96,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     hold_signals(context, terminal::SHOWN)?;
     let streams = if carried.is_some() { &[] } else { &streams[..] };
     let (key, task) = submit(&params, streams, key, context)?;
-    // Streams that are carried end with this process, so the job can't go on without it.
+    // Carried streams end with this process, so the job can't continue without it.
     let key = if carried.is_some() { Key::NONE } else { key };
     begin(carried.as_mut())?;
     if gives_input {
@@ -156,26 +155,27 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     report_end(task, context)
 }
 
-/// Lends streams of this process to a job on another machine, if it gets any. `None`: it takes the descriptors.
+/// Lends streams of this process to a job on a remote machine. `None` if the job gets no streams, or accepts
+/// descriptors.
 fn lend(given: Lent, context: &mut Context) -> Result<Option<Streams>, Failure> {
     let Lent { input, output, errors } = given;
     let is_needed = context.link.is_remote() && (input || output || errors);
     is_needed.then(|| context.link.lend(given)).transpose()
 }
 
-/// Begins to carry them. The job's signals must be held by now.
+/// Starts carrying the streams. The job's signals must be held by now.
 fn begin(carried: Option<&mut Streams>) -> Result<(), Failure> {
     carried.map_or(Ok(()), Streams::begin)
 }
 
-/// Waits until everything is passed on that an ended job has written. Returns the exit code of the signal that ended
-/// the wait, if one did.
+/// Waits until all output of an ended job has been passed on. Returns the exit code of the signal that ended the wait,
+/// if one did.
 ///
 /// # Errors
-/// Something that it has written, or was to read, is lost.
+/// Some of the job's input or output is lost.
 fn outlast(carried: &Streams, task: &Task) -> Result<Option<Code>, Failure> {
     let Some(done) = carried.done() else { return Ok(None) };
-    // What it has left running may hold the streams for ever.
+    // Processes left by the job may hold the streams open forever.
     let until = task.lingering.then(|| Instant::now() + LINGERING);
     let caught = terminal::outlast(done, until)?;
     match carried.take_lost() {
@@ -215,7 +215,7 @@ fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
         }
         Left::Backgrounded(result) => report_move(&result, context),
         Left::Signalled(code) => Ok(Code(code)),
-        // The first only happens to attachments, the second only to jobs of a host with several.
+        // `Detached` only happens to attachments, `Stopped` only to jobs of a host with several jobs.
         Left::Detached | Left::Stopped(_) => Ok(Code::OK),
     }
 }

@@ -35,7 +35,7 @@ fn key(context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Ends the session, then prints what that did.
+/// Ends the session, then prints the result.
 fn end(key: String, context: &mut Context) -> Result<Code, Failure> {
     let session = session::named(Some(key), context.link.is_remote())?.unwrap_or_default();
     let result = context.call::<SessionEnd>(&SessionEndParams { session })?;

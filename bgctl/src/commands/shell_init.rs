@@ -20,7 +20,7 @@ pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure>
             ShellName::Bash => (BASH, r"\C-x\C-r"),
             ShellName::Zsh => (ZSH, "^X^R"),
             ShellName::Fish => (FISH, r"\cx\cr"),
-            // Its keys are single ones.
+            // Nushell's key bindings are single keys.
             ShellName::Nushell => (NUSHELL, "alt char_r"),
         };
         let key = args.bind.as_deref().unwrap_or(key);

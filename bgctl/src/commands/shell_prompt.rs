@@ -1,5 +1,5 @@
-//! `shell-prompt`: what runs, asks and has failed, in a few characters for the prompt of a shell (R169). It runs before
-//! each prompt: it starts no daemon, makes one round trip, and is silent about every failure.
+//! `shell-prompt`: the numbers of running, asking and failed tasks, in a few characters for a shell prompt (R169). It
+//! runs before each prompt: it starts no daemon, makes one round trip, and is silent about every failure.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::render::look;
 use crate::state::{self, Looked};
 
-/// The most tasks of a kind that are counted, so that the answer stays short.
+/// Maximum number of tasks counted of each kind, so that the answer stays short.
 const COUNTED: usize = 99;
 
 /// The signs for running and for failed tasks.
@@ -26,11 +26,11 @@ const ASCII: Signs = [">", "x"];
 
 /// Prints the text, if there is one.
 pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failure> {
-    // Reaching another machine takes longer than a prompt may.
+    // Reaching a remote machine takes longer than a prompt may.
     if context.link.is_remote() {
         return Ok(Code::OK);
     }
-    // A prompt is no place for errors; other verbs tell them.
+    // Errors do not belong in a prompt; other verbs report them.
     let Ok(socket) = context.link.socket() else { return Ok(Code::OK) };
     if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
         let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
@@ -39,7 +39,8 @@ pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failur
     Ok(Code::OK)
 }
 
-/// Returns the running and the failed tasks, unless that takes longer than `patience`. Both calls are sent before the first answer is read.
+/// Returns the running and the failed tasks, unless that takes longer than `patience`. Both calls are sent before the
+/// first answer is read.
 fn ask(socket: &SocketPath, patience: Duration) -> Result<[ListResult; 2], ClientError> {
     let begin = Instant::now();
     let mut client = Client::connect_within(socket, patience)?;
@@ -66,13 +67,13 @@ fn text(running: &ListResult, failed: &ListResult, looked: Option<&Looked>, sign
     .into_iter()
     .filter(|(count, ..)| *count > 0)
     .map(|(count, sign, of)| {
-        // Older failures that were seen do not make these more.
+        // Failures beyond the page do not add to the count if some of this page were already seen.
         let countable = || of.tasks.iter().filter(|task| !task.ended_in_foreground).count();
         let is_cut = of.next.is_some() && (sign != signs[1] || count == countable());
         format!("{count}{}{sign}", if is_cut { "+" } else { "" })
     })
     .collect();
-    // The space keeps it from the rest of the prompt; `$(…)` would strip a line break.
+    // The space separates the text from the rest of the prompt; `$(…)` would strip a line break.
     if parts.is_empty() { String::new() } else { format!("bgd:{} ", parts.join(" ")) }
 }
 

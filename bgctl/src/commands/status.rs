@@ -15,7 +15,7 @@ use crate::render::wall::Clock;
 /// Prints a page per task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::each(args.id, args.select, context)?;
-    // One of several may have been cleared since.
+    // One of several tasks may have been cleared since.
     pick::for_each(ids, &[ErrorKind::TaskNotFound.as_str()], |id, before| {
         let result = context.call::<TaskGet>(&IdParams { id })?;
         if context.json() {

@@ -22,7 +22,7 @@ use crate::render::clean;
 /// Stops the daemon if one is running, then prints the outcome.
 pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure> {
     let mut stopped = stop(order, context)?;
-    // Between the end of a daemon that is restarted and the start of the next one there is none.
+    // During a restart there is no daemon between the end of the old one and the start of the next one.
     if stopped.is_none() && !context.link.is_remote() && link::until_started(&context.link.socket()?)? {
         stopped = stop(order, context)?;
     }
@@ -37,7 +37,7 @@ pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
-/// Says what became of the tasks.
+/// Formats the outcome, with what happened to the tasks.
 pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) -> String {
     let (cancelled, left) = (*cancelled, *left);
     let tasks = |number: u64| count(number, "task");
@@ -51,15 +51,15 @@ pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) 
     format!("stopped{}\n", parts.into_iter().flatten().collect::<String>())
 }
 
-/// What became of the tasks where that is not known.
+/// The result if the outcome for the tasks is unknown.
 const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost_because: None };
 
 /// Stops the daemon. Returns `None` if none is running.
 ///
 /// # Errors
-/// The daemon does not end, or what is at the socket is not trusted.
+/// The daemon does not end, or the socket is not trusted.
 pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownResult>, Failure> {
-    // The process of another machine can only be asked.
+    // A process on a remote machine can only be asked.
     let daemon = match context.link.host() {
         Some(_) => None,
         None => DaemonProcess::of(&context.link.socket()?),
@@ -90,8 +90,8 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
     Ok(Some(result))
 }
 
-/// A durable daemon has ended, and its tasks may still run. A daemon that is started to cancel them would start what is
-/// pending, too: that is for the user to decide.
+/// Creates the failure for a durable daemon that has ended and may have left tasks running. Starting a daemon to cancel
+/// them would also start pending tasks; that is for the user to decide.
 fn left_tasks() -> Failure {
     let message = "no daemon is running, but the last one was durable, and may have left tasks running";
     Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(
@@ -100,7 +100,7 @@ fn left_tasks() -> Failure {
     )
 }
 
-/// Makes sure that the daemon of another machine has ended, and not only the connection to it. Its process can't be
+/// Makes sure that the daemon of a remote machine has ended, and not only the connection to it. Its process can't be
 /// waited for from here.
 fn confirm(context: &Context) -> Result<(), Failure> {
     for pause in pauses() {
@@ -113,7 +113,7 @@ fn confirm(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::NO_DAEMON, "maybe_done", message))
 }
 
-/// Requests the shutdown, and waits as long as the daemon keeps working on it.
+/// Requests the shutdown, and waits for as long as the daemon keeps working on it.
 fn by_call(
     client: &mut Client,
     daemon: Option<&DaemonProcess>,
@@ -141,7 +141,7 @@ fn by_call(
     };
     let result = match outcome {
         Ok(result) => result,
-        // Another caller is stopping the daemon already; wait for it all the same.
+        // Another caller is already stopping the daemon; wait for it nevertheless.
         Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => NOTHING,
         Err(ClientError::Closed) => NOTHING,
         Err(error) => return Err(error.into()),
@@ -154,8 +154,8 @@ fn by_call(
     }
 }
 
-/// Stops the daemon by SIGTERM, which cancels every task but those of a durable one. With `--grace`, a second SIGTERM
-/// skips the rest of the tasks' grace period.
+/// Stops the daemon by SIGTERM, which cancels every task except those of a durable daemon. With `--grace`, a second
+/// SIGTERM skips the rest of the tasks' grace period.
 fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownResult, Failure> {
     let ShutdownParams { grace_ms, cancel } = order;
     if cancel {

@@ -27,7 +27,7 @@ use crate::{pick, precheck, prompt};
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let hands_over = args.stdin;
     if hands_over && args.key.is_some() {
-        // Nothing tells whether the task with this key got its input already.
+        // Nothing indicates whether the task with this key has already got its input.
         context.link.only_here("--stdin with --key")?;
     }
     if hands_over && io::stdin().is_terminal() {
@@ -68,7 +68,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?
     };
     let id = result.task.id;
-    // The clock of another machine can't be compared with the one here.
+    // The clock of a remote machine can't be compared with the local one.
     let is_older = result.task.created_at < begun && !context.link.is_remote();
     if context.json() {
         context.print_json(&result)?;
@@ -80,7 +80,8 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     if sends_input { input::send(id, context) } else { Ok(Code::OK) }
 }
 
-/// Prints the id of a task, and what deserves attention. `older_key`: the task existed already, with this key.
+/// Prints the id of a task, and anything that deserves attention. `older_key` is the key of a task that already
+/// existed.
 fn tell(
     task: Task,
     older_key: Option<String>,
@@ -142,7 +143,7 @@ fn warn(text: &str) {
     report(&format!("warning: {text}"));
 }
 
-/// Takes the prompt, if this submits one: from its option, or from the position of the command.
+/// Returns the prompt, if there is one: from its option, or in place of the command.
 fn given_prompt(args: &mut SubmitArgs) -> Option<OsString> {
     let in_place = args.agent.is_some() || args.resume.is_some();
     // The command line is checked to have exactly one argument.

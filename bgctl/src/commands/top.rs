@@ -19,10 +19,10 @@ use crate::state;
 use crate::terminal::lend;
 use crate::top::{Environment, HostNo, Hosts, Size, Still, TaskKey, each_page, run as show};
 
-/// The size of a frame where nothing tells one.
+/// The size of a frame if the size is unknown.
 const SIZE: Size = Size { rows: 24, cols: 80 };
 
-/// The pager, if `$PAGER` names none.
+/// The pager, if `$PAGER` is not set.
 const PAGER: &str = "less -R";
 
 /// Shows the tasks until the user leaves, or prints a frame.
@@ -33,7 +33,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let filter = args.filter.join(" ");
     let look = Look::of_output(context.colours());
-    // What was seen on another machine is not known here.
+    // This machine's note does not cover tasks of a remote daemon.
     let looked = if context.link.is_remote() { None } else { state::last_look() };
     if args.once {
         let mut still = Still::new(&names(context), looked);
@@ -66,12 +66,12 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     show(&Around { context, colour: look.colour }, hosts, &filter, looked)
 }
 
-/// The names of the hosts, if there are several.
+/// Returns the names of the hosts, if there are several.
 fn names(context: &Context) -> Vec<String> {
     context.hosts().iter().map(ToString::to_string).collect()
 }
 
-/// Prints a frame of several hosts' tasks, with a row for each that does not answer.
+/// Prints a frame of several hosts' tasks, with a row for each host that does not answer.
 fn once_of_several(
     mut still: Still,
     links: Vec<Link>,
@@ -105,7 +105,7 @@ fn once_of_several(
     Ok(if failures.len() < names.len() { Code::OK } else { Code::NO_DAEMON })
 }
 
-/// The size of the terminal, else `$COLUMNS` and `$LINES`.
+/// Returns the size of the terminal, else `$COLUMNS` and `$LINES`.
 fn size(look: &Look) -> Size {
     let lines = std::env::var("LINES").ok().and_then(|lines| lines.parse().ok()).filter(|lines| *lines > 0);
     let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_row);
@@ -119,7 +119,8 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// This program with the same global options, for one of the hosts, or for what its other arguments name.
+    /// Returns a command for this program with the same global options, for one of the hosts, or for the daemon that
+    /// the other options name.
     fn bgctl(&self, host: Option<HostNo>) -> Result<Command, Failure> {
         let own = std::env::current_exe().map_err(|error| Failure::io("can't find bgctl itself", &error))?;
         let mut command = Command::new(own);
@@ -159,9 +160,9 @@ impl Environment for Around<'_> {
         command.arg("-c").arg(pager.as_deref().unwrap_or(PAGER));
         command.stdin(output.stdout.take().map_or_else(Stdio::null, Stdio::from));
         let ended = lend(signals, &mut command);
-        // The pager's end of the pipe would keep it waiting.
+        // The command's copy of the pager's pipe would keep the pager waiting.
         drop(command);
-        // It may wait for long for a host that has gone silent, and nobody reads it any more.
+        // The command may wait a long time for a silent host, and nobody reads its output any more.
         let _ = output.kill();
         let _ = output.wait();
         ended.map_err(|error| cannot_start(&error))

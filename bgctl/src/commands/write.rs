@@ -52,7 +52,7 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Checks that the task accepts input, before anything is there to write: maybe nothing ever is.
+/// Checks that the task accepts input, before there is anything to write: perhaps nothing ever arrives.
 fn check(id: &TaskRef, context: &mut Context) -> Result<(), Failure> {
     let nothing = WriteParams { id: id.clone(), data: String::new(), encoding: Encoding::Utf8, eof: false };
     call(&nothing, context).map(drop)
@@ -73,7 +73,7 @@ fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
     }
 }
 
-/// Makes the call. A task without an input pipe counts as being in the wrong state, as an ended one does.
+/// Makes the call. Reports a task without an input pipe as being in the wrong state, like one that has ended.
 fn call(params: &WriteParams, context: &mut Context) -> Result<u64, Failure> {
     let taken = context.call::<TaskWrite>(params).map_err(|failure| {
         let has_none = failure.kind == ErrorKind::Unsupported.as_str();

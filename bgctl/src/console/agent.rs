@@ -12,7 +12,7 @@ use crate::job::{self, Work};
 use crate::terminal::{Left, Role, Subject, TextView};
 
 impl Console {
-    /// Sends a prompt to an agent and shows its text until it ends or the key is pressed.
+    /// Sends a prompt to an agent and shows its text until the agent ends or the key is pressed.
     pub(super) fn prompt(&mut self, agent: Option<String>, text: String) -> Result<Option<Code>, Failure> {
         let news = self.way.client()?;
         let params = self.params(
@@ -52,7 +52,8 @@ impl Console {
     }
 }
 
-/// Whether this shell exit code means a signal that ends the console too. Signals from keys are for the task alone.
+/// Reports whether this exit code, as of a shell, means a signal that ends the console too. Signals from keys are only
+/// for the task.
 fn leaves(code: u8) -> bool {
     [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
 }

@@ -1,4 +1,5 @@
-//! A shell that the console waits for without showing it. A signal ends it: it may hang, for example at a dead mount.
+//! A shell that the console waits for without showing it. A signal ends the wait, as the shell may hang, for example at
+//! a dead mount.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -19,13 +20,13 @@ use crate::failure::Failure;
 use crate::link::time_left;
 use crate::terminal::{Caught, Signals};
 
-/// The most bytes to keep of each stream.
+/// Maximum number of bytes to keep of each stream.
 const KEPT: usize = 8192;
 
-/// How many times as much a pipe holds, which is read once the shell has ended.
+/// Number of reads of up to [`KEPT`] bytes once the shell has ended; together they empty a full pipe.
 const PIECES: usize = 8;
 
-/// How long a shell that was killed may take to be gone. One that hangs in the kernel is left behind.
+/// How long to wait for a killed shell. One that hangs in the kernel is left behind.
 const KILLED: Duration = Duration::from_secs(1);
 
 const SHELL: &str = "/bin/sh";
@@ -33,20 +34,19 @@ const SHELL: &str = "/bin/sh";
 /// How a shell ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Whether it exited with 0.
     pub is_success: bool,
-    /// The beginning of its standard output.
+    /// The beginning of standard output.
     pub output: Vec<u8>,
-    /// The beginning of its standard error.
+    /// The beginning of standard error.
     pub errors: Vec<u8>,
 }
 
-/// Runs a line of shell to its end, with these variables besides those of this process. `None`: a signal for which
-/// `gives_up` holds has killed it, with all that it has started in its process group; or one of the terminal, which it
-/// has meanwhile.
+/// Runs a shell command to its end, with these variables in addition to those of this process. Returns `None` if it was
+/// killed by a signal: because `gives_up` held for a signal received here, which kills its whole process group, or by a
+/// signal from the terminal, which is lent to it.
 ///
 /// # Errors
-/// It can't be started.
+/// The shell can't be started.
 pub fn shell(
     line: &str,
     variables: &[(String, String)],
@@ -55,7 +55,7 @@ pub fn shell(
 ) -> Result<Option<Ended>, Failure> {
     let failed = |error: io::Error| Failure::io(SHELL, &error);
     let mut child = Child::start(line, variables).map_err(failed)?;
-    // It may ask for something, as `fzf` does.
+    // It may ask the user something, as `fzf` does.
     let _lent = LentTerminal::to(child.pid);
     let mut killed_until = None;
     while !child.wait(signals, killed_until).map_err(failed)? {
@@ -73,11 +73,11 @@ pub fn shell(
     Ok(if killed_until.is_some() { None } else { ended })
 }
 
-/// The terminal of the console, which a process group has until this is dropped.
+/// The console's terminal, lent to a process group until this is dropped.
 struct LentTerminal(Option<Pid>);
 
 impl LentTerminal {
-    /// Lends it, if the console has it.
+    /// Lends the terminal, if the console has it.
     fn to(group: Pid) -> Self {
         let (terminal, own) = (io::stdin(), getpgrp());
         let has_it = tcgetpgrp(&terminal) == Ok(own);
@@ -88,7 +88,7 @@ impl LentTerminal {
 impl Drop for LentTerminal {
     fn drop(&mut self) {
         let Some(own) = self.0 else { return };
-        // Otherwise it stops whoever is not in the foreground.
+        // Otherwise this would stop the console, which is not in the foreground now.
         let stops = SigSet::from(Signal::SIGTTOU);
         let before = stops.thread_swap_mask(SigmaskHow::SIG_BLOCK);
         let _ = tcsetpgrp(io::stdin(), own);
@@ -106,14 +106,14 @@ struct Child {
     errors: Stream,
 }
 
-/// A pipe from the child, until it is closed, and what was read.
+/// A pipe from the child, until it is closed, and the bytes kept.
 struct Stream {
     from: Option<PipeReader>,
     kept: Vec<u8>,
 }
 
 impl Child {
-    /// Starts it in a process group of its own, without the signals that this process blocks.
+    /// Starts a shell in a process group of its own, without the blocked signals of this process.
     fn start(line: &str, variables: &[(String, String)]) -> io::Result<Self> {
         let (output, to_output) = io::pipe()?;
         let (errors, to_errors) = io::pipe()?;
@@ -129,9 +129,9 @@ impl Child {
                 | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
         )?;
         attributes.set_pgroup(Pid::from_raw(0))?;
-        // Nobody would continue it after Ctrl-Z.
+        // Nobody would continue the shell after Ctrl-Z.
         attributes.set_sigmask(&SigSet::from(Signal::SIGTSTP))?;
-        // Rust ignores it.
+        // Rust ignores SIGPIPE.
         attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
         let words = ["sh", "-c", line].map(CString::new);
         let words = words.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -141,7 +141,7 @@ impl Child {
         Ok(Self { pid, end, output: Stream::new(output)?, errors: Stream::new(errors)? })
     }
 
-    /// Waits for output, a signal, the end, or that time. Returns whether it has ended.
+    /// Waits for output, a signal, the shell's end, or this time. Returns whether the shell has ended.
     fn wait(&mut self, signals: &Signals, until: Option<Instant>) -> io::Result<bool> {
         let mut sources = vec![
             PollFd::new(self.end.as_fd(), PollFlags::POLLIN),
@@ -161,13 +161,13 @@ impl Child {
     }
 
     fn kill(&self) {
-        // It may have ended meanwhile; until it is waited for, the number is its own.
+        // The shell may have ended meanwhile; until it is waited for, its process id is not reused.
         let _ = killpg(self.pid, Signal::SIGKILL);
     }
 
-    /// Returns how it ended; `None` if a signal has ended it.
+    /// Returns how the shell ended; `None` if a signal has ended it.
     fn ended(mut self) -> Option<Ended> {
-        // Something that it has left running may go on writing.
+        // Limited, as a process left behind by the shell may keep writing.
         for _ in 0..PIECES {
             let has_read = [self.output.read(), self.errors.read()].contains(&true);
             if !has_read {
@@ -187,7 +187,7 @@ impl Stream {
         Ok(Self { from: Some(from), kept: Vec::new() })
     }
 
-    /// Reads some of what is there. What is too much is dropped. Returns whether there was any.
+    /// Reads some of the available bytes and drops excess ones. Returns whether there were any.
     fn read(&mut self) -> bool {
         let mut buffer = [0; KEPT];
         match self.from.as_mut().map(|from| from.read(&mut buffer)) {
@@ -204,7 +204,7 @@ impl Stream {
     }
 }
 
-/// The variables of this process, except those that are given another value.
+/// Returns the variables of this process, overridden by the given ones.
 fn environment(variables: &[(String, String)]) -> io::Result<Vec<CString>> {
     let own =
         std::env::vars_os().filter(|(name, _)| variables.iter().all(|(given, _)| name != given.as_str()));
@@ -235,14 +235,14 @@ mod tests {
         assert!(run("true").is_success);
         let flood = run("yes | head -c 1000000");
         assert_eq!(flood.output.len(), KEPT);
-        // It would go on if the signal were blocked there, too.
+        // The shell would survive if it had inherited the blocked signal.
         assert!(shell("kill -USR2 $$; echo alive", &[], |_| true, &signals).unwrap().is_none());
     }
 
     #[test]
     fn a_signal_kills_a_shell_with_all_that_it_has_started() {
         let signals = Signals::take(&[Signal::SIGUSR1]).unwrap();
-        // Only this thread blocks it.
+        // The signal is blocked only in this thread.
         raise(Signal::SIGUSR1).unwrap();
         let line = "trap '' TERM INT; cd $(exec sleep 1000)";
         let mut caught = Vec::new();

@@ -1,5 +1,5 @@
-//! The line that the user types. rustyline edits it and keeps the history, on a thread of its own because it blocks
-//! on keys. A second thread prints above the prompt meanwhile, because printing may block too.
+//! The line that the user types. rustyline edits it and keeps the history, on a separate thread because it blocks on
+//! keys. Another thread prints above the prompt meanwhile, because printing may block too.
 //!
 //! No other module uses rustyline. Nothing else touches the terminal while a line is typed.
 
@@ -28,16 +28,16 @@ use rustyline::{
 
 use crate::failure::Failure;
 
-/// The most lines of history to keep.
+/// Maximum number of lines of history.
 const HISTORY_LINES: usize = 1000;
 
-/// The most queued messages of the other threads. A further one blocks its sender.
+/// Maximum number of queued messages from the other threads. Further ones block their senders.
 const HEARD: usize = 1024;
 
-/// How many bytes may wait to be printed above the prompt before no more output is read from the jobs there.
+/// Number of bytes that may wait to be printed above the prompt before no more output is read from the jobs there.
 const PENDING_BYTES: usize = 64 * 1024;
 
-/// How long a completed line waits for text that is just being printed above it.
+/// How long a completed line waits for text that is being printed above it.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Turns off bracketed paste, which rustyline turns on, and ends the line.
@@ -70,7 +70,7 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
-    /// Returns false if the receiver is gone.
+    /// Sends a message. Returns false if the receiver is gone.
     pub fn say(&self, what: Heard) -> bool {
         self.heard.send(what).is_ok() && self.wake.write(1).is_ok()
     }
@@ -90,15 +90,14 @@ pub struct Editor {
     pending: String,
     /// Whether a text is being printed above the prompt.
     is_printing: bool,
-    /// Whether a line is being typed.
     is_open: bool,
-    /// The terminal modes from before.
+    /// The terminal modes before this editor changed them.
     modes: Termios,
 }
 
 impl Editor {
-    /// Starts the threads, with the history in this file if there is one. `key` edits nothing at the prompt but is
-    /// reported. A problem with the history is not fatal: it is the second value.
+    /// Starts the threads, with the history in this file, if given. At the prompt, `key` does not edit but is reported.
+    /// A problem with the history is not fatal; it is returned as the second value.
     ///
     /// # Errors
     /// The terminal does not support line editing, or a thread can't be started.
@@ -145,7 +144,6 @@ impl Editor {
         self.speaker.clone()
     }
 
-    /// Whether a line is being typed.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
@@ -159,18 +157,18 @@ impl Editor {
         self.print_pending();
     }
 
-    /// Prints whole lines above the prompt; without a prompt they wait for the next one.
+    /// Prints whole lines above the prompt. Without a prompt they wait for the next one.
     pub fn print(&mut self, lines: &str) {
         self.pending.push_str(lines);
         self.print_pending();
     }
 
-    /// Takes the lines that were not printed yet, to print them elsewhere.
+    /// Takes the lines not printed yet, to print them elsewhere.
     pub fn take_pending(&mut self) -> String {
         std::mem::take(&mut self.pending)
     }
 
-    /// Whether more lines are welcome.
+    /// Reports whether more lines may be queued.
     pub fn has_room(&self) -> bool {
         self.pending.len() < PENDING_BYTES
     }
@@ -201,8 +199,8 @@ impl Editor {
         }
     }
 
-    /// Waits briefly for text that is being printed while the line is completed. If it takes longer, it appears at
-    /// the next prompt.
+    /// Waits briefly for text that is being printed while the line is completed. If that takes longer, the text appears
+    /// at the next prompt.
     fn finish_printing(&mut self) {
         let until = Instant::now() + QUIET;
         while self.is_printing {
@@ -233,8 +231,8 @@ impl AsFd for Editor {
     }
 }
 
-/// The file with the history: `$XDG_STATE_HOME/bgd/console_history`, else below `~/.local/state`. `None` if the user
-/// has no home.
+/// Returns the history file: `$XDG_STATE_HOME/bgd/console_history`, else below `~/.local/state`. `None` if the user has
+/// no home.
 pub fn history_path() -> Option<PathBuf> {
     Some(dirs::known_state()?.join("console_history"))
 }
@@ -262,12 +260,12 @@ fn reader(key: Key, speaker: &MessageSender) -> rustyline::Result<Reader> {
         let key = KeyEvent::new(char::from(byte), Modifiers::NONE);
         reader.bind_sequence(key, EventHandler::Conditional(press));
     }
-    // A shell ignores Ctrl-Z at its prompt too.
+    // Shells ignore Ctrl-Z at their prompts, too.
     reader.bind_sequence(KeyEvent::ctrl('Z'), Cmd::Noop);
     Ok(reader)
 }
 
-/// The key at the prompt: it edits nothing (R65).
+/// Handles the key at the prompt, where it edits nothing (R65).
 struct Press(MessageSender);
 
 impl ConditionalEventHandler for Press {
@@ -277,7 +275,7 @@ impl ConditionalEventHandler for Press {
     }
 }
 
-/// Loads the history from a file that nobody else may read.
+/// Loads the history from a file that only the user may read, creating the file if necessary.
 fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
     let tell =
         |error: &dyn std::fmt::Display| format!("history not available: {}: {error}", history.display());
@@ -300,7 +298,7 @@ fn read_lines(
     let mut winch = SigSet::empty();
     winch.add(Signal::SIGWINCH);
     while let Ok(prompt) = prompts.recv() {
-        // This thread takes the signal while it reads; the main thread takes it while a job has the terminal.
+        // While this thread reads a line, it handles the signal; while a job has the terminal, the main thread does.
         let _ = winch.thread_unblock();
         let typed = loop {
             match reader.readline(&prompt) {

@@ -1,5 +1,5 @@
-//! What is different if the console's jobs run on another machine: its folders are found by a shell there, and a lost
-//! connection, which ends the foreground jobs, is made again.
+//! The differences if the console's jobs run on another machine: folders are found by a shell there, and a lost
+//! connection, which ends the foreground jobs, is re-established.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -21,7 +21,7 @@ use crate::job::Work;
 use crate::link::{Way, end_children, is_lost, reach};
 use crate::terminal::Wants;
 
-/// The most bytes of a path, or of a shell's message about it.
+/// Maximum number of bytes of a path, or of a shell's message about it.
 const PATH_BYTES: u64 = 8192;
 
 impl Console {
@@ -37,7 +37,7 @@ impl Console {
         let output = OutputParams { id: task.id.into(), offset: None, limit: Some(PATH_BYTES), stream: None };
         let output = self.call::<TaskOutput>(&output)?;
         let said = output.encoding.decode(output.data).map_err(Failure::unreadable_output)?;
-        // Nobody wants to see it in a list.
+        // Nobody wants to see this task in a list.
         let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
         match ended.map(|task| task.status) {
@@ -50,11 +50,11 @@ impl Console {
         }
     }
 
-    /// Connects to the other machine again after this failure, and says so.
+    /// Reconnects to the other machine after this failure, and reports that.
     ///
     /// # Errors
-    /// The failure, if it is another one or the daemon is on this machine; the machine can't be reached in time, or
-    /// refuses; or a signal asks to leave.
+    /// The failure itself, if it is not a lost connection or the daemon is on this machine; the machine can't be
+    /// reached in time, or refuses; or a signal asks to leave.
     pub(super) fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         let way = Arc::clone(&self.way);
         let Way::There(there) = &*way else { return Err(failure) };
@@ -80,7 +80,7 @@ impl Console {
         self.tell(&format!("bgctl: connected to {host} again{lost}\n"))
     }
 
-    /// Makes the connections again on a thread of its own, and keeps an eye on signals meanwhile.
+    /// Re-establishes the connections on a separate thread, and handles signals meanwhile.
     fn reconnected(&mut self) -> Result<Made, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect again", &error);
         let deadline = Instant::now() + self.connect_timeout;
@@ -88,7 +88,7 @@ impl Console {
         let (woken, wakes) = io::pipe().map_err(cannot)?;
         let (sender, made) = mpsc::channel();
         let run = move || {
-            // Nobody waits for it any more if the console ends.
+            // If the console ends, nobody is waiting for the result any longer.
             let _ = sender.send(reach(deadline, |_| true, |within| connect(&way, within)));
             drop(wakes);
         };
@@ -98,7 +98,7 @@ impl Console {
             let ready = wants.wait().map_err(cannot)?;
             while let Some(caught) = self.signals.next_caught() {
                 if gives_up(caught, &mut self.ends_with) {
-                    // Its ssh would go on for as long as the host is silent.
+                    // Otherwise ssh would keep trying for as long as the host is silent.
                     end_children();
                     let failure = interrupted("connecting again");
                     return Err(Failure { code: self.ends_with.unwrap_or(failure.code), ..failure });
@@ -111,7 +111,7 @@ impl Console {
         }
     }
 
-    /// Prints above the prompt, or where it would be.
+    /// Prints above the prompt, or if there is none, at the cursor.
     fn tell(&mut self, text: &str) -> Result<(), Failure> {
         if self.editor.is_open() {
             self.editor.print(text);
@@ -121,10 +121,10 @@ impl Console {
     }
 }
 
-/// The connection that owns the console's jobs, that for notifications, and the daemon's instance.
+/// The connection that owns the console's jobs, the one for notifications, and the daemon's instance.
 type Made = (Client, Client, String);
 
-/// Makes one attempt at both connections.
+/// Makes one attempt to establish both connections.
 fn connect(way: &Way, within: Duration) -> Result<Made, Failure> {
     let Way::There(there) = way else { return Err(interrupted("connecting again")) };
     let (link, instance) = there.client(within)?;

@@ -1,4 +1,4 @@
-//! The folder that the console's jobs run in, by the name the user gave it: symbolic links are kept, as in shells.
+//! The folder that the console's jobs run in, under the name given by the user: symbolic links are kept, as in shells.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,10 +15,10 @@ use crate::terminal::Signals;
 /// The current folder and the previous one.
 #[derive(Debug)]
 pub struct Folder {
-    /// `None`: the home folder of another machine.
+    /// `None` stands for the home folder of another machine.
     path: Option<PathBuf>,
     before: Option<PathBuf>,
-    /// The other machine.
+    /// The other machine, if the jobs run on one.
     host: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl Folder {
     /// The folder is gone.
     pub fn here() -> Result<Self, Failure> {
         let real = std::env::current_dir().map_err(|error| unreachable_folder(&error))?;
-        // The path that the user came by, if it still leads here.
+        // The path by which the user got here, if it still leads here.
         let named = std::env::var_os("PWD")
             .map(PathBuf::from)
             .filter(|named| named.is_absolute() && named.canonicalize().is_ok_and(|target| target == real));
@@ -42,12 +42,12 @@ impl Folder {
         Self { path: None, before: None, host: Some(host) }
     }
 
-    /// The path of the current folder; `None` for the home folder of another machine.
+    /// Returns the path of the current folder; `None` for the home folder of another machine.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Returns the variables that describe it to programs.
+    /// Returns the variables that describe the folder to programs.
     pub fn variables(&self) -> Vec<(String, String)> {
         let named = [("PWD", self.path.as_ref()), ("OLDPWD", self.before.as_ref())];
         let text = |path: &PathBuf| path.to_str().map(str::to_owned);
@@ -70,17 +70,18 @@ impl Folder {
         }
     }
 
-    /// The line that lets a shell find the folder that `words`, which follow `cd`, lead to: `~`, `-` and variables work.
+    /// Returns a shell command that prints the folder to which `words`, the arguments of `cd`, lead. This way `~`, `-`
+    /// and variables work.
     pub fn finding(words: &str) -> String {
         format!("cd {words} >/dev/null && pwd")
     }
 
-    /// Changes the folder to one of another machine, as a shell there has found it.
+    /// Changes to a folder on another machine, given the output of the shell that has found it there.
     pub fn changed(&mut self, found: Vec<u8>) {
         self.before = self.path.replace(path_of(found));
     }
 
-    /// The error for a folder that a shell has not found, with what the shell said.
+    /// Creates the error for a folder that a shell has not found, from the shell's message.
     pub fn refused(said: &str) -> Failure {
         // Drop the shell's name and line number.
         let why = said.trim_end_matches('\n');
@@ -88,11 +89,11 @@ impl Folder {
         Failure::usage(format!("cd: {why}"))
     }
 
-    /// Changes the folder. `words` is what follows `cd`. Ctrl-C and signals that ask to leave end the wait for the
-    /// shell; `ends_with` becomes the code to exit with, if a signal asks for that.
+    /// Changes the folder. `words` are the arguments of `cd`. Ctrl-C and signals that ask to leave end the wait for the
+    /// shell; `ends_with` is set to the code to exit with, if a signal asks for that.
     ///
     /// # Errors
-    /// The shell's error message; or a signal has come.
+    /// The shell's error message, or an interruption by a signal.
     pub fn change(
         &mut self,
         words: &str,
@@ -119,7 +120,7 @@ impl Folder {
     }
 }
 
-/// Reads the path that `pwd` has printed.
+/// Parses the path printed by `pwd`.
 fn path_of(mut printed: Vec<u8>) -> PathBuf {
     printed.pop_if(|last| *last == b'\n');
     OsString::from_vec(printed).into()

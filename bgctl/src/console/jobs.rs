@@ -1,5 +1,5 @@
-//! The jobs in the console's foreground: those next to the prompt, with their output and the calls to the daemon
-//! about them. `bgd_shared::foreground` alone decides what the key does.
+//! The jobs in the console's foreground: those next to the prompt, with their output and the calls to the daemon about
+//! them. `bgd_shared::foreground` alone decides what the key does.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ use crate::render::wall::Clock;
 use crate::render::{bounded_line, clean, table};
 use crate::terminal::Host;
 
-/// The most characters shown of a job's command line.
+/// Maximum number of characters shown of a job's command line.
 const SHOWN: usize = 100;
 
 /// All jobs in the foreground.
@@ -30,7 +30,7 @@ pub struct Jobs {
     rules: Foreground<TaskId>,
     beside: Vec<Job>,
     calls: HashMap<u64, Call>,
-    /// Sentences and lines to show at the prompt.
+    /// Messages and output lines to show at the prompt.
     said: String,
 }
 
@@ -38,15 +38,15 @@ pub struct Jobs {
 #[derive(Debug)]
 pub struct Job {
     pub id: TaskId,
-    /// The number in brackets.
+    /// The number shown in brackets.
     pub number: usize,
-    /// What the user typed.
+    /// The line as typed.
     pub text: String,
-    /// Whether the user started it directly.
+    /// Whether the user started it directly, with `!`.
     pub direct: bool,
-    /// Whether it is stopped and waits for SIGCONT.
+    /// Whether it is stopped, waiting for SIGCONT.
     pub stopped: bool,
-    /// What restores a terminal that has shown the job.
+    /// The sequence that restores a terminal on which the job was shown.
     pub restore: String,
     lines: Lines,
     /// The ended task, while its hand-over is in flight.
@@ -61,12 +61,12 @@ enum Call {
 }
 
 impl Jobs {
-    /// Starts without jobs.
+    /// Creates an empty set of jobs.
     pub fn new(key: Key) -> Self {
         Self { rules: Foreground::new(key), beside: Vec::new(), calls: HashMap::new(), said: String::new() }
     }
 
-    /// The jobs next to the prompt, the latest one last.
+    /// Returns the jobs next to the prompt, latest last.
     pub fn beside(&self) -> &[Job] {
         &self.beside
     }
@@ -115,7 +115,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// Takes a job from next to the prompt, to give it the terminal.
+    /// Removes a job from next to the prompt, to give it the terminal.
     pub fn take(&mut self, which: &Which) -> Option<Job> {
         let place = match which {
             Which::Latest => self.beside.len().checked_sub(1),
@@ -135,10 +135,10 @@ impl Jobs {
         Some(job)
     }
 
-    /// Notes that a job that had the terminal has ended.
+    /// Records that a job that had the terminal has ended.
     pub fn ended(&mut self, id: TaskId) {
         if self.rules.finished(&id) == Finished::Wait {
-            // Its end arrived first, so the hand-over comes too late.
+            // The job's end arrived first, so the hand-over is too late.
             let _ = self.rules.answered(&id, Answer::AlreadyFinished);
         }
     }
@@ -170,7 +170,7 @@ impl Jobs {
         Ok(())
     }
 
-    /// The unanswered call that waits for the end of this task. There is at most one for each task.
+    /// Returns the unanswered call that waits for the end of this task. There is at most one per task.
     fn end_call(&self, task: TaskId) -> Option<u64> {
         self.calls.iter().find_map(|(call, purpose)| match purpose {
             Call::End(id) if *id == task => Some(*call),
@@ -183,7 +183,7 @@ impl Jobs {
         if let Some(restore) = news.restore {
             job.restore = restore;
         }
-        // A redraw repeats what was shown before.
+        // A redraw repeats output that was shown before.
         if !news.redraw {
             let bytes = news.encoding.decode(news.data);
             job.lines.push(&bytes.map_err(|error| ClientError::Garbled(error.to_string()))?);
@@ -202,7 +202,7 @@ impl Jobs {
         }
     }
 
-    /// The daemon has refused to tell how this job ends.
+    /// Handles the daemon's refusal to report how this job ends.
     fn end_refused(&mut self, id: TaskId, error: &RpcError) {
         let Some(place) = self.beside.iter().position(|job| job.id == id) else { return };
         let why = clean(&error.message);
@@ -227,7 +227,7 @@ impl Jobs {
                 self.say(&sentence);
             }
             Some(Outcome::Finished(id)) => {
-                // Otherwise its end is yet to come.
+                // Otherwise the report of the job's end has not arrived yet.
                 let job = self.beside.iter_mut().find(|job| job.id == id);
                 if let Some(task) = job.and_then(|job| job.ended.take()) {
                     self.finished(id, *task);
@@ -238,7 +238,7 @@ impl Jobs {
         }
     }
 
-    /// Shows all output of the job before anything is said about it.
+    /// Shows the job's remaining output, before any message about the job.
     fn say_lines(&mut self, job: &mut Job) {
         job.lines.finish();
         self.said.push_str(&job.lines.take(job.number, &job.id.short()));
@@ -298,7 +298,7 @@ impl Host for Jobs {
                             self.finished(id, task);
                         }
                     }
-                    // The other jobs go on.
+                    // The other jobs continue.
                     Err(ClientError::Rpc(error)) => self.end_refused(id, &error),
                     Err(error) => return Err(error),
                 },
@@ -315,7 +315,7 @@ impl Host for Jobs {
     }
 }
 
-/// Shows a background task from within the console, which keeps its own jobs. The key leaves the task again.
+/// Shows a background task from within the console, which keeps its own jobs. The key detaches from the task.
 #[derive(Debug)]
 pub struct Visit<'a> {
     jobs: &'a mut Jobs,
@@ -357,9 +357,9 @@ impl Host for Visit<'_> {
     }
 }
 
-/// How a job ended, such as `completed` or `failed (2)`.
+/// Describes how a job ended, such as `completed` or `failed (2)`.
 pub fn how(task: &Task) -> String {
-    // The status of a task that timed out already says so.
+    // The status of a task that timed out already includes that.
     let says_all = task.status == Status::Completed || task.timed_out;
     let remark = if says_all { None } else { ending::remark(task) };
     let remark = remark.map(|remark| format!(": {}", clean(&remark))).unwrap_or_default();

@@ -1,29 +1,27 @@
-//! Parses a console line. Shell syntax belongs to the shell: only as much of it is read here as shows whether the
-//! line ends in `&`, and whether it is one plain command that may be a built-in of the console.
+//! Parses a console line. Shell syntax is left to the shell: this only determines whether the line ends in `&`, and
+//! whether it is one plain command that may be a built-in of the console.
 
 use bgd_shared::id::TaskRef;
 
-/// What a line asks for.
+/// The meaning of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// An empty line or a comment.
     Nothing,
-    /// A built-in of the console.
     Builtin(Builtin),
     /// A line for the shell.
     Job {
-        /// The line, without the parts that only the console reads.
+        /// The line, without the parts that are only for the console.
         text: String,
-        /// Whether it begins with `!`: the user starts it directly.
+        /// Whether it begins with `!`, which starts it directly.
         direct: bool,
-        /// Whether it ends in `&`: it runs next to the prompt.
+        /// Whether it ends in `&`, which runs it next to the prompt.
         beside: bool,
     },
     /// A prompt for an agent.
     Prompt {
-        /// The agent; `None` for the configured one.
+        /// The name of the agent; `None` for the configured one.
         agent: Option<String>,
-        /// The prompt.
         text: String,
     },
 }
@@ -39,16 +37,16 @@ pub enum Builtin {
     Help,
     /// Lists the jobs.
     Jobs,
-    /// Gives a job the terminal.
+    /// Gives the terminal to a job.
     Fg(Which),
 }
 
-/// A job as the user names it.
+/// A job as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// The latest job next to the prompt.
     Latest,
-    /// The number in brackets.
+    /// The number shown in brackets.
     Number(usize),
     /// Any task.
     Task(TaskRef),
@@ -57,7 +55,7 @@ pub enum Which {
 /// Parses a line.
 ///
 /// # Errors
-/// Says what is wrong with the line, and what to do.
+/// A message that says what is wrong with the line, and what to do.
 pub fn read(text: &str) -> Result<Line, String> {
     let text = text.trim();
     if let Some(prompt) = text.strip_prefix('@') {
@@ -92,7 +90,7 @@ fn read_job(text: &str, direct: bool) -> Line {
         return Line::Nothing;
     }
     let (text, beside) = match shape.ampersand.map(|at| text[..at].trim_end()) {
-        // A lone `&` is for the shell to complain about.
+        // A lone `&` is left for the shell to reject.
         Some(before) if !before.is_empty() => (before, true),
         _ => (text, false),
     };
@@ -131,9 +129,9 @@ fn read_which(word: &str) -> Result<Which, String> {
     }
 }
 
-/// What a first scan of a line shows.
+/// The outcome of a first scan of a line.
 struct Shape {
-    /// Where it ends, without a trailing comment and the blanks before it.
+    /// The end of the line, without a trailing comment and the blanks before it.
     end: usize,
     /// The position of the `&` that ends it.
     ampersand: Option<usize>,
@@ -144,7 +142,7 @@ struct Shape {
 fn shape(text: &str) -> Shape {
     let mut shape = Shape { end: 0, ampersand: None, is_plain: true };
     let mut quote = None;
-    // The previous character, if it makes a different operator of `&`.
+    // The previous character, if it combines with `&` into a different operator.
     let mut before = None;
     let mut at_word_start = true;
     let mut signs = text.char_indices();
@@ -152,7 +150,7 @@ fn shape(text: &str) -> Shape {
         let was = before.take();
         match (quote, sign) {
             (None, '#') if at_word_start => {
-                // Skip to the end of the line; another one may follow.
+                // Skip to the end of this line; another one may follow.
                 if signs.by_ref().all(|(_, sign)| sign != '\n') {
                     break;
                 }
@@ -240,7 +238,7 @@ mod tests {
     fn r64_an_exclamation_mark_runs_it_directly() {
         reads("!top", &job("top", true, false));
         reads("! make -j8 &", &job("make -j8", true, true));
-        // It names a program, not a built-in.
+        // This names a program, not a built-in.
         reads("!exit 3", &job("exit 3", true, false));
         for text in ["!", "!  ", "! # top"] {
             assert!(read(text).unwrap_err().contains("needs a command"), "{text}");
@@ -255,7 +253,7 @@ mod tests {
         };
         reads("@codex why does it fail?", &prompt(Some("codex"), "why does it fail?"));
         reads("@ why?", &prompt(None, "why?"));
-        // It is text: shell syntax in it does not matter.
+        // This is text, so shell syntax in it does not matter.
         reads("@codex fix a & b &", &prompt(Some("codex"), "fix a & b &"));
         reads("@codex two\nlines # all", &prompt(Some("codex"), "two\nlines # all"));
         for text in ["@", "@codex", "@codex  ", "@ "] {

@@ -1,7 +1,7 @@
-//! Converts the output of a job next to the prompt to lines of text that can be printed above the prompt: several
-//! jobs may print at once, and none of them knows where the cursor is.
+//! Converts the output of a job next to the prompt to lines of text that can be printed above the prompt: several jobs
+//! may print at once, and none of them knows where the cursor is.
 //!
-//! Colours and cursor movements are therefore removed here. The task's output keeps them.
+//! Therefore colours and cursor movements are removed here. The task's output keeps them.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,10 +10,11 @@ use anstream::adapter::StripBytes;
 
 use crate::render::clean;
 
-/// The most bytes of a line; a longer one continues on the next.
+/// Maximum number of bytes of a line; longer ones are continued on the next line.
 const LINE_BYTES: usize = 4096;
 
-/// The most bytes of lines that wait while another job has the terminal. Beyond that only the latest are kept.
+/// Maximum number of bytes of lines that wait while another job has the terminal. Beyond that, only the latest are
+/// kept.
 const KEPT_BYTES: usize = 64 * 1024;
 
 /// The lines of one job.
@@ -21,18 +22,18 @@ const KEPT_BYTES: usize = 64 * 1024;
 pub struct Lines {
     strip: StripBytes,
     line: Vec<u8>,
-    /// The cursor is back at the beginning of the line: the next byte starts the line anew.
+    /// Whether the cursor is back at the beginning of the line, so that the next byte replaces the line.
     returned: bool,
     kept: VecDeque<String>,
     kept_bytes: usize,
-    /// How many lines were dropped.
+    /// Number of lines dropped.
     dropped: u64,
 }
 
 impl Lines {
-    /// Takes output of the job's terminal.
+    /// Adds output of the job's terminal.
     pub fn push(&mut self, bytes: &[u8]) {
-        // `strip_next` borrows it while `self` is changed.
+        // `strip_next` borrows `strip` while `self` is changed.
         let mut strip = std::mem::take(&mut self.strip);
         for text in strip.strip_next(bytes) {
             for byte in text {
@@ -75,14 +76,14 @@ impl Lines {
         }
     }
 
-    /// Completes the last line: the job has ended, or shows nothing here any more.
+    /// Completes the last line, as the job has ended or is no longer shown here.
     pub fn finish(&mut self) {
         if !self.line.is_empty() {
             self.end_line();
         }
     }
 
-    /// Takes the lines to show now, each prefixed with `[number]`. `id` says where to find dropped lines.
+    /// Takes the lines to show now, each prefixed with `[number]`. `id` is for the message about dropped lines.
     pub fn take(&mut self, number: usize, id: &str) -> String {
         let mut text = String::new();
         let dropped = std::mem::take(&mut self.dropped);

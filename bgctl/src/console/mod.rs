@@ -1,7 +1,7 @@
 //! The console: a prompt whose lines run in the foreground, with a key that moves them to the background.
 //!
 //! One thread has all the state and sleeps in `poll`; others read lines, print above the prompt and receive
-//! notifications, and send messages to it. While a job has the terminal nothing else touches it: messages wait for
+//! notifications, and send messages to it. While a job has the terminal, nothing else touches that: messages wait for
 //! the next prompt. All jobs belong to one connection, so they end with the console (R71).
 
 mod agent;
@@ -74,24 +74,24 @@ exit [CODE]     exit; so does Ctrl-D
 Each line runs in a shell of its own, so variables and `cd` in the middle of a line do not last.
 ";
 
-/// What the console starts with.
+/// The parameters of the console.
 #[derive(Debug)]
 pub struct Setup {
-    /// The connection that owns its jobs.
+    /// The connection that owns the console's jobs.
     pub link: PolledClient,
     /// The connection for notifications.
     pub news: Client,
-    /// The key in force.
+    /// The key in effect.
     pub key: Key,
-    /// The parent session of its tasks.
+    /// The key of the parent session of the console's tasks.
     pub session: String,
-    /// The daemon's socket, if the command line named it.
+    /// The daemon's socket, if given on the command line.
     pub socket: Option<String>,
-    /// The way to further connections.
+    /// How to open further connections.
     pub way: Way,
     /// The daemon's instance.
     pub instance: String,
-    /// How long to try to connect to another machine again.
+    /// How long to try to reconnect to another machine.
     pub connect_timeout: Duration,
 }
 
@@ -108,9 +108,9 @@ pub struct Console {
     connect_timeout: Duration,
     shell: Vec<OsString>,
     folder: Folder,
-    /// The terminal size that the daemon knows.
+    /// The terminal size last reported to the daemon.
     size: TerminalSize,
-    /// The exit code, once a signal has asked to leave while something else was in progress.
+    /// The exit code, if a signal has asked to leave while something else was in progress.
     ends_with: Option<Code>,
 }
 
@@ -120,22 +120,22 @@ fn say(text: &str) -> Result<(), Failure> {
     Ok(out.write_all(text.as_bytes()).and_then(|()| out.flush())?)
 }
 
-/// The user's shell.
+/// Returns the user's shell.
 fn shell() -> OsString {
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     shell.unwrap_or_else(|| "/bin/sh".into())
 }
 
-/// The user's shell on another machine, which knows it.
+/// The command that runs the user's shell on another machine, where `SHELL` is known.
 const SHELL_THERE: [&str; 3] = ["/bin/sh", "-c", "exec \"${SHELL:-/bin/sh}\" -c \"$0\""];
 
-/// Whether a failure with this code is the user's own: what was typed, or Ctrl-C.
+/// Reports whether a failure with this code is the user's own: a typing error, or Ctrl-C.
 fn is_users(code: Code) -> bool {
     matches!(code, Code::USAGE | Code::INTERRUPTED)
 }
 
 impl Console {
-    /// Takes over signals and terminal.
+    /// Takes over signals and the terminal.
     ///
     /// # Errors
     /// The terminal is unsuitable, or the daemon is gone.
@@ -191,7 +191,7 @@ impl Console {
                     }
                 }
                 Typed::End => break Code::OK,
-                // Nobody is left to read a message.
+                // No one is left to read a message.
                 Typed::Signal(code) => return Ok(code),
             }
         };
@@ -199,7 +199,8 @@ impl Console {
         Ok(code)
     }
 
-    /// Reports errors of the user and refusals of the daemon, so that the next line can be typed.
+    /// Reports the user's errors and the daemon's refusals without ending the console, so that the next line can be
+    /// typed.
     fn settle<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<Option<T>, Failure> {
         match act(self) {
             Ok(outcome) => Ok(Some(outcome)),
@@ -214,7 +215,7 @@ impl Console {
     // At the prompt.
 
     fn type_line(&mut self) -> Result<Typed, Failure> {
-        // After a lost connection the user may still be typing.
+        // After a lost connection, the user may still be typing.
         if !self.editor.is_open() {
             // Messages that arrived while a job had the terminal come before the prompt.
             let said = self.editor.take_pending() + &self.jobs.take_output();
@@ -227,7 +228,7 @@ impl Console {
 
     // Lines.
 
-    /// Executes a line. Returns the code to exit with, if it ends the console.
+    /// Executes a line. Returns the exit code if the line ends the console.
     fn line(&mut self, text: &str) -> Result<Option<Code>, Failure> {
         let line = line::read(text).map_err(Failure::usage)?;
         self.tell_size()?;
@@ -280,7 +281,7 @@ impl Console {
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
         let left = match ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run) {
-            // The daemon does not tell how it ends. It still is a job of this console.
+            // The daemon refuses to report how the job ends. It is still a job of this console.
             Err(failure) if failure.rpc_code.is_some() => {
                 self.jobs.put(&mut self.link, job)?;
                 return Err(failure);
@@ -307,7 +308,7 @@ impl Console {
         Ok(None)
     }
 
-    /// Gives the terminal to a job from next to the prompt, or to any other task, which can be left again.
+    /// Gives the terminal to a job from next to the prompt, or attaches to any other task.
     fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
         let job = self.jobs.take(which);
         say(&self.jobs.take_output())?;
@@ -326,7 +327,7 @@ impl Console {
             return self.visit(&task);
         };
         if terminal::is_changed(&job.restore) {
-            // Redraws the screen. A job that has only printed lines needs no redraw: they are on the screen already.
+            // Redraw the screen. A job that has only printed lines needs no redraw, as these are on the screen already.
             self.link.call::<TaskAttach>(&params)?;
         }
         if std::mem::take(&mut job.stopped) {
@@ -336,7 +337,7 @@ impl Console {
         self.show(job)
     }
 
-    /// Shows a background task. The key leaves it, whatever else is in the foreground.
+    /// Shows a background task. The key detaches from it, regardless of other foreground jobs.
     fn visit(&mut self, task: &Task) -> Result<Option<Code>, Failure> {
         let id = task.id;
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
@@ -389,7 +390,7 @@ impl Console {
         self.call_about::<M>(params, None)
     }
 
-    /// Makes a call and waits for its answer. Ctrl-C meanwhile cancels the task, and the second one ends the wait.
+    /// Makes a call and waits for its answer. Meanwhile Ctrl-C cancels the task, and a second Ctrl-C ends the wait.
     fn call_about<M: Method>(
         &mut self,
         params: &M::Params,
@@ -412,7 +413,7 @@ impl Console {
         Ok(())
     }
 
-    /// Says what ends with the console, and what keeps running.
+    /// Reports which jobs end with the console, and which tasks keep running.
     fn tell_what_stays(&mut self) -> Result<(), Failure> {
         let ending = self.jobs.beside().len();
         if ending > 0 {

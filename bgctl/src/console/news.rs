@@ -1,7 +1,7 @@
 //! Notifications about the background tasks of the console's parent session, as sentences for the user.
 //!
-//! They arrive on a connection of their own, which a thread reads at once whatever the user does, so the daemon never
-//! has to drop any.
+//! They arrive on a separate connection, which a thread reads continuously regardless of what the user does, so the
+//! daemon never has to drop any.
 
 use std::collections::HashSet;
 use std::thread;
@@ -19,10 +19,10 @@ use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::render::{bounded_line, clean, table};
 
-/// The most characters shown of a task's description, error, or agent's question.
+/// Maximum number of characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
 
-/// Subscribes to the events of a session and sends sentences about them to the console from then on.
+/// Subscribes to the events of a session, and from then on sends sentences about them to the console.
 ///
 /// # Errors
 /// The daemon refuses, or is gone.
@@ -42,7 +42,8 @@ pub fn follow(client: Client, session: &str, speaker: MessageSender) -> Result<(
     thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
 }
 
-/// Returns false if nobody listens any more. The console's other connection reports a daemon that is gone.
+/// Waits for an event and reports it. Returns false if nobody is listening any longer. The loss of the daemon is
+/// reported by the console's other connection.
 fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
         Heard::Event(event) => watch.told(&event),
@@ -53,10 +54,10 @@ fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) 
     Ok(sentence.is_none_or(|sentence| speaker.say(Said::News(sentence))))
 }
 
-/// Knows which tasks are in the background: the end of a foreground job is reported by its own client.
+/// Tracks which tasks are in the background: the end of a foreground job is reported by its own client.
 #[derive(Debug, Default)]
 struct Watch {
-    /// Background tasks that began in the foreground.
+    /// Background tasks that started in the foreground.
     moved: HashSet<TaskId>,
 }
 

@@ -1,4 +1,4 @@
-//! What the console waits for while no job has the terminal: a line, or the answer to a call.
+//! The events that the console waits for while no job has the terminal: a line, or the answer to a call.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
@@ -29,45 +29,42 @@ pub struct Prompt<'a> {
     /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
     pub jobs: &'a mut Jobs,
-    /// Reads lines and prints above the prompt.
     pub editor: &'a mut Editor,
-    /// The console's signals.
     pub signals: &'a Signals,
-    /// The code to exit with, once a signal has asked for it.
+    /// The code to exit with, if a signal has asked for it.
     pub ends_with: &'a mut Option<Code>,
 }
 
-/// A call that waits for its answer. Input that is typed meanwhile waits too.
+/// A call that waits for its answer. Typed input waits meanwhile.
 pub struct Asking<'a> {
     /// The connection that owns the console's jobs.
     pub link: &'a mut PolledClient,
     pub jobs: &'a mut Jobs,
-    /// The console's signals.
     pub signals: &'a Signals,
-    /// The code to exit with, once a signal has asked for it. Noted here, acted on at the next prompt.
+    /// The code to exit with, if a signal has asked for it. Recorded here, but acted on at the next prompt.
     pub ends_with: &'a mut Option<Code>,
     /// The number of the call.
     pub call: u64,
-    /// The task that the call waits for, and a signal that asks to leave cancels: so does Ctrl-C.
+    /// The task that the call waits for, if any. Ctrl-C and signals that ask to leave cancel it.
     pub task: Option<TaskId>,
-    /// Whether that was asked for.
+    /// Whether cancelling the task was requested.
     pub is_cancelled: bool,
-    /// Its answer.
+    /// The answer, once it has arrived.
     pub outcome: Option<Result<Box<RawValue>, RpcError>>,
 }
 
-/// The code to exit with, if this signal asks for it. Signals from keys are for jobs, and none is there.
+/// Returns the code to exit with, if this signal asks to leave. Signals from keys are for jobs, and there is none.
 fn ends_with(caught: Caught) -> Option<Code> {
     matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM).then(|| Code(caught.shell_code()))
 }
 
-/// Notes whether a signal asks to leave. Returns whether it ends what the console waits for: Ctrl-C does, too.
+/// Records whether a signal asks to leave. Returns whether the signal ends the current wait, as Ctrl-C does, too.
 pub fn gives_up(caught: Caught, code: &mut Option<Code>) -> bool {
     *code = ends_with(caught).or(*code);
     matches!(caught.signal, Signal::SIGHUP | Signal::SIGINT | Signal::SIGTERM)
 }
 
-/// The failure of something that such a signal has ended.
+/// Creates the failure of something that such a signal has ended.
 pub fn interrupted(what: &str) -> Failure {
     Failure::new(Code::INTERRUPTED, "interrupted", format!("{what}: interrupted"))
 }
@@ -179,7 +176,7 @@ impl View for Asking<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
-        // The signal may have come before the call.
+        // The signal may have arrived before the call.
         if self.ends_with.is_some() && !self.is_cancelled { self.cancel() } else { Ok(()) }
     }
 
@@ -187,7 +184,7 @@ impl View for Asking<'_> {
         if !gives_up(caught, self.ends_with) {
             return Ok(());
         }
-        // One that can't be ended, as at a dead disk, is not waited for.
+        // Don't wait for a task that can't be ended, such as one on a dead disk.
         if self.is_cancelled { Err(interrupted("cd")) } else { self.cancel() }
     }
 

@@ -9,13 +9,13 @@ use bgd_shared::limits::BATCH_TASKS;
 
 use crate::failure::Failure;
 
-/// The most items.
+/// Maximum number of items.
 pub const ITEMS: usize = BATCH_TASKS;
 
-/// The longest item, in bytes.
+/// Maximum length of an item, in bytes.
 pub const ITEM_BYTES: usize = 1024 * 1024;
 
-/// What ends an item.
+/// The separator of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
     /// A newline, or a carriage return and a newline. Empty lines are skipped.
@@ -24,7 +24,7 @@ pub enum Separator {
     Nul,
 }
 
-/// What is wrong with the items. The numbers are those of items, from 1.
+/// An error in the items. The numbers are those of the items, counted from 1.
 #[derive(Debug)]
 enum ItemError {
     TooMany,

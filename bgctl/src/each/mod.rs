@@ -1,5 +1,5 @@
 //! `submit --each`: submits a batch of tasks made from a command and items. All items are read before anything is
-//! submitted. The tasks go out in parts, and the daemon acts on none of them before it has the last.
+//! submitted. The tasks are sent in parts, and the daemon starts none of them before it has received the last part.
 
 mod items;
 mod template;
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::link::{is_lost, may_be_older, maybe_done};
 use template::Template;
 
-/// The most bytes of the commands in one part. The rest of the message is for their common parameters.
+/// Maximum number of bytes of the commands in one part. The rest of the message is for their common parameters.
 const PART_BYTES: usize = FRAME_BYTES / 2;
 
 /// The longest argument that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, which includes the NUL).
@@ -33,19 +33,19 @@ const WORD_BYTES: usize = 128 * 1024 - 1;
 pub struct Each {
     /// The file with the items; `-` is standard input.
     pub file: OsString,
-    /// What ends an item.
+    /// The separator of items.
     pub end: Separator,
-    /// How many tasks run at once.
+    /// Maximum number of tasks that run at once.
     pub jobs: Option<u32>,
-    /// After this many failures the rest is cancelled.
+    /// Number of failures after which the remaining tasks are cancelled.
     pub max_fails: Option<u32>,
 }
 
-/// What was submitted.
+/// The submitted batch.
 #[derive(Debug, Serialize)]
 pub struct Submitted {
     pub batch: TaskId,
-    /// Its tasks, in the order of the items.
+    /// The tasks, in the order of the items.
     pub tasks: Vec<TaskId>,
 }
 
@@ -76,7 +76,7 @@ pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>,
     Ok(parts)
 }
 
-/// The size of a command in a message, in bytes.
+/// Returns the size of a command in a message, in bytes.
 fn size_of(argv: &[OsText]) -> usize {
     serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
 }
@@ -88,11 +88,11 @@ fn too_long(number: usize) -> Failure {
     .hint("write the items to files and pass their names; nothing was submitted")
 }
 
-/// Submits the batch: all of it or nothing.
+/// Submits the batch, either completely or not at all.
 ///
 /// # Errors
-/// No daemon, or the daemon's refusal: then nothing was submitted. A daemon on this machine that ends after the last part
-/// was sent: tasks may have run by then, so the batch is not submitted again. A host that can't be reached again.
+/// There is no daemon, or it refuses: then nothing was submitted. A daemon on this machine ends after the last part was
+/// sent: tasks may have run by then, so the batch is not submitted again. A host can't be reached again.
 pub fn submit(
     task: &SubmitParams,
     each: &Each,
@@ -104,9 +104,10 @@ pub fn submit(
     let mut task = SubmitParams { key, ..task.clone() };
     loop {
         match submit_parts(&task, each, parts, &is_sent, context) {
-            // It may be older than keys of batches.
+            // The daemon may be too old for keys of batches.
             Err(failure) if task.key.is_some() && may_be_older(&failure) => task.key = None,
-            // The daemon forgets a batch whose last part it does not get, and knows a complete one by its key (R142).
+            // The daemon forgets a batch whose last part it does not receive, and recognises a complete one by its key
+            // (R142).
             Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
             Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),
             outcome => return outcome,
@@ -138,7 +139,7 @@ fn submit_parts(
                 max_fails: each.max_fails.filter(|_| is_first),
                 more: !is_last,
             });
-            // What was refused did not run.
+            // A refused batch did not run.
             is_sent.set(is_last && !matches!(called, Err(ClientError::Rpc(_))));
             let result = called?;
             batch = Some(result.batch);

@@ -1,11 +1,10 @@
-//! A command with placeholders for an item: `{}` is the item, `{#}` its number from 1, `{.}` the item without its
-//! last suffix, and `{/}` the part after its last slash. Each argument stays one argument, whatever the item
-//! contains. Without any placeholder, the item becomes the last argument.
+//! A command with placeholders for an item: `{}` is the item, `{#}` its number from 1, `{.}` the item without its last
+//! suffix, and `{/}` the part after its last slash. Each argument stays one argument, regardless of the item's
+//! contents. Without any placeholder, the item becomes the last argument.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// A command with placeholders for an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     words: Vec<Vec<Part>>,
@@ -28,7 +27,6 @@ const PLACES: [(&[u8], Part); 4] =
     [(b"{}", Part::Item), (b"{#}", Part::Number), (b"{.}", Part::Stem), (b"{/}", Part::Name)];
 
 impl Template {
-    /// Parses a command.
     pub fn new(command: &[OsString]) -> Self {
         let mut words: Vec<Vec<Part>> = command.iter().map(|word| parts(word)).collect();
         let has_place = words.iter().flatten().any(|part| !matches!(part, Part::Text(_)));

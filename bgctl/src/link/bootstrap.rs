@@ -1,4 +1,5 @@
-//! Copies this program and its daemon to a machine that has none (R143): shown first, checked there, then used.
+//! Copies this program and its daemon to a machine on which they are not installed (R143): announced first, verified on
+//! that machine, then used.
 
 use bgd_shared::show::exit_code;
 use nix::sys::utsname::uname;
@@ -10,7 +11,8 @@ use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::clean_lines;
 
-/// Runs what needs `bgctl` over there. Where there is none, and a bootstrap is wanted, copies it and runs it again.
+/// Runs an operation that needs `bgctl` on the remote machine. If it is missing there, and a bootstrap is wanted,
+/// copies the programs and runs the operation again.
 ///
 /// # Errors
 /// Those of `run`; the copy fails.
@@ -24,7 +26,7 @@ pub fn supplied<'a, T>(dial: &Dial<'a>, run: impl Fn(&Dial<'a>) -> Result<T, Fai
     }
 }
 
-/// Copies the programs. `failure` is why: it stays the failure if there is a `bgctl`, but no usable one.
+/// Copies the programs. `failure` is the reason; it is returned if `bgctl` is installed there but can't be used.
 fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Failure> {
     let Ended { code, output, said } = dial.ask(PROBE)?;
     let Some(there) = probed(&output) else {
@@ -52,12 +54,12 @@ fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Fa
             return Err(refused(name, code, &said));
         }
     }
-    // What stays costs nothing but room.
+    // Leftover versions cost nothing but disk space.
     let _ = dial.ask(&Programs::tidy());
     Ok(())
 }
 
-/// What `uname -sm` prints here.
+/// Returns this machine's system and architecture, as `uname -sm` prints them.
 fn machine() -> Result<String, Failure> {
     let names = uname().map_err(|error| Failure::io("can't tell this machine's kind", &error.into()))?;
     Ok(format!("{} {}", names.sysname().to_string_lossy(), names.machine().to_string_lossy()))

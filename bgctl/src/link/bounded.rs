@@ -1,4 +1,4 @@
-//! Waits with a limit, for starting a daemon.
+//! Waits with a timeout, for starting a daemon.
 
 use std::fs::File;
 use std::io::{self, PipeReader, Read as _};
@@ -37,7 +37,7 @@ pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> 
     Ok(Some(words))
 }
 
-/// Locks a file. `None` if another process held the lock all the time.
+/// Locks a file. `None` if another process held the lock until the timeout.
 ///
 /// # Errors
 /// A system error.
@@ -47,8 +47,8 @@ pub fn lock(file: File, at_most: Duration) -> io::Result<Option<Flock<File>>> {
         Err((file, Errno::EAGAIN | Errno::EINTR)) => file,
         Err((_, error)) => return Err(error.into()),
     };
-    // The kernel has no lock call with a timeout. A thread that gets the lock too late drops it, as nobody receives
-    // it.
+    // The kernel has no lock call with a timeout. If the thread gets the lock too late, the lock is dropped, as nobody
+    // receives it.
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().name("lock".to_owned()).spawn(move || {
         let mut file = file;

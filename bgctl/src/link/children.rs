@@ -1,4 +1,4 @@
-//! The processes of ssh that this process has started: how they begin, and that all of them end with it.
+//! The ssh processes that this process has started: starting them, and ending all of them with this process.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -13,10 +13,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 use super::wait::time_left;
 
-/// The time ssh gets to print its configuration, and to end after its streams were closed.
+/// How long ssh may take to print its configuration, or to exit after its streams were closed.
 pub const SHORT: Duration = Duration::from_secs(5);
 
-/// Waits for the exit of ssh until then. `None`: it is still running.
+/// Waits until the deadline for ssh to exit. `None` if it is still running.
 pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
     let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
     while let Err(Errno::EINTR) = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], time_left(until))
@@ -25,7 +25,7 @@ pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
     ssh.try_wait().ok().flatten()
 }
 
-/// Ends ssh, with time to put the terminal in order that it may have asked something.
+/// Ends ssh, and gives it time to restore the terminal if it was asking for something.
 pub fn end(ssh: &mut Child) {
     if matches!(ssh.try_wait(), Ok(Some(_))) {
         return;
@@ -37,7 +37,7 @@ pub fn end(ssh: &mut Child) {
     }
 }
 
-/// Whether no ssh is to be started any more. Held while one is started.
+/// Whether no more ssh may be started. Locked while one is started.
 static IS_ENDING: Mutex<bool> = Mutex::new(false);
 
 /// Starts an ssh, unless this process is about to end.
@@ -46,17 +46,17 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     if *is_ending { Err(io::Error::other("bgctl ends")) } else { command.spawn() }
 }
 
-/// Ends all children of this process, and lets no ssh start any more: before it ends itself while threads still connect
-/// to hosts, whose ssh would go on for as long as it takes to reach them.
+/// Kills all children of this process, and prevents further ssh from being started. For a process that exits while
+/// threads still connect to hosts: their ssh would keep running for as long as it takes to reach the hosts.
 pub fn end_children() {
     *IS_ENDING.lock().unwrap_or_else(PoisonError::into_inner) = true;
     let own = std::process::id();
     for pid in proc::children(own) {
         let Some(child) = Pid::from_raw(pid) else { continue };
         let Ok(pidfd) = pidfd_open(child, PidfdFlags::empty()) else { continue };
-        // The number may be another process's by now, but the descriptor is not.
+        // The pid may have been reused by now, but the descriptor can't refer to another process.
         if ProcessStat::of(pid).and_then(|stat| stat.parent()) == i32::try_from(own).ok() {
-            // Whoever has the screen has other signals blocked, and so have its children.
+            // A full-screen view has other signals blocked, and its children inherit that.
             let _ = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }

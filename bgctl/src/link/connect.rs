@@ -1,8 +1,8 @@
 //! Connects to the daemon, and starts it if necessary.
 //!
-//! Many `bgctl` processes may find at once that there is no daemon. They queue at a file lock: the first one starts a
-//! daemon and waits until it reports that its socket is ready; the others then find it. Nobody waits for a fixed
-//! time, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
+//! Many `bgctl` processes may find at the same time that there is no daemon. They queue at a file lock: the first one
+//! starts a daemon and waits until it reports that its socket is ready; the others then find it. Nobody waits for a
+//! fixed time, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -38,7 +38,7 @@ const KEPT: &[&str] = &[
     "TZ",
     "TMPDIR",
     "DBUS_SESSION_BUS_ADDRESS",
-    // How notification channels reach the network, and which certificates they trust.
+    // For notification channels: proxies, and trusted certificates.
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "ALL_PROXY",
@@ -54,7 +54,7 @@ const KEPT: &[&str] = &[
 /// Prefixes of further variables that are passed to the daemon.
 const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
-/// Marks of another daemon's task. A daemon that is started from within a task is not part of it.
+/// Variables that mark a task of another daemon. A daemon that is started from within a task is not part of that task.
 const DROPPED: &[&str] = &[
     "BGD_TASK_ID",
     "BGD_AGENT_ID",
@@ -66,27 +66,27 @@ const DROPPED: &[&str] = &[
     "BGD_SSH",
 ];
 
-/// How often to look again for a daemon that is starting or ending.
+/// How often to retry while a daemon is starting or ending.
 const RETRIES: u32 = 8;
 
-/// The first pause between these looks; each one is twice as long as the one before.
+/// The pause before the first retry; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The most bytes to read of a daemon's first message.
+/// Maximum number of bytes read from a daemon's first message.
 const WORDS_BYTES: usize = 16 * 1024;
 
-/// How long a daemon may take to be ready. It gives the processes of each dead daemon 5 seconds to end.
+/// How long a daemon may take until it is ready. It gives the processes of each dead daemon 5 seconds to end.
 const START: Duration = BUSY;
 
-/// Connects; with `start`, starts a daemon if there is none. One that another `bgctl` is starting is waited for.
+/// Connects; with `start`, starts a daemon if there is none. Waits for a daemon that another `bgctl` is starting.
 ///
 /// # Errors
-/// There is no daemon, or what is at the socket must not be trusted.
+/// There is no daemon, or the socket must not be trusted.
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
     let mut connected = Client::connect(socket);
     if !start && is_absent(&connected) {
         until_started(socket)?;
-        // That turn may have ended since the first try.
+        // The turn of the other `bgctl` may have ended since the first attempt.
         connected = Client::connect(socket);
     }
     match connected {
@@ -96,10 +96,10 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Fa
     }
 }
 
-/// Waits for whoever is about to start a daemon; returns whether there was somebody. Blocks.
+/// Waits for another process that is about to start a daemon; returns whether there was one. Blocks.
 ///
 /// # Errors
-/// They take too long, or their lock can't be used.
+/// The other process takes too long, or its lock can't be used.
 pub fn until_started(socket: &SocketPath) -> Result<bool, Failure> {
     let is_taken = Turn::is_taken(socket);
     if is_taken {
@@ -140,7 +140,7 @@ fn without_socket(socket: &SocketPath, daemon: &DaemonProcess) -> Failure {
     ))
 }
 
-/// The pauses while waiting for a daemon that is starting or ending: 2.5 seconds in all.
+/// Returns the pauses while waiting for a daemon that is starting or ending: 2.5 seconds in all.
 pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
@@ -148,17 +148,17 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
 /// Who started the daemon that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// Another process: it was running already.
+    /// Another process; the daemon was running already.
     Before,
     /// This process.
     ByUs {
-        /// How many tasks an earlier daemon had started that was killed; their outputs are lost.
+        /// Number of tasks started by an earlier daemon that was killed; their outputs are lost.
         lost: u64,
     },
 }
 
 impl Started {
-    /// What to tell the user about lost tasks; `None` if there are none.
+    /// Returns a message to the user about lost tasks; `None` if there are none.
     pub fn loss(self) -> Option<String> {
         match self {
             Self::Before | Self::ByUs { lost: 0 } => None,
@@ -175,7 +175,7 @@ pub fn start_daemon(socket: &SocketPath) -> Result<(Client, Started), Failure> {
     start_daemon_with(socket, &[])
 }
 
-/// Like [`start_daemon`], with variables for the daemon besides those of this process.
+/// Like [`start_daemon`], with environment variables for the daemon in addition to those of this process.
 ///
 /// # Errors
 /// The daemon could not be started.
@@ -186,13 +186,13 @@ pub fn start_daemon_with(
     start_in_turn(&take_turn(socket)?, socket, variables)
 }
 
-/// Waits for this caller's turn to look for a daemon and start one. Others who want one wait until the turn is dropped.
+/// Waits for this caller's turn to look for a daemon and start one. Other callers wait until the turn is dropped.
 ///
 /// # Errors
 /// Others take too long, or the folder of the socket can't be used.
 pub fn take_turn(socket: &SocketPath) -> Result<Turn, Failure> {
     if let Err(error) = socket.prepare_folder() {
-        // A daemon may be running whose runtime folder was removed: report that instead.
+        // A daemon whose runtime folder was removed may be running: report that instead.
         return Err(match DaemonProcess::of(socket) {
             Some(_) => {
                 absent(socket, ClientError::Connect(SocketError::Missing(socket.folder().into()).into()))
@@ -203,7 +203,7 @@ pub fn take_turn(socket: &SocketPath) -> Result<Turn, Failure> {
     Turn::take(socket)
 }
 
-/// Like [`start_daemon_with`], in a turn that the caller has taken already.
+/// Like [`start_daemon_with`], in a turn that the caller has already taken.
 ///
 /// # Errors
 /// The daemon could not be started.
@@ -237,7 +237,7 @@ pub fn start_in_turn(
 /// The first message of a started daemon.
 #[derive(Debug, PartialEq, Eq)]
 enum StartReport {
-    /// It listens. The outputs of `lost` tasks went with an earlier daemon that was killed.
+    /// The daemon listens. The outputs of `lost` tasks were lost with an earlier daemon that was killed.
     Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
     Taken,
@@ -262,7 +262,7 @@ pub fn check_config() -> Result<(), Failure> {
         return Err(never_ready(child.id()));
     };
     let ended = child.wait().map_err(|error| Failure::io("can't wait for the check", &error))?;
-    // Any other code says nothing about the configuration; an older program does not know the option.
+    // Any other code indicates nothing about the configuration; an older program does not know the option.
     if ended.code() != Some(Code::CONFIG.0.into()) {
         return Ok(());
     }
@@ -271,7 +271,7 @@ pub fn check_config() -> Result<(), Failure> {
     Err(Failure::new(Code::CONFIG, ErrorKind::ConfigInvalid.as_str(), message))
 }
 
-/// Returns a command for the daemon's program, with the part of this environment that a daemon may have.
+/// Returns a command for the daemon's program, with the part of this environment that is passed to daemons.
 fn command(program: &OsStr) -> Command {
     let mut command = Command::new(program);
     command
@@ -311,13 +311,13 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartRep
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
         .map_err(|error| Failure::io("can't read from the started daemon", &error))?;
     let Some(words) = words else { return Err(never_ready(child.id())) };
-    // A daemon that went to the background or gave up leaves a child to be reaped.
+    // A daemon that moved to the background or failed leaves a child to be reaped.
     let _ = child.try_wait();
     parse_report(&words)
 }
 
-/// The daemon's program: `$BGD_DAEMON`, else the one next to this program as it was called, else the one next to its file,
-/// else the one on PATH.
+/// Returns the daemon's program: `$BGD_DAEMON`, else the one next to this program as it was called, else the one next
+/// to the file of this program, else the one on PATH.
 pub fn program() -> OsString {
     if let Some(named) = std::env::var_os("BGD_DAEMON").filter(|path| !path.is_empty()) {
         // The daemon starts in `/`, where a relative path would mean something else.
@@ -331,8 +331,8 @@ pub fn program() -> OsString {
     siblings.find(|path| path.is_file()).map_or_else(|| "bgd".into(), PathBuf::into_os_string)
 }
 
-/// The path by which this program, whose file is `own`, was called. A package manager may have a folder for each version and
-/// a link to the latest one, which stays.
+/// Returns the path by which this program, whose file is `own`, was called. A package manager may keep a folder for
+/// each version and a link to the latest one; only the link survives an update.
 fn called_as(own: &Path) -> Option<PathBuf> {
     let name = PathBuf::from(std::env::args_os().next()?);
     let path = if name.components().nth(1).is_some() { name } else { in_path(&name)? };
@@ -341,13 +341,13 @@ fn called_as(own: &Path) -> Option<PathBuf> {
     (identity(&path)? == identity(own)?).then_some(path)
 }
 
-/// The first file of this name in a folder of `PATH`.
+/// Returns the first file of this name in a folder of `PATH`.
 fn in_path(name: &Path) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The path of that program, which may be looked for in `PATH`.
+/// Returns the path of the daemon's program; a bare name is looked up in `PATH`.
 pub fn program_path() -> PathBuf {
     let program = PathBuf::from(program());
     if program.components().nth(1).is_some() {
@@ -392,7 +392,7 @@ fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
 /// about to appear.
 ///
 /// # Errors
-/// It does not listen after some seconds, or must not be trusted.
+/// The daemon does not listen after some seconds, or must not be trusted.
 pub fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
     for pause in pauses() {
         match Client::connect(socket) {

@@ -1,5 +1,5 @@
-//! A daemon as a process: found by the locks that it holds, even if it can't be reached, and held by a pidfd, so that
-//! a signal can't hit another process.
+//! The process of a daemon: found by the locks that it holds, even if it can't be reached, and referenced by a pidfd,
+//! so that a signal can't hit another process.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,17 +16,17 @@ use super::wait::time_left;
 use crate::failure::Failure;
 use crate::state::state_folder;
 
-/// A daemon that is running.
+/// A running daemon.
 #[derive(Debug)]
 pub struct DaemonProcess {
-    /// Its process and the note in its lock file.
+    /// The daemon's process, and the note in its lock file.
     pub holder: Holder,
     pidfd: OwnedFd,
 }
 
 impl DaemonProcess {
-    /// Returns the daemon of this socket: the one that holds the lock next to the socket, else the one that holds the
-    /// lock of its instance in the state folder and serves this socket, which was removed together with its folder.
+    /// Returns the daemon of this socket: the holder of the lock next to the socket, else the holder of an instance
+    /// lock in the state folder that serves this socket, in case the socket was removed together with its folder.
     pub fn of(socket: &SocketPath) -> Option<Self> {
         Self::holding(&socket.beside("lock"), |_| true).or_else(|| {
             let is_its = |holder: &Holder| holder.note.socket.as_os_str() == socket.as_path().as_os_str();
@@ -38,25 +38,24 @@ impl DaemonProcess {
     fn holding(lock: &Path, is_meant: impl Fn(&Holder) -> bool) -> Option<Self> {
         let holder = of_lock(lock).ok()??;
         let pidfd = pidfd_open(Pid::from_raw(holder.pid)?, PidfdFlags::empty()).ok()?;
-        // It still holds the lock, so the pidfd refers to it and not to a process that reused its pid.
+        // If the process still holds the lock, the pidfd refers to it and not to a process that reused its pid.
         let again = of_lock(lock).ok()??;
         (again.pid == holder.pid && is_meant(&again)).then_some(Self { holder: again, pidfd })
     }
 
-    /// Its process id.
     pub fn pid(&self) -> i32 {
         self.holder.pid
     }
 
-    /// Whether it is stopped and needs SIGCONT to continue.
+    /// Reports whether the daemon is stopped and needs SIGCONT to continue.
     pub fn is_stopped(&self) -> bool {
         self.holder.state().is_some_and(bgd_shared::holder::State::is_stopped)
     }
 
-    /// Sends it a signal. Succeeds if it has ended already.
+    /// Sends the daemon a signal. Succeeds if it has ended already.
     ///
     /// # Errors
-    /// This user may not signal it.
+    /// This user may not signal the daemon.
     pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
         match pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -64,7 +63,7 @@ impl DaemonProcess {
         }
     }
 
-    /// Waits at most this long for its end. Returns whether it has ended.
+    /// Waits at most this long for the daemon to end. Returns whether it has ended.
     pub fn has_ended(&self, at_most: Duration) -> bool {
         let end = Instant::now() + at_most;
         loop {

@@ -1,4 +1,4 @@
-//! Waits for a daemon to appear without starting one: whoever stopped it does not want one.
+//! Waits for a daemon to appear without starting one: it may have been stopped on purpose.
 
 use std::cell::Cell;
 use std::os::fd::AsFd as _;
@@ -16,16 +16,16 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::watch::{is_exhausted, next_look};
 
-/// Waits for a daemon to appear. May miss one that exists already when this is created.
+/// Waits for a daemon to appear. May miss one that exists already when the watch is created.
 pub struct DaemonWatch {
     socket: SocketPath,
     /// `None` if the system has no watches left; then the socket is polled.
     changes: Option<Inotify>,
-    /// The socket as last seen: one that a killed daemon left behind does not count.
+    /// The socket as last seen, since one left behind by a killed daemon does not count.
     seen: Cell<Option<Seen>>,
 }
 
-/// Identifies a socket, to tell it from another one at the same path.
+/// Identifies a socket, to distinguish it from another one at the same path.
 type Seen = (u64, i64, i64);
 
 fn seen(socket: &SocketPath) -> Option<Seen> {
@@ -74,7 +74,7 @@ impl DaemonWatch {
         Ok(())
     }
 
-    /// Waits for the socket with inotify. False if its folder is gone.
+    /// Waits for the socket with inotify. Returns false if its folder is gone.
     fn is_told(&self, changes: &Inotify) -> Result<bool, Failure> {
         loop {
             sleep([Some(changes.as_fd())], None)?;
@@ -93,7 +93,7 @@ impl DaemonWatch {
         }
     }
 
-    /// The same by polling.
+    /// Like [`Self::is_told`], by polling.
     fn is_seen(&self) -> Result<bool, Failure> {
         loop {
             let now = seen(&self.socket);

@@ -1,4 +1,4 @@
-//! The first answer from another machine: whatever its shell prints before is skipped. Knows nothing of ssh.
+//! The first answer from a remote machine; text that its shell prints before is skipped. Knows nothing of ssh.
 
 use std::io::{self, Read, Write as _};
 use std::os::fd::AsFd;
@@ -13,27 +13,27 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use super::wait::time_left;
 
-/// The most bytes that a remote shell may print before the daemon answers.
+/// Maximum number of bytes that a remote shell may print before the daemon answers.
 pub const BANNER_BYTES: usize = 64 * 1024;
 
 /// Why there is no greeting.
 pub enum Trouble {
-    /// ssh, or what it ran, has ended.
+    /// ssh, or the program that it ran, has ended.
     Closed,
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     Late,
-    /// Something else talks, and does not stop.
+    /// Endless text arrives from something other than a daemon.
     Banner,
     /// The daemon refused the connection.
     Refused(Box<RpcError>),
-    /// Its protocol is a different one.
+    /// The daemon speaks another version of the protocol.
     Protocol(Box<HelloResult>),
 }
 
-/// Says `hello`, and waits for its answer. What a shell's start-up files print before that is skipped.
+/// Sends `hello`, and waits for the answer. Text that a shell's start-up files print before it is skipped.
 pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trouble> {
     let line = bgd_shared::message::request_line(0, Hello::NAME, &HelloParams::default());
-    // There is room for it: the socket is new.
+    // The line fits into the buffer: the socket is new.
     (&mut &*stream).write_all(&line).map_err(|_| Trouble::Closed)?;
     let mut bytes = Vec::new();
     let mut skipped = 0;
@@ -52,12 +52,12 @@ pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trou
     }
 }
 
-/// How every answer of a daemon begins.
+/// The beginning of every answer of a daemon.
 const ANSWER: &[u8] = br#"{"jsonrpc""#;
 
-/// The greeting's answer; `None` for a line that is none.
+/// Parses the answer to the greeting; `None` if the line is not one.
 fn answer(line: &[u8]) -> Option<Result<HelloResult, Trouble>> {
-    // A shell's start-up files may have printed something before it on the same line.
+    // A shell's start-up files may have printed text on the same line before the answer.
     let begin = line.windows(ANSWER.len()).position(|bytes| bytes == ANSWER)?;
     let incoming: Incoming<'_> = serde_json::from_slice(&line[begin..]).ok()?;
     if let Some(error) = incoming.error {

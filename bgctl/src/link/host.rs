@@ -1,22 +1,22 @@
-//! The names of other machines.
+//! The names of remote machines.
 
 use std::fmt;
 
 use crate::failure::Failure;
 
-/// The longest name of a host, in bytes.
+/// Maximum length of a host name, in bytes.
 const HOST_BYTES: usize = 255;
 
-/// The most hosts to ask at once.
+/// Maximum number of hosts to ask at once.
 const HOSTS: usize = 64;
 
-/// A machine as ssh knows it: `[user@]host`, or an alias of the user's ssh configuration.
+/// A machine as known to ssh: `[user@]host`, or an alias in the user's ssh configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host(String);
 
 impl Host {
     /// # Errors
-    /// The text can't name a host.
+    /// The text is not a valid host name.
     pub fn new(name: impl Into<String>) -> Result<Self, Failure> {
         let name = name.into();
         let is_plain = |character: char| !character.is_whitespace() && !character.is_control();
@@ -28,10 +28,10 @@ impl Host {
         Ok(Self(name))
     }
 
-    /// Reads names with commas between them. A name that is repeated counts once.
+    /// Parses comma-separated names. Repeated names count once.
     ///
     /// # Errors
-    /// One of them can't name a host, or there are more than [`HOSTS`].
+    /// One of them is not a valid host name, or there are more than [`HOSTS`].
     pub fn several(names: &str) -> Result<Vec<Self>, Failure> {
         let mut hosts = Vec::new();
         for name in names.split(',') {
@@ -46,7 +46,7 @@ impl Host {
         Ok(hosts)
     }
 
-    /// The name, as ssh takes it.
+    /// Returns the name, as passed to ssh.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Task events on a connection of their own, so that none comes between a call and its answer.
+//! Task events on a separate connection, so that no event arrives between a call and its answer.
 
 use std::iter;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use bgd_shared::task::Task;
 use super::wait::sleep;
 use crate::failure::Failure;
 
-/// The most tasks to name in a subscription; for more it covers all events.
+/// Maximum number of tasks to name in a subscription; with more, it covers all events.
 const NAMED: usize = 1000;
 
 /// Receives the events of some tasks from now on.
@@ -21,9 +21,8 @@ pub struct Listener {
     params: SubscribeParams,
 }
 
-/// What a listener receives.
+/// News that a listener receives.
 pub enum Heard {
-    /// A task event.
     Event(Box<Event>),
     /// Events are missing: the state of the tasks must be looked up.
     Gap,
@@ -53,8 +52,8 @@ impl Listener {
     /// # Errors
     /// The task or the daemon is gone, or nobody reads standard output any more.
     pub fn until(client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
-        // The task is looked up after subscribing and after each event or gap, as it may change before the
-        // subscription and while events are missing.
+        // The task is looked up after subscribing and after each event or gap, as it may change before the subscription
+        // and while events are missing.
         let mut listener = Self::of(client, &[id])?;
         loop {
             let task = listener.call::<TaskGet>(&IdParams { id: id.into() })?.task;
@@ -111,7 +110,7 @@ impl Listener {
         Ok(match params.news {
             News::Event(event) => Heard::Event(event),
             News::Gap(gap) => {
-                // This side read too slowly, and its subscription has ended.
+                // This client read too slowly, so its subscription has ended.
                 if gap.ended {
                     self.client.call::<EventsSubscribe>(&self.params)?;
                 }

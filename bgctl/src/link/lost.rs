@@ -1,5 +1,5 @@
-//! The failures of lost connections, above all of those to another machine: which they are, how they are told, and which
-//! calls are made again.
+//! Failures of lost connections, above all of those to a remote machine: how they are recognised and reported, and
+//! which calls are repeated.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{
@@ -14,7 +14,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
 
-/// Says in a failure which machine it is about.
+/// Adds the host's name to a failure.
 pub fn named(host: &Host, failure: Failure) -> Failure {
     // The usual message and hint are about a daemon on this machine.
     let (message, hint) = match failure.kind {
@@ -29,18 +29,18 @@ pub fn named(host: &Host, failure: Failure) -> Failure {
     Failure { code, kind, rpc_code, message, hint, candidates }
 }
 
-/// The most characters of a reason on a line.
+/// Maximum length of a reason on one line, in characters.
 const REASON_CHARS: usize = 120;
 
-/// Why a host gave no answer, in one short line that is safe to show, without the host's name.
+/// Returns why a host did not answer, as one short line that is safe to show, without the host's name.
 pub fn reason(host: &str, failure: &Failure) -> String {
     let text = failure.message.strip_prefix(host).and_then(|text| text.strip_prefix(": "));
     let line = text.unwrap_or(&failure.message).lines().map(str::trim).filter(|line| !line.is_empty());
     shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
 }
 
-/// The methods that change nothing, or nothing more the second time: such a call is repeated if the connection was lost
-/// before its answer came, and the tasks were not.
+/// Methods that change nothing, or nothing more when repeated: such a call is repeated if the connection was lost
+/// before the answer arrived, and the tasks were not.
 pub const REPEATABLE: [&str; 17] = [
     TaskGet::NAME,
     TaskList::NAME,
@@ -61,43 +61,43 @@ pub const REPEATABLE: [&str; 17] = [
     DaemonStatusOf::NAME,
 ];
 
-/// The kind of failure where a connection broke.
+/// Failure kind: a connection broke.
 pub const CONNECTION_LOST: &str = "connection_lost";
 
-/// The kind of failure where no daemon takes requests.
+/// Failure kind: no daemon accepts requests.
 pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 
-/// The kind of failure where a call was sent, and its answer did not come.
+/// Failure kind: a call was sent, and its answer did not arrive.
 pub const MAYBE_DONE: &str = "maybe_done";
 
-/// The kinds of failure where the connection broke, or is silent because the network is.
+/// Failure kinds for a connection that broke, or is silent because the network is.
 const LOST: [&str; 3] = [CONNECTION_LOST, "no_answer", MAYBE_DONE];
 
-/// Whether the connection broke, or is silent.
+/// Reports whether the connection broke, or is silent.
 pub fn is_lost(failure: &Failure) -> bool {
     LOST.contains(&failure.kind)
 }
 
-/// Whether the daemon refused the parameters: one that is older refuses those that it does not know.
+/// Reports whether the daemon refused the parameters, as an older daemon does with those that it does not know.
 pub fn may_be_older(failure: &Failure) -> bool {
     failure.kind == ErrorKind::InvalidParams.as_str()
 }
 
-/// A call was sent, and its answer is lost.
+/// Creates a failure for a call that was sent, but whose answer is lost.
 pub fn maybe_done() -> Failure {
     let message = "the connection was lost before the answer came: the request may have been carried out";
     Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
         .hint("`bgctl list` shows whether it was; a submit with --key can be repeated")
 }
 
-/// A durable daemon was stopped while somebody waited.
+/// Creates a failure for a durable daemon that was stopped while a client waited.
 pub fn stopped() -> Failure {
     let message =
         "the daemon was stopped; tasks it did not cancel keep running, and the next daemon takes them over";
     Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to continue")
 }
 
-/// `what` does not work with a daemon on another machine.
+/// Creates a failure: `what` does not work with a daemon on a remote machine.
 pub fn not_over_remote(what: &str) -> Failure {
     Failure::new(
         Code::USAGE,

@@ -1,6 +1,7 @@
 //! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
-//! waiting, and listening to events. It knows no verbs, and prints only what was lost: tasks with a killed daemon, or
-//! the connection to a daemon that goes on; and that it has started a daemon where the command line expects one.
+//! waiting, and listening to events. It knows no verbs, and prints only losses (tasks that died with a killed daemon,
+//! or the connection to a daemon that keeps running) and that it has started a daemon where the command line expects
+//! one.
 
 mod bootstrap;
 mod bounded;
@@ -57,11 +58,11 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 
-/// Waits for whoever is about to start a daemon at this socket, who may stop the one before first. Blocks as long as that
-/// takes, which is bounded; not at all if nobody is.
+/// Waits for another process that is about to start a daemon at this socket, possibly after stopping the current one.
+/// Blocks for as long as that takes, which is bounded; does not block if there is no such process.
 ///
 /// # Errors
-/// No daemon listens then.
+/// No daemon listens afterwards.
 pub fn await_daemon(socket: &SocketPath) -> Result<(), Failure> {
     connect::connect(socket, false).map(drop)
 }
@@ -72,37 +73,35 @@ const RECONNECTS: u32 = 8;
 /// Where the daemon is.
 #[derive(Debug)]
 pub enum Target {
-    /// On this machine, at this socket; `None`: at the default one.
+    /// On this machine, at this socket; `None` for the default socket.
     Here(Option<PathBuf>),
-    /// On another machine.
+    /// On a remote machine.
     There(Host),
 }
 
-/// How to get to the daemon.
+/// How to reach the daemon.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a link has several")]
 pub struct Options {
-    /// Where it is.
     pub target: Target,
-    /// Whether to start a daemon if none runs.
+    /// Whether to start a daemon if none is running.
     pub starts: bool,
-    /// Whether to report on standard error what was lost with a killed daemon, and that a host is connected again.
+    /// Whether to report on standard error the losses from a killed daemon, and that a host is connected again.
     pub reports: bool,
     /// Whether ssh may ask the user, for a password for example.
     pub asks: bool,
-    /// Whether to copy this program and its daemon to a machine that has none.
+    /// Whether to copy this program and its daemon to a machine on which they are not installed.
     pub bootstraps: bool,
-    /// The most time until a daemon on another machine answers, also when a connection was lost.
+    /// Timeout for the answer of a daemon on a remote machine, also after a connection was lost.
     pub connect_timeout: Duration,
 }
 
-/// The link to the daemon.
 pub struct Link {
     options: Options,
     client: Option<Client>,
-    /// The ssh of each connection to another machine, until it has ended.
+    /// The ssh of each connection to a remote machine, until it has ended.
     carriers: RefCell<Vec<Child>>,
-    /// The daemon of the other machine that was talked to first.
+    /// The instance of the remote daemon that was connected to first.
     instance: RefCell<Option<String>>,
     successors: Successors,
 }
@@ -119,13 +118,13 @@ impl Link {
         }
     }
 
-    /// The daemon's socket.
+    /// Returns the daemon's socket.
     ///
     /// # Errors
-    /// Its path can't be a socket's, or it is on another machine.
+    /// The path is not valid for a socket, or the daemon is on a remote machine.
     pub fn socket(&self) -> Result<SocketPath, Failure> {
         Ok(match &self.options.target {
-            // A path that the user typed is relative to their folder.
+            // A path typed by the user is relative to the current folder.
             Target::Here(Some(path)) => {
                 SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?
             }
@@ -134,7 +133,7 @@ impl Link {
         })
     }
 
-    /// The machine that the daemon is on, if it is another one.
+    /// Returns the machine of the daemon, if it is a remote one.
     pub fn host(&self) -> Option<&Host> {
         match &self.options.target {
             Target::Here(_) => None,
@@ -142,31 +141,32 @@ impl Link {
         }
     }
 
-    /// Whether the daemon is on another machine: paths, terminals and descriptors of this one mean nothing there.
+    /// Reports whether the daemon is on a remote machine, where local paths, terminals and descriptors mean nothing.
     pub fn is_remote(&self) -> bool {
         self.host().is_some()
     }
 
     /// # Errors
-    /// The daemon is on another machine, where `what` does not work.
+    /// The daemon is on a remote machine, where `what` does not work.
     pub fn only_here(&self, what: &str) -> Result<(), Failure> {
         if self.is_remote() { Err(not_over_remote(what)) } else { Ok(()) }
     }
 
-    /// Whether to start a daemon if none runs.
+    /// Reports whether to start a daemon if none is running.
     pub fn starts(&self) -> bool {
         self.options.starts
     }
 
-    /// Whether the command line gave the daemon's socket.
+    /// Reports whether the command line gave the daemon's socket.
     pub fn names_socket(&self) -> bool {
         matches!(self.options.target, Target::Here(Some(_)))
     }
 
-    /// The daemon's socket, if the command line gave it and it can go into an environment variable (it is UTF-8).
+    /// Returns the daemon's socket, if the command line gave it and it can be put into an environment variable (it is
+    /// UTF-8).
     ///
     /// # Errors
-    /// Its path can't be a socket's.
+    /// The path is not valid for a socket.
     pub fn named_socket(&self) -> Result<Option<String>, Failure> {
         if !self.names_socket() {
             return Ok(None);
@@ -174,7 +174,7 @@ impl Link {
         Ok(self.socket()?.as_path().to_str().map(str::to_owned))
     }
 
-    /// Makes a call. The first one connects, and may start a daemon.
+    /// Makes a call. The first call connects, and may start a daemon.
     ///
     /// # Errors
     /// No daemon, a broken connection, or the daemon's refusal.
@@ -196,8 +196,8 @@ impl Link {
         }
         let call = |client: &mut Client| {
             if !descriptors.is_empty() {
-                // A daemon that does not answer would keep the descriptors for as long as it is silent, and a reader
-                // at the other end of one would wait just as long.
+                // An unresponsive daemon would keep the descriptors for as long as it is silent, and a reader at the
+                // other end of one would wait just as long.
                 client.call::<Hello>(&HelloParams::default())?;
             }
             client.call_with_fds::<M>(params, descriptors)
@@ -212,11 +212,11 @@ impl Link {
         }
     }
 
-    /// Like [`Self::call_with_fds`], for a call that changes nothing the second time only with these params, as it has a key
-    /// for example: it is repeated if the connection was lost before its answer came, but not its tasks.
+    /// Like [`Self::call_with_fds`], for a call that is idempotent only because of these params, for example because
+    /// they contain a key: it is repeated if the connection was lost before the answer arrived, and the tasks were not.
     ///
     /// # Errors
-    /// No daemon, the daemon's refusal, or one that can't be reached again.
+    /// No daemon, the daemon's refusal, or a daemon that can't be reached again.
     pub fn call_repeatable<M: Method>(
         &mut self,
         params: &M::Params,
@@ -230,8 +230,7 @@ impl Link {
         }
     }
 
-    /// Makes several calls on one connection. The first exchange connects, and may start a daemon. `say` may run
-    /// twice.
+    /// Makes several calls on one connection. The first exchange connects, and may start a daemon. `say` may run twice.
     ///
     /// # Errors
     /// No daemon, a broken connection, or the daemon's refusal.
@@ -246,8 +245,8 @@ impl Link {
             && !self.is_remote()
             && is_gone(error, &mut client, &self.socket()?)
         {
-            // The daemon was shutting down when we connected. It has refused the call, or all its state went with it, so
-            // asking its successor can't do anything twice.
+            // The daemon was shutting down when we connected. It has refused the call, or all its state is gone with
+            // it, so asking its successor can't do anything twice.
             client = self.connect()?;
             outcome = say(&mut client);
         }
@@ -255,20 +254,20 @@ impl Link {
         Ok(outcome?)
     }
 
-    /// Gives away the connection of the calls so far, for a caller with a poll loop of its own.
+    /// Gives away the current connection, for a caller with its own poll loop.
     ///
     /// # Errors
-    /// There is none, and none can be made.
+    /// There is no connection, and none can be made.
     pub fn polled(&mut self) -> Result<PolledClient, Failure> {
         self.client()?;
         let client = self.client.take();
         Ok(client.ok_or_else(no_connection)?.into())
     }
 
-    /// Connects to the daemon if one runs; never starts one.
+    /// Connects to the daemon if one is running; never starts one.
     ///
     /// # Errors
-    /// What is at the socket must not be trusted.
+    /// The socket must not be trusted.
     pub fn running(&self) -> Result<Option<Client>, Failure> {
         if let Some(host) = self.host() {
             return match self.dial(host, false) {
@@ -287,7 +286,7 @@ impl Link {
     /// Connects to the running daemon.
     ///
     /// # Errors
-    /// None runs, or what is at the socket must not be trusted.
+    /// No daemon is running, or the socket must not be trusted.
     pub fn existing(&self) -> Result<Client, Failure> {
         if let Some(host) = self.host() {
             return self.dial(host, false);
@@ -296,15 +295,15 @@ impl Link {
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
-    /// Whether there is a connection of the calls so far. It may be broken without anybody knowing.
+    /// Reports whether there is a connection. It may be broken without anybody knowing.
     pub fn is_connected(&self) -> bool {
         self.client.is_some()
     }
 
-    /// Returns the connection of the calls so far, or makes one.
+    /// Returns the current connection, or makes one.
     ///
     /// # Errors
-    /// There is none, and none can be made.
+    /// There is no connection, and none can be made.
     pub fn client(&mut self) -> Result<&mut Client, Failure> {
         if self.client.is_none() {
             self.client = Some(self.connect()?);
@@ -312,10 +311,10 @@ impl Link {
         self.client.as_mut().ok_or_else(no_connection)
     }
 
-    /// Makes a new connection, and starts a daemon if none runs; then reports on standard error what was lost.
+    /// Makes a new connection, and starts a daemon if none is running; then reports losses on standard error.
     ///
     /// # Errors
-    /// No daemon runs, and none can be started.
+    /// No daemon is running, and none can be started.
     pub fn connect(&self) -> Result<Client, Failure> {
         if let Some(host) = self.host() {
             return self.dial(host, self.options.starts);
@@ -326,22 +325,22 @@ impl Link {
         Ok(client)
     }
 
-    /// Connects to the daemon of another machine.
+    /// Connects to the daemon of a remote machine.
     fn dial(&self, host: &Host, starts: bool) -> Result<Client, Failure> {
         self.dial_by(host, self.dialling(starts)?, None)
     }
 
-    /// Connects to the daemon of another machine by an ssh of its own, which asks the user nothing: for a program that
-    /// stays connected, and must not take others' connection with it when it ends.
+    /// Connects to the daemon of a remote machine by a separate ssh that asks the user nothing: for a program that
+    /// stays connected, and must not close a connection shared with others when it ends.
     ///
     /// # Errors
-    /// No daemon runs there, and none can be started; or the host can't be reached.
+    /// No daemon is running there, and none can be started; or the host can't be reached.
     pub fn dial_alone(&self, host: &Host) -> Result<Bridge, Failure> {
         let how = Dialling { asks: false, ..self.dialling(self.options.starts)? };
         supplied(&Dial { host, folder: None, how, borrows: None }, Dial::connect)
     }
 
-    /// Connects to the daemon of another machine, and starts one there if none is running, whatever the options say.
+    /// Connects to the daemon; on a remote machine, starts one if none is running, regardless of the options.
     ///
     /// # Errors
     /// As for [`Self::connect`].
@@ -349,15 +348,16 @@ impl Link {
         self.host().map_or_else(|| self.connect(), |host| self.dial(host, true))
     }
 
-    /// Expects another daemon on the other machine than before.
+    /// Accepts a daemon other than the previous one on the remote machine.
     pub fn expect_another(&self) {
         self.instance.replace(None);
     }
 
-    /// Makes the other machine check the configuration that a daemon would start with there.
+    /// Makes the daemon's program, on the remote machine if there is one, check the configuration that it would start
+    /// with.
     ///
     /// # Errors
-    /// It is invalid, or the machine can't be reached.
+    /// The configuration is invalid, or the machine can't be reached.
     pub fn check_config(&self) -> Result<(), Failure> {
         let Some(host) = self.host() else { return connect::check_config() };
         let socket = shared_place();
@@ -372,8 +372,8 @@ impl Link {
         Ok(Dialling { starts, asks, within, programs })
     }
 
-    /// Connects to the daemon of another machine so that the first task to be submitted there gets standard streams of
-    /// this process for each that its params name as a descriptor.
+    /// Connects to the daemon of a remote machine so that the first task to be submitted there gets this process's
+    /// standard stream for each stream that its params name as a descriptor.
     ///
     /// # Errors
     /// The daemon is on this machine; otherwise as for [`Self::connect`].
@@ -420,7 +420,7 @@ impl Link {
         }
     }
 
-    /// Says in a failure which machine it is about.
+    /// Adds the host's name to a failure, if the daemon is on a remote machine.
     #[must_use]
     pub fn name_host(&self, failure: Failure) -> Failure {
         match self.host() {
@@ -436,8 +436,9 @@ impl Link {
         }
     }
 
-    /// Tells somebody who sees it that there was no daemon at the socket that the command line gave: its path may be
-    /// mistyped, and another daemon have the tasks. A script's standard error is spared, as it may count as a failure.
+    /// Notifies a user on a terminal that there was no daemon at the socket given on the command line: the path may be
+    /// mistyped, and another daemon have the tasks. Prints nothing for scripts, which may treat any standard error as
+    /// failure.
     fn report_start(&self, started: Started) {
         if started != Started::Before
             && self.names_socket()
@@ -449,18 +450,18 @@ impl Link {
         }
     }
 
-    /// Connects again; never starts a daemon.
+    /// Reconnects; never starts a daemon.
     fn reconnect(&mut self) -> Result<&mut Client, Failure> {
         self.client = None;
         let client = self.existing()?;
         Ok(self.client.insert(client))
     }
 
-    /// Reconnects and makes an exchange; `None` if no daemon runs, or if its connections keep breaking. Never starts
-    /// a daemon.
+    /// Reconnects and makes an exchange; `None` if no daemon is running, or if its connections keep breaking. Never
+    /// starts a daemon.
     ///
     /// # Errors
-    /// The daemon's refusal, or what is at the socket must not be trusted.
+    /// The daemon's refusal, or the socket must not be trusted.
     pub fn exchange_again<T>(
         &mut self,
         say: impl Fn(&mut Client) -> Result<T, ClientError>,
@@ -480,8 +481,8 @@ impl Link {
         Ok(None)
     }
 
-    /// Sleeps until something arrives on the connection. If something is due from the daemon by some time and does
-    /// not come, checks whether the daemon still answers; otherwise nothing wakes this process.
+    /// Sleeps until something arrives on the connection. If something is due from the daemon by some time and does not
+    /// arrive, checks whether the daemon still answers; otherwise nothing wakes this process.
     ///
     /// # Errors
     /// Nobody reads standard output any more, or the daemon does not answer.

@@ -1,6 +1,7 @@
-//! The programs that a bootstrap copies to another machine (R143): this one and its daemon, where they go there, and the
-//! lines of shell that find, take and check them. The lines are one line each in single quotes, without a backslash or an
-//! exclamation mark: so they mean the same to every login shell, csh and fish included. Knows nothing of ssh.
+//! The programs that a bootstrap copies to a remote machine (R143), namely this program and its daemon, their place on
+//! that machine, and the shell lines that find, receive and check them. Each shell line is a single line in single
+//! quotes, without a backslash or an exclamation mark, so that it means the same to every login shell, csh and fish
+//! included. Knows nothing of ssh.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,35 +15,35 @@ use super::connect::program_path;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// How many versions are kept over there.
+/// How many versions are kept on the remote machine.
 const KEPT: u32 = 4;
 
-/// The bytes that are read at once.
+/// Number of bytes read at once.
 const PIECE: usize = 64 * 1024;
 
-/// What the exit codes of [`Program::take`] mean.
+/// Exit codes of [`Program::take`].
 pub mod refusals {
     /// The folder can't be written.
     pub const FOLDER: i32 = 73;
     /// The copy can't be written.
     pub const COPY: i32 = 74;
-    /// What arrived is not what was sent.
+    /// The received bytes differ from those that were sent.
     pub const DIGEST: i32 = 65;
-    /// Nothing there makes a digest.
+    /// There is no program to compute a digest.
     pub const NO_DIGEST: i32 = 72;
     /// The copy does not run.
     pub const DOES_NOT_RUN: i32 = 71;
 }
 
-/// A program of this machine.
+/// A program on this machine.
 #[derive(Debug)]
 pub struct Program {
-    /// Its name, here and there.
+    /// The file name on both machines.
     pub name: &'static str,
     pub file: File,
-    /// The SHA-256 of its contents, in hexadecimal digits.
+    /// SHA-256 of the contents, in hexadecimal digits.
     pub digest: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
 }
 
@@ -51,21 +52,21 @@ pub struct Program {
 pub struct Programs {
     /// In the order in which they are copied: once `bgctl` is there, all of them are.
     pub all: [Program; 2],
-    /// The name of their folder: of one version with one content.
+    /// The name of their folder, unique to one version with one content.
     pub folder: String,
 }
 
-/// The programs of this process, which don't change.
+/// Returns the programs of this process, which don't change.
 ///
 /// # Errors
-/// The daemon's program is not found, or one can't be read.
+/// The daemon's program is not found, or one of the two can't be read.
 pub fn own() -> Result<&'static Programs, Failure> {
     static OWN: OnceLock<Programs> = OnceLock::new();
     if let Some(programs) = OWN.get() {
         return Ok(programs);
     }
     let daemon = program_path();
-    // The file that runs, even if another version was installed in its place meanwhile.
+    // Use the running file, even if another version has been installed in its place.
     let all = [read("bgd", &daemon)?, read("bgctl", Path::new("/proc/self/exe"))?];
     let both = Sha256::digest(format!("{} {}", all[0].digest, all[1].digest));
     let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hexadecimal(&both)[..16]);
@@ -84,7 +85,7 @@ fn read(name: &'static str, path: &Path) -> Result<Program, Failure> {
     })
 }
 
-/// The digest of a file, and its size in bytes.
+/// Returns the digest of a file, and its size in bytes.
 fn digest(mut file: &File) -> io::Result<(String, u64)> {
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
     let mut buffer = vec![0; PIECE];
@@ -108,33 +109,33 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Where all versions are, as a shell writes it.
+/// The folder of all versions, in shell notation.
 const ROOT: &str = "${XDG_CACHE_HOME:-$HOME/.cache}/bgd/programs";
 
-/// How a line of [`PROBE`] begins; what a shell prints besides it is skipped.
+/// Prefix of the lines printed by [`PROBE`]; other output of the shell is skipped.
 const ANSWER: &str = "bgctl-bootstrap:";
 
-/// Tells what a machine is, and whether `bgctl` is installed there.
+/// Prints the kind of the machine, and whether `bgctl` is installed there.
 pub const PROBE: &str = "exec sh -c 'echo; echo bgctl-bootstrap: $(uname -sm); \
      command -v bgctl >/dev/null && echo bgctl-bootstrap: installed; exit 0'";
 
-/// What [`PROBE`] tells.
+/// The result of [`PROBE`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// The system and its architecture, as `uname -sm` prints them.
+    /// System and architecture, as printed by `uname -sm`.
     pub machine: String,
     /// Whether `bgctl` is in `PATH`.
     pub has_bgctl: bool,
 }
 
-/// Reads what [`PROBE`] printed; `None` if it did not run.
+/// Parses the output of [`PROBE`]; `None` if it did not run.
 pub fn probed(output: &str) -> Option<Probed> {
     let mut answers = output.lines().filter_map(|line| line.strip_prefix(ANSWER)).map(str::trim);
     Some(Probed { machine: answers.next()?.to_owned(), has_bgctl: answers.next().is_some() })
 }
 
 impl Programs {
-    /// The line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127.
+    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127.
     pub fn line(&self, words: &str) -> String {
         let folder = &self.folder;
         format!(
@@ -143,7 +144,8 @@ impl Programs {
         )
     }
 
-    /// The line that removes what interrupted copies left an hour ago, and all but the latest versions.
+    /// Returns the line that removes files left by interrupted copies more than an hour ago, and all but the latest
+    /// versions.
     pub fn tidy() -> String {
         let from = KEPT + 1;
         format!(
@@ -154,8 +156,8 @@ impl Programs {
 }
 
 impl Program {
-    /// The line that takes this program from standard input, checks what came and that it runs, and only then gives it its
-    /// name. Others may do the same at the same time.
+    /// Returns the line that receives this program on standard input, checks the digest and that the program runs, and
+    /// only then renames it to its final name. Several of them may run at the same time.
     pub fn take(&self, folder: &str) -> String {
         let Self { name, digest, .. } = self;
         let (no_folder, no_copy) = (refusals::FOLDER, refusals::COPY);

@@ -1,4 +1,4 @@
-//! The attempts to reach a host again after its connection was lost, by the same rules for all that does so.
+//! Attempts to reach a host again after its connection was lost, with the same rules for every caller.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,19 +6,20 @@ use std::time::{Duration, Instant};
 use super::ssh::{REFUSED, UNREACHABLE};
 use crate::failure::Failure;
 
-/// Whether the host could not be reached. Anything else stays as it is for whoever waits for a task there.
+/// Reports whether the host could not be reached. Any other failure stays the same for a caller that waits for a task
+/// there.
 pub fn is_unreachable(failure: &Failure) -> bool {
     failure.kind == UNREACHABLE
 }
 
-/// The pauses between attempts: the first one, and the longest.
+/// Pauses between attempts: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// Makes attempts until one succeeds, each with the time that is left for it. Blocks.
+/// Makes attempts until one succeeds; each gets the time left until the deadline. Blocks.
 ///
 /// # Errors
-/// The failure of the last attempt that was not cut short by the deadline, or the first one that `may_pass` is not true
-/// of. A refused login never passes: more of them would look like an attack.
+/// The failure of the last attempt that was not cut short by the deadline, or the first failure that is not accepted by
+/// `may_pass`. A refused login is never retried: further attempts would look like an attack.
 pub fn reach<T>(
     deadline: Instant,
     may_pass: impl Fn(&Failure) -> bool,
@@ -36,14 +37,14 @@ pub fn reach<T>(
             return Err(failure);
         }
         if now >= deadline {
-            // What cut it short says less than why the one before failed.
+            // The failure of an attempt cut short by the deadline explains less than the one before.
             return Err(reason.unwrap_or(failure));
         }
         if now + pause > deadline {
             return Err(failure);
         }
         reason = Some(failure);
-        // Nothing reports that a host is back.
+        // Nothing notifies this process when a host is back.
         thread::sleep(pause);
         pause = longest.min(pause * 2);
     }
@@ -59,7 +60,7 @@ mod tests {
         Failure::new(Code::NO_DAEMON, kind, message)
     }
 
-    /// The outcome, and how many attempts it took.
+    /// Returns the outcome, and the number of attempts made.
     fn reached(within: Duration, outcomes: &[Result<u8, &'static str>]) -> (Result<u8, Failure>, usize) {
         let mut attempts = 0;
         let outcome = reach(Instant::now() + within, is_unreachable, |_| {

@@ -1,4 +1,4 @@
-//! What becomes of a link whose connection was lost, or whose daemon was told to end. May not print but what happened.
+//! Recovery of a link whose connection was lost, or whose daemon was told to end. Prints only what happened.
 
 use std::time::Instant;
 
@@ -12,18 +12,19 @@ use super::{Host, Link, no_connection, successor};
 use crate::failure::Failure;
 
 impl Link {
-    /// Connects again after a lost connection, and reports on standard error what happened: waits until the host can be
-    /// reached again, whose tasks are not affected; on this machine, connects to the daemon that goes on with the tasks
-    /// of a durable one that was killed or restarted.
+    /// Reconnects after a lost connection, and reports on standard error what happened. On a remote machine, waits
+    /// until the host can be reached again; its tasks are not affected. On this machine, connects to the daemon that
+    /// takes over the tasks of a durable one that was killed or restarted.
     ///
     /// # Errors
-    /// The failure, if it is no lost connection, or the tasks are lost with the daemon; the host can't be reached again
-    /// within the timeout; no daemon runs there any more, or another one; the next daemon can't be started.
+    /// The given failure, if it is not a lost connection or the tasks are lost with the daemon; the host can't be
+    /// reached again within the timeout; no daemon, or a different one, is running there; the next daemon can't be
+    /// started.
     pub fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         self.recover_until(failure, None)
     }
 
-    /// Like [`Self::recover`], but waits for a host no longer than until then.
+    /// Like [`Self::recover`], but waits for a host only until the given time.
     ///
     /// # Errors
     /// As for [`Self::recover`].
@@ -38,7 +39,7 @@ impl Link {
         let deadline = Instant::now() + self.options.connect_timeout;
         let deadline = until.map_or(deadline, |until| until.min(deadline));
         let client = reach(deadline, is_unreachable, |within| {
-            // Nobody expects a question now.
+            // The user does not expect a question now.
             self.dial_by(&host, Dialling { asks: false, within, ..self.dialling(false)? }, None)
         })?;
         self.client = Some(client);
@@ -46,7 +47,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether a call with this outcome may have been carried out all the same, and what it has done remains.
+    /// Reports whether a call with this failure may have been carried out nevertheless, with lasting effects.
     pub(super) fn is_maybe_done(&self, failure: &Failure) -> bool {
         let outlives = |socket: SocketPath| successor::outlives(&socket);
         let is_lost_here = || failure.kind == CONNECTION_LOST && self.socket().is_ok_and(outlives);
@@ -60,16 +61,16 @@ impl Link {
         }
     }
 
-    /// Whether a durable daemon of this machine has refused a call as it was told to end.
+    /// Reports whether a durable daemon of this machine has refused a call because it was told to end.
     fn is_refused_at_the_end(&self, failure: &Failure) -> bool {
         let is_durable = || self.socket().is_ok_and(|socket| successor::outlives(&socket));
         failure.kind == ErrorKind::ShuttingDown.as_str() && !self.is_remote() && is_durable()
     }
 
-    /// Connects to the daemon that goes on with the tasks of one that was killed or restarted, or has refused a call before
-    /// its end.
+    /// Connects to the daemon that takes over the tasks of one that was killed or restarted, or that refused a call
+    /// before it ended.
     fn succeed(&mut self, failure: Failure, is_refused: bool) -> Result<(), Failure> {
-        // One that does not answer may do so later.
+        // An unresponsive daemon may still answer later.
         if !is_refused && !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
             return Err(failure);
         }
@@ -78,7 +79,7 @@ impl Link {
         }
         let socket = self.socket()?;
         let Some(next) = self.successors.next(&socket, self.options.starts) else {
-            // What may have been done must be looked at before it is done again.
+            // The user must check a call that may have been carried out before repeating it.
             let only_waited = is_refused || failure.kind == CONNECTION_LOST;
             return Err(if only_waited && successor::was_stopped(&socket) {
                 lost::stopped()
@@ -92,20 +93,20 @@ impl Link {
         Ok(())
     }
 
-    /// Whether a durable daemon has ended on this machine that may have left tasks running.
+    /// Reports whether a durable daemon has ended on this machine that may have left tasks running.
     pub fn has_left_tasks(&self) -> bool {
         !self.is_remote() && self.socket().is_ok_and(|socket| successor::has_left(&socket))
     }
 
-    /// Whether the last daemon of this machine was told to end, and its tasks outlive it.
+    /// Reports whether the last daemon of this machine was told to end, and its tasks outlive it.
     pub fn was_stopped(&self) -> bool {
         !self.is_remote() && self.socket().is_ok_and(|socket| successor::was_stopped(&socket))
     }
 
-    /// Makes one attempt at another connection to a host, in place of one that may be dead without anybody knowing.
+    /// Makes one attempt to connect to a host again, replacing a connection that may be dead without anybody knowing.
     ///
     /// # Errors
-    /// The daemon is on this machine, the host can't be reached, or no daemon runs there.
+    /// The daemon is on this machine, the host can't be reached, or no daemon is running there.
     pub fn connect_again(&mut self) -> Result<(), Failure> {
         let host = self.host().cloned().ok_or_else(no_connection)?;
         self.forget(&host);
@@ -114,7 +115,7 @@ impl Link {
         Ok(())
     }
 
-    /// Drops the connection to a host, also the shared one.
+    /// Drops the connection to a host, including the shared one.
     fn forget(&mut self, host: &Host) {
         self.client = None;
         let socket = SocketPath::from_env().ok();

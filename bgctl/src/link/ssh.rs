@@ -1,6 +1,6 @@
-//! Reaching the daemon of another machine: ssh runs `bgctl dial` there, which joins its streams to that daemon's socket.
-//! It is the system's ssh, so hosts, keys, jumps and prompts are the user's own. The only request made here is the
-//! greeting, which shows that a daemon is at the other end.
+//! Reaching the daemon of a remote machine: ssh runs `bgctl dial` there, which joins its streams to the daemon's
+//! socket. It is the system's ssh, so hosts, keys, jumps and prompts are the user's own. The only request made here is
+//! the greeting, which confirms that a daemon is at the other end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -34,116 +34,111 @@ use super::wait::time_left;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// The most bytes of ssh's messages that are kept: the first ones.
+/// Maximum number of bytes kept of ssh's messages; the first ones are kept.
 pub const ERRORS_BYTES: u64 = 16 * 1024;
 
-/// The longest path of a control socket: ssh appends 17 characters while it makes it, and 107 fit.
+/// Maximum length of the path of a control socket: a socket path has at most 107 bytes, and ssh appends 17 characters
+/// while it creates the socket.
 const CONTROL_PATH_BYTES: usize = 107 - 17;
 
-/// The bytes of a program that are sent at once.
+/// Number of bytes of a program sent at once.
 const PIECE: usize = 64 * 1024;
 
 /// How long a shared connection stays open after its last use, in seconds.
 const PERSIST_SECONDS: u32 = 60;
 
-/// After how many seconds of silence ssh asks the other side for a sign of life, and how often before it gives up.
-/// Only for users who have set no interval of their own.
+/// The seconds of silence after which ssh probes the connection, and the number of unanswered probes after which it
+/// gives up. Only for users who have not set an interval themselves.
 const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=2"];
 
-/// The kind of failure where the host may be reached another time.
+/// Failure kind: the host may be reachable at another time.
 pub const UNREACHABLE: &str = "host_unreachable";
 
-/// The kind of failure where the host does not let this user in: only the user can change that.
+/// Failure kind: the host refuses this user; only the user can change that.
 pub const REFUSED: &str = "host_refused";
 
-/// The kind of failure where the host has no `bgctl`.
+/// Failure kind: `bgctl` is not installed on the host.
 pub const NO_BGCTL: &str = "no_remote_bgctl";
 
-/// A connection to the daemon of another machine, and the ssh that carries it.
+/// A connection to the daemon of a remote machine, and the ssh that carries it.
 pub struct Bridge {
-    /// Calls go through ssh. Descriptors can't travel with them.
+    /// The stream for calls, which go through ssh. It can't transfer descriptors.
     pub stream: Stream,
     /// Ends by itself once the stream is dropped.
     pub ssh: Child,
-    /// The instance of the daemon.
     pub instance: String,
-    /// What ssh, and `bgctl` over there, wrote to standard error. Not cleaned.
+    /// Messages of ssh, and of `bgctl` on the host, on standard error. Not cleaned.
     pub said: String,
 }
 
 /// How to connect.
 #[derive(Clone, Copy, Debug)]
 pub struct Dialling {
-    /// Whether a daemon is started there if none is running.
+    /// Whether to start a daemon on the host if none is running.
     pub starts: bool,
     /// Whether ssh may ask the user, for a password for example.
     pub asks: bool,
-    /// The most time until the daemon answers.
+    /// Timeout for the daemon's answer.
     pub within: Duration,
-    /// The programs that are used over there if none are installed, once they were copied (R143).
+    /// The programs to copy to the host and use there if none are installed (R143).
     pub programs: Option<&'static Programs>,
 }
 
 /// A connection to be made.
 pub struct Dial<'a> {
-    /// Where to.
     pub host: &'a Host,
-    /// The folder of the shared connection's socket. `None`: the connection is not shared.
+    /// The folder of the shared connection's socket; `None` if the connection is not shared.
     pub folder: Option<&'a Path>,
     pub how: Dialling,
     /// The token of the ssh that lends this connection the standard streams of a job; see [`Lender`].
     pub borrows: Option<&'a str>,
 }
 
-/// An ssh that carries the standard streams of a job beside the connection that owns the job (R141): over there it lends
-/// them to the `dial` that names the same token.
+/// An ssh that carries the standard streams of a job beside the connection that owns the job (R141): on the host, its
+/// `dial` lends them to the `dial` that names the same token.
 pub struct Lender<'a> {
-    /// Identifies it over there. Nothing that a shell might expand.
+    /// Identifies the lender on the host. Contains nothing that a shell might expand.
     pub token: &'a str,
-    /// What it reads.
     pub input: Stdio,
-    /// What it writes, of which the first line is [`LENT`].
+    /// The output, whose first line is [`LENT`].
     pub output: Stdio,
-    /// Its standard error.
     pub errors: Stdio,
 }
 
-/// How a line of shell ended over there.
+/// The outcome of a shell line on the host.
 pub struct Ended {
-    /// Its exit code.
     pub code: i32,
-    /// What it wrote to standard output.
     pub output: String,
-    /// What it wrote to standard error. Not cleaned.
+    /// Standard error. Not cleaned.
     pub said: String,
 }
 
-/// The line that an ssh with standard streams begins with; all that follows is the job's.
+/// The first line from an ssh with standard streams; everything after it is the job's.
 pub const LENT: &str = "bgctl: streams";
 
 impl<'a> Dial<'a> {
     /// Connects, and waits until the daemon has answered a greeting.
     ///
     /// # Errors
-    /// ssh can't reach the host, there is no `bgctl` there, no daemon runs and none can be started, or its protocol is
-    /// another one.
+    /// ssh can't reach the host, `bgctl` is not installed there, no daemon is running and none can be started, or the
+    /// daemon speaks another protocol.
     pub fn connect(&self) -> Result<Bridge, Failure> {
         self.shared(|control, deadline| self.carry(control, deadline))
     }
 
-    /// Runs something by the shared connection, which is opened if need be. May run it twice.
+    /// Runs an operation over the shared connection, which is opened if needed. May run the operation twice.
     fn shared<T>(&self, run: impl Fn(Option<&Path>, Instant) -> Result<T, Failure>) -> Result<T, Failure> {
         let deadline = Instant::now() + self.how.within;
         let control = control_path(self.host, self.folder);
         let Some(control) = &control else { return run(None, deadline) };
         if is_open(control) {
             match run(Some(control), deadline) {
-                // It was about to end. Nothing but the greeting was sent.
+                // The shared connection was about to end. Only the greeting was sent.
                 Err(failure) if failure.kind == UNREACHABLE => forget_shared(self.host, self.folder),
                 outcome => return outcome,
             }
         }
-        // An agent's daemon ends all that the agent has started: a shared connection would go with it.
+        // The daemon ends all processes that its agent has started, and a shared connection would end with them.
         if std::env::var_os("BGD_AGENT_ID").is_some() {
             return run(None, deadline);
         }
@@ -154,26 +149,27 @@ impl<'a> Dial<'a> {
         run(Some(control), deadline)
     }
 
-    /// ssh by the shared connection, ready to run a line of shell over there.
+    /// Returns an ssh command over the shared connection, ready to run a shell line on the host.
     fn session(&self, control: Option<&Path>, line: &str) -> Command {
-        // A shared connection is open by now, and has its options.
+        // A shared connection is open by now, and has its own options.
         let mut command = self.command(control, control.is_none());
         if control.is_some() {
-            // It asks nothing any more. Ctrl-C is for this process, which needs the connection to act on it.
+            // ssh asks no more questions. Ctrl-C is meant for this process, which needs the connection to act on it.
             command.process_group(0);
-            // If the shared connection ends at this moment, ssh would quietly make one of its own, without its options.
+            // If the shared connection ended at this moment, ssh would silently make a separate one, without the
+            // options.
             command.args(["-o", "ProxyCommand=false"]);
         }
         command.args(["--", self.host.as_str(), line]);
         command
     }
 
-    /// The line of shell that runs `bgctl` with these words.
+    /// Returns the shell line that runs `bgctl` with these words.
     fn line(&self, words: &str) -> String {
         self.how.programs.map_or_else(|| format!("exec bgctl {words}"), |programs| programs.line(words))
     }
 
-    /// Runs a line of shell over there to its end, and reads what it writes: at most [`BANNER_BYTES`].
+    /// Runs a shell line on the host to completion, and reads its output: at most [`BANNER_BYTES`].
     ///
     /// # Errors
     /// ssh can't reach the host, or the line does not end in time.
@@ -190,10 +186,10 @@ impl<'a> Dial<'a> {
         })
     }
 
-    /// Runs a line of shell over there to its end, and has it read a file. What it writes is dropped.
+    /// Runs a shell line on the host to completion, with a file as its input. Drops the output.
     ///
     /// # Errors
-    /// ssh can't reach the host, or nothing goes on there for as long as a connection may take.
+    /// ssh can't reach the host, or there is no progress for as long as a connection may take.
     pub fn feed(&self, line: &str, file: &File) -> Result<Ended, Failure> {
         self.shared(|control, _| {
             let (reader, writer) = io::pipe().map_err(cant("can't make a pipe"))?;
@@ -223,7 +219,7 @@ impl<'a> Dial<'a> {
         }
     }
 
-    /// Starts the ssh of a job's standard streams. `prepare` makes them, and `greet` waits for its first line.
+    /// Starts the ssh of a job's standard streams. `prepare` creates them, and `greet` waits for the first line.
     ///
     /// # Errors
     /// As for [`Self::connect`], and those of `prepare`.
@@ -236,7 +232,7 @@ impl<'a> Dial<'a> {
             let (Lender { token, input, output, errors }, mut ours) = prepare()?;
             let mut command = self.session(control, &self.line(&format!("--json dial --lend {token}")));
             let mut ssh = spawn(command.stdin(input).stdout(output).stderr(errors))?;
-            // Its copies of the streams would keep them open.
+            // The command's copies of the streams would keep them open.
             drop(command);
             match greet(&mut ours, deadline) {
                 Ok(()) => Ok((ssh, ours)),
@@ -245,10 +241,10 @@ impl<'a> Dial<'a> {
         })
     }
 
-    /// Makes `bgctl` over there check the configuration that a daemon would start with.
+    /// Makes `bgctl` on the host check the configuration that a daemon would start with.
     ///
     /// # Errors
-    /// It is invalid; otherwise as for [`Self::connect`].
+    /// The configuration is invalid; otherwise as for [`Self::connect`].
     pub fn check_config(&self) -> Result<(), Failure> {
         self.shared(|control, deadline| {
             let mut command = self.session(control, &self.line("--json dial --check-config"));
@@ -264,7 +260,7 @@ impl<'a> Dial<'a> {
         })
     }
 
-    /// Ends an ssh that brought no answer, and returns why.
+    /// Ends an ssh that gave no answer, and returns the failure.
     fn give_up(&self, ssh: &mut Child, trouble: Trouble, said: impl FnOnce() -> String) -> Failure {
         let status = match trouble {
             Trouble::Closed => ended(ssh, Instant::now() + SHORT),
@@ -274,7 +270,7 @@ impl<'a> Dial<'a> {
         self.failure(trouble, status, &said())
     }
 
-    /// Runs `bgctl dial` over there, and greets its daemon.
+    /// Runs `bgctl dial` on the host, and greets its daemon.
     fn carry(&self, control: Option<&Path>, deadline: Instant) -> Result<Bridge, Failure> {
         let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
         let theirs = OwnedFd::from(theirs);
@@ -297,8 +293,8 @@ impl<'a> Dial<'a> {
         Err(self.give_up(&mut ssh, trouble, || said(&mut errors)))
     }
 
-    /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. After that it
-    /// stays in the background.
+    /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. Afterwards
+    /// ssh stays in the background.
     fn open_shared(&self, control: &Path, deadline: Instant) -> Result<(), Failure> {
         let mut command = self.command(Some(control), true);
         command.args(["-f", "-N", "-o", "ControlMaster=auto", "-o"]);
@@ -315,7 +311,8 @@ impl<'a> Dial<'a> {
         }
     }
 
-    /// ssh with the options of every connection; `connects` tells whether it makes one of its own.
+    /// Returns an ssh command with the options of every connection; `connects` means that it makes a separate
+    /// connection.
     fn command(&self, control: Option<&Path>, connects: bool) -> Command {
         let mut command = Command::new(program());
         command.arg("-T");
@@ -333,12 +330,13 @@ impl<'a> Dial<'a> {
         command
     }
 
-    /// Whether the user's configuration leaves a dead connection to the operating system, which takes hours.
+    /// Reports whether the user's configuration leaves detecting a dead connection to the operating system, which takes
+    /// hours.
     fn needs_keep_alive(&self) -> bool {
         let Ok((mut reader, writer)) = io::pipe() else { return false };
         let mut command = Command::new(program());
         command
-            // With BatchMode, Debian's ssh has an interval of 5 minutes that nobody has set.
+            // With BatchMode, Debian's ssh has an interval of 5 minutes that the user has not set.
             .args(["-G", "-o", "BatchMode=no", "--", self.host.as_str()])
             .stdin(Stdio::null())
             .stdout(writer)
@@ -383,7 +381,7 @@ impl<'a> Dial<'a> {
                 ))
             }
             (Trouble::Closed, Some(255) | None) => {
-                // These need the user; trying again would only look like an attack.
+                // These need the user; further attempts would only look like an attack.
                 let is_final = FINAL.iter().any(|words| said.contains(words));
                 let kind = if is_final { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
@@ -394,40 +392,40 @@ impl<'a> Dial<'a> {
     }
 }
 
-/// What ssh says when it reached the host, and authentication or the host's key is the problem.
+/// Messages of ssh for a reached host whose authentication or host key is the problem.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
-/// The place of shared connections, where our own sockets are.
+/// Returns the place of shared connections, next to our own sockets.
 pub fn shared_place() -> Option<SocketPath> {
     SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())
 }
 
-/// The socket of the shared connection to a host; `None` if it has no place.
+/// Returns the socket of the shared connection to a host; `None` if there is no place for one.
 fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     host.as_str().hash(&mut hasher);
     let path = folder?.join(format!("ssh-{:016x}", hasher.finish()));
     let bytes = path.as_os_str().as_encoded_bytes();
-    // ssh expands `%`.
+    // ssh would expand a `%`.
     (bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')).then_some(path)
 }
 
-/// Forgets the shared connection to a host, which may be dead without knowing it. It ends by itself.
+/// Forgets the shared connection to a host, which may be dead without anybody knowing. The connection ends by itself.
 pub fn forget_shared(host: &Host, folder: Option<&Path>) {
     if let Some(control) = control_path(host, folder) {
         let _ = std::fs::remove_file(control);
     }
 }
 
-/// Waits for this caller's turn to open a shared connection: of two ssh that open it at the same time, one would stay for
-/// ever without being shared. `None`: there is no lock to be had, or not in time.
+/// Waits for this caller's turn to open a shared connection: if two ssh opened it at the same time, one would stay
+/// forever without being shared. `None` if there is no lock to be had, or not in time.
 fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
     let lock = control.with_extension("lock");
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock).ok()?;
     bounded::lock(file, deadline.saturating_duration_since(Instant::now())).ok()?
 }
 
-/// Whether an ssh waits there with a shared connection.
+/// Reports whether an ssh accepts sessions for a shared connection at this socket.
 fn is_open(control: &Path) -> bool {
     UnixStream::connect(control).is_ok()
 }
@@ -450,7 +448,7 @@ struct ErrorData {
     hint: Option<String>,
 }
 
-/// The failure that `bgctl dial` reported over there, or whatever ran in its place.
+/// Returns the failure reported by `bgctl dial` on the host, or by whatever ran in its place.
 fn of_dial(code: i32, said: &str) -> Failure {
     let Some(line) = said.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) else {
         let text = if said.is_empty() { "it exited without a message" } else { said };
@@ -468,11 +466,11 @@ fn of_dial(code: i32, said: &str) -> Failure {
     }
 }
 
-/// The kinds of failure of `bgctl dial` that make a difference here, or to programs.
+/// Failure kinds of `bgctl dial` that make a difference here, or to programs.
 const KINDS_OF_DIAL: [&str; 4] = ["no_daemon", "config_invalid", "untrusted_socket", "usage"];
 
-/// Starts ssh, and returns it with the file that takes its messages: nobody would drain a pipe once the connection is
-/// there. The file can't grow, so a host can't fill memory by it.
+/// Starts ssh, and returns it with the file that receives its messages: a pipe would not be drained once the connection
+/// is made. The file can't grow, so a host can't use it to fill memory.
 fn start(mut command: Command) -> Result<(Child, File), Failure> {
     let errors = memfd_create("ssh", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).and_then(|errors| {
         ftruncate(&errors, ERRORS_BYTES)?;
@@ -496,7 +494,7 @@ fn cant(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::io(what, &error)
 }
 
-/// Writes a whole file to a pipe, or until nobody reads it any more. `false`: nobody read for that long.
+/// Writes a whole file to a pipe, or until its reader is gone. Returns `false` if nobody read for `within`.
 fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, Failure> {
     let cant = cant("can't read a program");
     file.rewind().map_err(&cant)?;
@@ -520,14 +518,14 @@ fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, F
                 Ok(count) => piece = &piece[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It ended early; its exit code says why.
+                // The reader ended early; its exit code explains why.
                 Err(_) => return Ok(true),
             }
         }
     }
 }
 
-/// What ssh, and the programs over there, wrote to standard error, at most [`ERRORS_BYTES`].
+/// Returns the messages of ssh, and of the programs on the host, on standard error: at most [`ERRORS_BYTES`].
 fn said(errors: &mut File) -> String {
     let mut bytes = Vec::new();
     let _ = errors.rewind();
@@ -535,12 +533,12 @@ fn said(errors: &mut File) -> String {
     text(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
-/// The text of messages. Not cleaned.
+/// Decodes messages. Not cleaned.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\r', "").trim().to_owned()
 }
 
-/// The ssh to run: `$BGD_SSH`, else the one in PATH.
+/// Returns the ssh to run: `$BGD_SSH`, else the one in PATH.
 fn program() -> PathBuf {
     std::env::var_os("BGD_SSH").filter(|path| !path.is_empty()).unwrap_or_else(|| "ssh".into()).into()
 }

@@ -1,6 +1,6 @@
-//! The standard streams of a foreground job on another machine (R141). An ssh of their own carries them beside the
-//! connection that owns the job, so the kernel and ssh hold back whoever writes faster than the other side reads, and
-//! nothing is kept in memory. All bytes pass through this process: ssh would leave the user's own files non-blocking.
+//! The standard streams of a foreground job on a remote machine (R141). A separate ssh carries them beside the
+//! connection that owns the job, so the kernel and ssh slow down a writer that is faster than its reader, and nothing
+//! is kept in memory. All bytes pass through this process: ssh would leave the user's own files non-blocking.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -19,17 +19,14 @@ use super::greeting::{BANNER_BYTES, Trouble, read_more};
 use super::ssh::{self, Dial, ERRORS_BYTES, LENT, Lender};
 use crate::failure::Failure;
 
-/// The bytes that are carried at once.
+/// Number of bytes carried at once.
 const PIECE: usize = 64 * 1024;
 
-/// Which of the standard streams of this process a job gets.
+/// The standard streams of this process that a job gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
-    /// Standard input.
     pub input: bool,
-    /// Standard output.
     pub output: bool,
-    /// Standard error.
     pub errors: bool,
 }
 
@@ -38,12 +35,12 @@ pub struct Streams {
     ssh: Child,
     ends: Ends,
     given: Given,
-    /// Closed once everything that the job has written was passed on.
+    /// Closed once all output of the job has been passed on.
     done: Option<PipeReader>,
     lost: Lost,
 }
 
-/// Our ends of the pipes of ssh.
+/// This process's ends of ssh's pipes.
 struct Ends {
     input: Option<PipeWriter>,
     output: Option<PipeReader>,
@@ -51,7 +48,7 @@ struct Ends {
 }
 
 impl Streams {
-    /// Starts the ssh that carries them.
+    /// Starts the ssh that carries the streams.
     ///
     /// # Errors
     /// As for [`Dial::connect`].
@@ -60,10 +57,10 @@ impl Streams {
         Ok(Self { ssh, ends, given, done: None, lost: Lost::default() })
     }
 
-    /// Begins to carry. Signals that this process handles must be blocked by now, as the threads inherit that.
+    /// Starts carrying. Signals that this process handles must be blocked by now, as the threads inherit the mask.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A system error.
     pub fn begin(&mut self) -> Result<(), Failure> {
         let (done, writer) = io::pipe().map_err(failed)?;
         if let Some(to) = self.ends.input.take() {
@@ -87,12 +84,13 @@ impl Streams {
         Ok(())
     }
 
-    /// Becomes readable once everything that the job has written was passed on, and nobody can write any more.
+    /// Returns a descriptor that becomes readable once all output of the job has been passed on, and nobody can write
+    /// any more.
     pub fn done(&self) -> Option<BorrowedFd<'_>> {
         self.done.as_ref().map(PipeReader::as_fd)
     }
 
-    /// Returns why not everything was passed on, if something is known to be lost.
+    /// Returns why not everything was passed on, if data is known to be lost.
     pub fn take_lost(&self) -> Option<Failure> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -112,7 +110,7 @@ fn own(stream: BorrowedFd<'_>) -> Result<File, Failure> {
     Ok(stream.try_clone_to_owned().map_err(failed)?.into())
 }
 
-/// Makes the pipes of ssh.
+/// Creates ssh's pipes.
 fn lender(token: &str, given: Given) -> Result<(Lender<'_>, Ends), Failure> {
     let (input, ours_in) = io::pipe().map_err(failed)?;
     let (ours_out, output) = io::pipe().map_err(failed)?;
@@ -123,7 +121,7 @@ fn lender(token: &str, given: Given) -> Result<(Lender<'_>, Ends), Failure> {
     Ok((lender, ends))
 }
 
-/// Waits for the line with which the job's own output begins. What a shell prints before is skipped.
+/// Waits for the line after which the job's own output begins. Text that a shell prints before it is skipped.
 fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (Trouble, String)> {
     let (Some(output), Some(errors)) = (&mut ends.output, &mut ends.errors) else { return Ok(()) };
     let line = format!("{LENT}\n").into_bytes();
@@ -147,7 +145,7 @@ fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (Trouble, String)> {
 /// Why not everything was passed on.
 type Lost = Arc<Mutex<Option<Failure>>>;
 
-/// Passes bytes on until either side is closed, and closes `done` then. An error is noted as `what`.
+/// Passes bytes on until either side is closed, and then closes `done`. An error is recorded as `what`.
 fn carry(
     what: &'static str,
     from: impl Into<OwnedFd>,
@@ -162,7 +160,7 @@ fn carry(
             let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
             lost.get_or_insert_with(|| Failure::io(what, &error));
         }
-        // Whoever waits for the end must find everything written and closed.
+        // A caller that waits for the end must find everything written and closed.
         drop((from, to));
         drop(done);
     };
@@ -192,7 +190,7 @@ fn pass_on(mut from: &File, mut to: &File) -> io::Result<()> {
     }
 }
 
-/// Waits for a stream that another process with the same open file has made non-blocking. Other errors come back.
+/// Waits for a stream that another process sharing the open file has made non-blocking. Returns other errors.
 fn until_ready(error: io::Error, file: &File, wanted: PollFlags) -> io::Result<()> {
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),

@@ -1,5 +1,5 @@
-//! Tells whether a daemon of this machine has gone, and finds the one that goes on with the tasks of one that was killed or
-//! restarted. Knows no other machines, and prints nothing.
+//! Detects whether a daemon of this machine has gone, and finds the one that takes over the tasks of one that was
+//! killed or restarted. Knows nothing of remote machines, and prints nothing.
 
 use std::time::{Duration, Instant};
 
@@ -14,31 +14,31 @@ use super::connect::{self, Started};
 use super::turn::Turn;
 use crate::failure::Failure;
 
-/// How many times in a row a next daemon is tried, each within [`IN_A_ROW`] after the time before. What waits for a task
-/// must not start daemons forever that die at once.
+/// Maximum number of attempts in a row to reach a next daemon, each within [`IN_A_ROW`] of the one before. A process
+/// that waits for a task must not keep starting daemons that die at once.
 const TRIES: u32 = 8;
 
-/// Tries within this time count as in a row.
+/// Attempts within this time count as in a row.
 const IN_A_ROW: Duration = Duration::from_secs(10);
 
 /// The daemons that have ended while this process waited.
 #[derive(Debug, Default)]
 pub struct Successors {
-    /// The durable daemon that was talked to when a wait began.
+    /// The instance of the durable daemon when a wait began.
     instance: Option<String>,
     last: Option<Instant>,
     tries: u32,
 }
 
 impl Successors {
-    /// Remembers whose tasks are waited for, as it is noted at this socket.
+    /// Remembers the daemon whose tasks are waited for, as noted at this socket.
     pub fn remember(&mut self, socket: &SocketPath) {
         self.instance = durable_at(socket).map(|note| note.instance);
     }
 
     /// Connects to the daemon that has the tasks of one that has just closed its connections; with `starts`, starts it
-    /// if it does not run. `None`: the tasks are lost, the daemon was stopped, too many have ended in a row, or nobody
-    /// starts the next one.
+    /// if it is not running. `None` if the tasks are lost, the daemon was stopped, too many daemons have ended in a
+    /// row, or nobody starts the next one.
     ///
     /// # Errors
     /// The next daemon could not be started.
@@ -47,7 +47,7 @@ impl Successors {
             && self.may_try()
         {
             let connected = if is_started {
-                // Whoever restarts the daemon starts it, or somebody else who waits for it.
+                // The process that restarts the daemon starts it, or another one that waits for it.
                 Ok(connect::connect(socket, false).ok()?)
             } else if starts {
                 connect::connect(socket, true)
@@ -61,7 +61,7 @@ impl Successors {
             };
             let before = self.instance.as_ref().unwrap_or(&note.instance);
             match client.call::<Hello>(&HelloParams::default()) {
-                // The daemon that has ended was not quite gone.
+                // The old daemon was not quite gone.
                 Err(ClientError::Closed | ClientError::Io(_)) => {}
                 Err(error) => return Some(Err(error.into())),
                 Ok(hello) => return (hello.instance == *before).then_some(Ok((client, started))),
@@ -78,37 +78,37 @@ impl Successors {
     }
 }
 
-/// Returns the note of the daemon at this socket, or of the last one that was there, if its tasks outlive it.
+/// Returns the note of the current or last daemon at this socket, if its tasks outlive it.
 fn durable_at(socket: &SocketPath) -> Option<Note> {
     Some(Note::read(&socket.beside("lock"))).filter(|note| note.durable)
 }
 
-/// Returns the note of the daemon whose tasks the next one goes on with, unless that was stopped for good, and whether
-/// somebody starts the next one.
+/// Returns the note of the daemon whose tasks the next one takes over, and whether somebody is starting the next one.
+/// `None` if the daemon was stopped for good.
 fn left_at(socket: &SocketPath) -> Option<(Note, bool)> {
-    // Looked at before the note: whoever restarts a daemon has the turn until the next one has answered.
+    // Checked before the note: a process that restarts a daemon holds the turn until the next daemon has answered.
     let is_started = Turn::is_taken(socket);
     let note = durable_at(socket)?;
     (is_started || note.phase != Phase::Ending).then_some((note, is_started))
 }
 
-/// Whether the last daemon at this socket was told to end, and its tasks outlive it.
+/// Reports whether the last daemon at this socket was told to end, and its tasks outlive it.
 pub fn was_stopped(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.phase == Phase::Ending)
 }
 
-/// Whether the last daemon at this socket may have left tasks running.
+/// Reports whether the last daemon at this socket may have left tasks running.
 pub fn has_left(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.left || note.phase != Phase::Ending)
 }
 
-/// Whether what a call has done outlives the daemon at this socket, or the last one that was there.
+/// Reports whether the effects of a call outlive the current or last daemon at this socket.
 pub fn outlives(socket: &SocketPath) -> bool {
     durable_at(socket).is_some()
 }
 
-/// Whether the daemon has gone since we connected, with all that a call may have done. If it is shutting down, waits for
-/// that.
+/// Reports whether the daemon has gone since we connected, along with all effects of a call. If it is shutting down,
+/// waits until it has gone.
 pub fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
     match error {
         ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),

@@ -1,4 +1,5 @@
-//! The turn to start a daemon at a socket: a lock beside it, held by one `bgctl` at a time. May not look at the daemon.
+//! The turn to start a daemon at a socket: a lock beside the socket, held by one `bgctl` at a time. Must not look at
+//! the daemon.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,7 +12,7 @@ use super::bounded;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// How long a turn may take: that of whoever stops a daemon first to start the next one takes longest.
+/// How long a turn may take; longest for a caller that first stops a daemon before starting the next one.
 const LONGEST: std::time::Duration = BUSY.saturating_mul(2);
 
 /// Dropping it ends the turn.
@@ -35,10 +36,10 @@ impl Turn {
         Err(Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(hint))
     }
 
-    /// Whether somebody is about to start a daemon, who may stop the one before first.
+    /// Reports whether a process is about to start a daemon, possibly after stopping the current one.
     pub fn is_taken(socket: &SocketPath) -> bool {
         let file = open(&mut OpenOptions::new(), socket);
-        // Those who only look must not take each other for somebody who starts one.
+        // With a shared lock, processes that only check do not mistake each other for one that starts a daemon.
         file.is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
 }

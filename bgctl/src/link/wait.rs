@@ -1,5 +1,5 @@
 //! Waits for several descriptors at once, and for the reader of standard output to go away: without a reader there is
-//! no point in working on.
+//! no point in continuing.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,8 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::failure::Failure;
 
-/// Sleeps until one of the descriptors that are present is readable, or until the deadline. Returns which of them are
-/// readable.
+/// Sleeps until one of the given descriptors is readable, or until the deadline. Returns which of them are readable.
 ///
 /// # Errors
 /// Nobody reads standard output any more.
@@ -39,7 +38,7 @@ pub fn sleep<const COUNT: usize>(
     Ok(which)
 }
 
-/// Returns the time left until then, rounded up so that a wait does not end too early.
+/// Returns the time left until the deadline, rounded up so that a wait does not end too early.
 pub fn time_left(until: Instant) -> PollTimeout {
     let left = until.saturating_duration_since(Instant::now());
     PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)

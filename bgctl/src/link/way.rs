@@ -22,28 +22,28 @@ use crate::failure::Failure;
 pub enum Way {
     /// On this machine, at this socket.
     Here(SocketPath),
-    /// On another machine.
+    /// On a remote machine.
     There(There),
 }
 
-/// Another machine. Its ssh asks no questions: nobody would see them.
+/// A remote machine. Its ssh asks no questions: nobody would see them.
 #[derive(Debug)]
 pub struct There {
     host: Host,
     within: Duration,
-    /// Whether programs are copied to a machine that has none.
+    /// Whether to copy the programs to a machine on which they are not installed.
     bootstraps: bool,
     /// The ssh of each connection, until it has ended.
     carriers: Mutex<Vec<Child>>,
 }
 
 impl Way {
-    /// The way to another machine. Connecting to it takes at most `within`.
+    /// Creates the way to a remote machine. Connecting takes at most `within`.
     pub fn there(host: Host, within: Duration, bootstraps: bool) -> Self {
         Self::There(There { host, within, bootstraps, carriers: Mutex::default() })
     }
 
-    /// The machine, if it is another one.
+    /// Returns the machine, if it is a remote one.
     pub fn host(&self) -> Option<&Host> {
         match self {
             Self::Here(_) => None,
@@ -51,10 +51,10 @@ impl Way {
         }
     }
 
-    /// Makes a connection for blocking calls to the daemon that is running.
+    /// Connects to the running daemon for blocking calls.
     ///
     /// # Errors
-    /// There is none, or it can't be reached.
+    /// There is no daemon, or it can't be reached.
     pub fn client(&self) -> Result<Client, ClientError> {
         match self {
             Self::Here(socket) => Client::connect(socket),
@@ -73,17 +73,16 @@ impl There {
         made.map(|(stream, _)| stream).map_err(|failure| client_error(named(&self.host, failure)))
     }
 
-    /// The machine.
     pub const fn host(&self) -> &Host {
         &self.host
     }
 
-    /// Forgets the shared connection, which may be dead without knowing it.
+    /// Forgets the shared connection, which may be dead without anybody knowing.
     pub fn forget_shared(&self) {
         ssh::forget_shared(&self.host, shared_place().as_ref().map(SocketPath::folder));
     }
 
-    /// Makes a connection within this time to the daemon that is running; also returns the daemon's instance. Blocks.
+    /// Connects within this time to the running daemon; also returns the daemon's instance. Blocks.
     ///
     /// # Errors
     /// There is no daemon, or the machine can't be reached.
@@ -105,13 +104,13 @@ impl There {
     }
 }
 
-/// The failure as clients of a socket know it.
+/// Converts a failure to the error type of socket clients.
 fn client_error(failure: Failure) -> ClientError {
     if failure.kind == NO_REMOTE_DAEMON {
         let source = io::Error::new(io::ErrorKind::NotFound, failure.message);
         return ConnectError::NoDaemon { socket: "the other machine".to_owned(), source }.into();
     }
-    // Trying again does not help against the one kind.
+    // Retrying does not help against a refusal.
     let kind = if failure.kind == REFUSED { ErrorKind::PermissionDenied } else { ErrorKind::Internal };
     let error = RpcError::new(kind, failure.message);
     ClientError::Rpc(match failure.hint {

@@ -1,4 +1,4 @@
-//! Reads variables from the environments of the ancestor processes: some agents pass almost no environment to their
+//! Reads variables from the environments of ancestor processes: some agents pass almost no environment to their
 //! servers. Read-only, and limited to processes of the same user.
 
 use std::fs;
@@ -9,21 +9,21 @@ use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::socket::{SocketError, SocketPath};
 use nix::unistd::Uid;
 
-/// The most ancestors to look at.
+/// Maximum number of ancestors to look at.
 const ANCESTORS: usize = 64;
 
 /// The variables that locate the daemon's socket.
 const PLACES: [&str; 2] = ["BGD_SOCKET", "XDG_RUNTIME_DIR"];
 
-/// Returns these variables as the nearest ancestor that has any of them has them. Empty values and values that are
-/// not UTF-8 count as unset.
+/// Returns these variables from the nearest ancestor that has any of them. Empty values and values that are not UTF-8
+/// count as unset.
 pub fn nearest(names: &[&str]) -> Vec<(String, String)> {
     nearest_from(std::os::unix::process::parent_id(), names)
 }
 
-/// Returns the daemon's socket as the nearest ancestor's environment locates it, and the variables that do. `None` if
-/// the environment of this process locates it itself, if no ancestor does, or if this user may not use that place:
-/// under `sudo`, an ancestor names the socket of the calling user.
+/// Returns the daemon's socket as located by the environment of the nearest ancestor that has these variables, and the
+/// variables. `None` if the environment of this process locates the socket, if no ancestor's does, or if this user may
+/// not use that path: under `sudo`, an ancestor names the socket of the calling user.
 pub fn socket() -> Option<(SocketPath, Vec<(String, String)>)> {
     if PLACES.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
         return None;
@@ -56,12 +56,12 @@ fn nearest_from(mut pid: u32, names: &[&str]) -> Vec<(String, String)> {
     Vec::new()
 }
 
-/// Returns those of these variables that a process was started with.
+/// Returns those of the given variables that a process was started with.
 fn variables(pid: u32, names: &[&str]) -> Vec<(String, String)> {
     if proc::owner(pid).ok() != Some(Uid::effective().as_raw()) {
         return Vec::new();
     }
-    // An unreadable environment, or that of a process which has ended meanwhile, is empty.
+    // An unreadable environment, or that of a process that has ended meanwhile, is empty.
     let environment = proc::environment(pid);
     let pairs = environment.split(|byte| *byte == 0).filter_map(|pair| std::str::from_utf8(pair).ok());
     pairs
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_nearest_process_that_has_it_is_asked() {
-        // The shell has both; its child has only one of them, and that one empty; its grandchild has neither.
+        // The shell has both variables, its child has only one of them, which is empty, and its grandchild has neither.
         let line = "env -i PATH=\"$PATH\" INNER= sh -c 'env -i PATH=\"$PATH\" sh -c \"echo \\$\\$; read end\"; true'; true";
         let mut shell = Command::new("sh")
             .args(["-c", line])

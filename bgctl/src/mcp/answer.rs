@@ -19,18 +19,15 @@ use super::words;
 /// The part of an answer that is specific to a tool.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Of `background_task` and `background_command`.
     Started,
-    /// Of `background_output`.
     Output {
         /// The result, or the output so far.
         output: String,
-        /// Whether it is incomplete.
+        /// Whether the output is incomplete.
         truncated: bool,
         /// The file with the complete output.
         file: String,
     },
-    /// Of `background_block`.
     Blocked {
         /// Whether the timeout expired first.
         timed_out: bool,
@@ -38,61 +35,55 @@ pub enum Body {
         cut: bool,
         /// The ids of the ended tasks.
         finished: Vec<String>,
-        /// The ids of the others.
+        /// The ids of the tasks that have not ended.
         active: Vec<String>,
         /// The matching line.
         line: Option<String>,
     },
-    /// Of `background_cancel`.
     Cancelled,
-    /// Of `background_list`.
     Listed {
         /// Whether there are older tasks.
         more: bool,
-        /// The number of tasks by status.
         summary: Counts,
     },
-    /// Of `background_clear`.
     Cleared {
-        /// How many tasks were removed.
         cleared: u64,
     },
 }
 
-/// What an answer reports about the end of a run.
+/// How an answer reports the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
-    /// How it ended, with its result.
+    /// The status, with the result.
     Whole,
     /// Only whether it was cancelled.
     Cancel,
 }
 
-/// The most tasks shown in one answer.
+/// Maximum number of tasks shown in one answer.
 pub const SHOWN: usize = 100;
 
-/// The least bytes granted to each result in an answer with many.
+/// Minimum number of bytes for each result in an answer with many.
 const LEAST_RESULT_BYTES: usize = 200;
 
 /// The answer of a tool, without the notifications at its head.
 #[derive(Clone, Debug)]
 pub struct ToolAnswer {
-    /// What was done, as a sentence.
+    /// A sentence on what was done.
     pub opening: String,
-    /// The tasks shown.
     pub tasks: Vec<TaskFacts>,
-    /// The ends of runs that the answer itself reports, so that no notification has to.
+    /// The ends of runs that the answer itself reports, so that they need no notification.
     pub reported: HashMap<(TaskId, u32), Reported>,
-    /// How many further tasks the answer is about.
+    /// The number of further tasks that the answer is about.
     pub not_shown: usize,
-    /// The part that is specific to the tool.
     pub body: Body,
-    /// What to do next.
+    /// Advice on what to do next.
     pub next: String,
 }
 
 impl ToolAnswer {
-    /// Creates an answer about these tasks that reports the ends of those that have ended. Shows the first [`SHOWN`].
+    /// Creates an answer about these tasks that reports the ends of those that have ended. Shows the first [`SHOWN`]
+    /// tasks.
     pub fn about(tasks: &[Task], session: &str, body: Body) -> Self {
         let ended = tasks.iter().enumerate().filter(|(_, task)| !task.status.is_active());
         let reported = |at| if at < SHOWN { Reported::Whole } else { Reported::Cancel };
@@ -114,7 +105,7 @@ impl ToolAnswer {
         self
     }
 
-    /// Whether the answer itself reports this item.
+    /// Reports whether the answer itself reports this item.
     pub fn reports(&self, item: &InboxItem) -> bool {
         let task = &item.notice.task;
         match self.reported.get(&(task.id, task.run)) {
@@ -124,7 +115,7 @@ impl ToolAnswer {
         }
     }
 
-    /// Whether the answer says that the item's task was started or resumed.
+    /// Reports whether the answer announces that the item's task was started or resumed.
     pub fn starts(&self, item: &InboxItem) -> bool {
         matches!(self.body, Body::Started) && {
             let id = item.notice.task.id.to_string();
@@ -136,14 +127,14 @@ impl ToolAnswer {
     }
 }
 
-/// Selects the items that go out with an answer: those that it reports itself, and the oldest of the others as far as
-/// they fit.
+/// Selects the items to send with an answer: those that it reports itself, and the oldest of the others as far as they
+/// fit.
 #[derive(Debug)]
 pub struct Sieve<'a> {
     answer: Option<&'a ToolAnswer>,
     bytes: usize,
     is_full: bool,
-    /// How many of the ends that the answer reports have not come up yet.
+    /// Number of ends reported by the answer whose items have not come up yet.
     to_report: usize,
     untold: HashSet<TaskId>,
 }
@@ -155,9 +146,9 @@ impl<'a> Sieve<'a> {
         Self { answer, bytes: 0, is_full: false, to_report, untold: HashSet::new() }
     }
 
-    /// Whether this item goes out. Call it with the items in their order.
+    /// Reports whether this item is to be sent. Call it for the items in their order.
     pub fn takes(&mut self, item: &InboxItem) -> bool {
-        // Otherwise the end of a task would be reported above its start.
+        // Otherwise the end of a task would be reported before its start.
         if self.answer.is_some_and(|answer| answer.starts(item)) {
             return false;
         }
@@ -175,18 +166,18 @@ impl<'a> Sieve<'a> {
         !self.is_full
     }
 
-    /// Whether no further item will be taken.
+    /// Reports whether no further item will be accepted.
     pub fn is_enough(&self) -> bool {
         self.is_full && self.to_report == 0
     }
 
-    /// Returns whether something did not fit, and the tasks whose ends did not.
+    /// Returns whether anything did not fit, and the tasks whose ends did not.
     pub fn left(self) -> (bool, HashSet<TaskId>) {
         (self.is_full, self.untold)
     }
 }
 
-/// What goes out with an answer.
+/// The news to send with an answer.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// The inbox items since the last answer.
@@ -195,12 +186,12 @@ pub struct Outgoing {
     pub notes: Vec<String>,
     /// Whether there is more than fits.
     pub more: bool,
-    /// The tasks whose ends do not fit, as far as the inbox was read.
+    /// Tasks whose ends do not fit, as far as the inbox was read.
     pub untold: HashSet<TaskId>,
 }
 
 impl Outgoing {
-    /// Appends what was found later.
+    /// Appends news found later.
     pub fn and(mut self, later: Self) -> Self {
         self.items.extend(later.items);
         self.notes.extend(later.notes);

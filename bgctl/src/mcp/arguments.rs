@@ -21,19 +21,19 @@ use crate::name::Name;
 use crate::render::{bounded, bounded_line, clean_lines};
 use crate::when::parse_since;
 
-/// The most characters of a name or value that an error quotes.
+/// Maximum number of characters of a name or value quoted in an error.
 const SHOWN_CHARS: usize = 80;
 
-/// The most characters of a folder that an error quotes.
+/// Maximum number of characters of a folder quoted in an error.
 const FOLDER_CHARS: usize = 500;
 
-/// The most characters of a parser's error message (of a regular expression, say), which quotes the input.
+/// Maximum number of characters of a parser's error message (of a regular expression, say), which quotes the input.
 const WRONG_CHARS: usize = 1000;
 
-/// The most unknown parameters that an error names.
+/// Maximum number of unknown parameters named in an error.
 const UNKNOWN_SHOWN: usize = 5;
 
-/// The most ids in one call.
+/// Maximum number of ids per call.
 const MOST_IDS: usize = 100;
 
 /// The parameters of one call.
@@ -44,7 +44,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Takes the parameters of a call and refuses any that the tool does not declare.
+    /// Accepts the parameters of a call, but none that the tool does not declare.
     ///
     /// # Errors
     /// An undeclared parameter.
@@ -62,7 +62,7 @@ impl Arguments {
         let others = if others > 0 { format!(" and {}", count(others, "other")) } else { String::new() };
         let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
         let hint = match tool.name {
-            // A tool of this name once had this parameter.
+            // Another tool of this name had this parameter.
             name if name == OUTPUT.name && given.contains_key("block") => {
                 " It never waits: background_block does."
             }
@@ -143,7 +143,7 @@ impl Arguments {
         })
     }
 
-    /// Returns a past time: how long ago it was, or when.
+    /// Returns a time in the past, given as an age or as a point in time.
     ///
     /// # Errors
     /// The text is not a time, or is in the future.
@@ -152,7 +152,8 @@ impl Arguments {
         parse_since(&text).map(Some).map_err(|error| self.refused(name, &error, ""))
     }
 
-    /// Returns a folder of another machine, where tasks begin in the home folder and the daemon checks what is given.
+    /// Returns a folder on another machine, where tasks start in the home folder by default and the daemon checks the
+    /// folder.
     ///
     /// # Errors
     /// The value is not a string.
@@ -165,7 +166,7 @@ impl Arguments {
         )))
     }
 
-    /// Returns a folder of a place other than the daemon's machine, which checks that it is there.
+    /// Returns a folder in a place other than the daemon's machine, which checks that the folder exists.
     ///
     /// # Errors
     /// The value is not a string, or not an absolute path.
@@ -238,7 +239,7 @@ impl Arguments {
         self.list(name, wanted, read).map(Option::unwrap_or_default)
     }
 
-    /// Returns how to tell that a task is ready.
+    /// Returns the readiness check.
     ///
     /// # Errors
     /// The text is not a known kind of readiness check.
@@ -248,7 +249,7 @@ impl Arguments {
         ready.map(Some).map_err(|error| self.refused(name, &error.to_string(), ""))
     }
 
-    /// Returns which state of the tasks to wait for.
+    /// Returns the task state to wait for.
     ///
     /// # Errors
     /// The protocol has no such word.
@@ -309,14 +310,14 @@ impl Arguments {
         values.iter().map(read).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Reports what is wrong with a parameter, and what to do.
+    /// Creates the error for a bad parameter, with a hint on what to do.
     fn refused(&self, name: &str, error: &str, hint: &str) -> Refusal {
         let error = clean_lines(error.trim_end_matches('.'));
         let text = format!("{}: \"{name}\": {}. {hint}", self.tool.name, bounded(&error, WRONG_CHARS));
         Refusal::new(text.trim_end())
     }
 
-    /// Names the missing parameters, each with its description.
+    /// Creates the error for missing parameters, which describes each of them.
     pub fn missing(&self, names: &[&str]) -> Refusal {
         let lines: Vec<String> = names
             .iter()
@@ -328,7 +329,7 @@ impl Arguments {
     }
 }
 
-/// Where to look up ids.
+/// Hint on where to look up ids.
 const LISTED: &str = "background_list shows the ids.";
 
 fn task_ref(tool: &Spec, name: &str, text: &str) -> Result<TaskRef, Refusal> {

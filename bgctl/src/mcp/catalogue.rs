@@ -14,51 +14,45 @@ use super::shapes::{self, Blocked, Cancelled, Cleared, Listed, Output, Started};
 #[derive(Debug)]
 pub struct Parameter {
     pub name: &'static str,
-    /// What it is for.
+    /// The description for the model.
     pub about: &'static str,
-    /// The type of its value.
     pub form: Form,
-    /// Whether every call needs it.
     pub required: bool,
 }
 
 /// The type of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// A string.
     Text,
-    /// A list of strings.
     Texts,
-    /// How long to wait, in milliseconds.
+    /// A duration in milliseconds.
     Wait,
-    /// True or false.
+    /// A boolean.
     Flag,
-    /// A task status.
     Status,
-    /// A state that tasks can be waited for.
+    /// A task state to wait for.
     Until,
-    /// A place other than the daemon's machine; there is no such parameter if none is configured.
+    /// A place other than the daemon's machine. Omitted if none is configured.
     Place,
 }
 
-/// What is there to be named by the parameters of tools.
+/// Facts about the daemon and the client that the tool descriptions depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Available {
-    /// The sentence about agents.
+    /// The sentence about the available agents.
     pub agents: String,
-    /// The places other than the daemon's machine (R145).
+    /// The configured places other than the daemon's machine (R145).
     pub places: Vec<String>,
-    /// The longest wait in milliseconds, if there is a maximum.
+    /// The longest wait in milliseconds; `None` if there is no maximum.
     pub longest_wait_ms: Option<u64>,
 }
 
-/// A tool.
 #[derive(Debug)]
 pub struct Spec {
     pub name: &'static str,
     /// Its display name.
     pub title: &'static str,
-    /// When to use it, what it returns, what to do next.
+    /// The description: when to use the tool, what it returns, what to do next.
     pub about: &'static str,
     pub parameters: &'static [Parameter],
     /// Whether it starts tasks.
@@ -211,14 +205,14 @@ pub const CLEAR: Spec = Spec {
 
 pub const TOOLS: [&Spec; 7] = [&TASK, &COMMAND, &OUTPUT, &BLOCK, &CANCEL, &LIST, &CLEAR];
 
-/// Finds a tool by its name.
+/// Returns the tool of this name.
 pub fn find(name: &str) -> Option<&'static Spec> {
     TOOLS.into_iter().find(|tool| tool.name == name)
 }
 
 impl Spec {
     /// Returns the tool as a client lists it. The sentence about agents is appended to the description of the tool that
-    /// takes one. `structured` declares the schema of the answer.
+    /// has an agent parameter. `structured` declares the schema of the answer.
     pub fn listed(&self, available: &Available, structured: bool) -> Tool {
         let about = if self.name == TASK.name {
             format!("{}\n{}", self.about, available.agents)
@@ -266,7 +260,7 @@ impl Spec {
     fn annotations(&self) -> ToolAnnotations {
         let ends = self.name == CANCEL.name || self.name == CLEAR.name;
         let looks = !self.starts && !ends;
-        // Commands and agents may do anything. The title is in the tool itself.
+        // Commands and agents may do anything. The title is set on the tool itself.
         ToolAnnotations::new().read_only(looks).destructive(self.starts || ends).open_world(self.starts)
     }
 }

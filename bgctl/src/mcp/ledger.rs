@@ -1,10 +1,10 @@
 //! Tracks which items of the parent session's inbox were reported and which may be acknowledged: an item may be
 //! acknowledged only once the answer that reports it has been written. Does no I/O.
 //!
-//! Answers are built concurrently, and each item goes into exactly one. If an answer is not written because its
+//! Answers are built concurrently, and each item goes into exactly one of them. If an answer is not written because its
 //! request was cancelled, its items go into the next answer unchanged: the daemon may have removed their tasks
-//! meanwhile. The daemon drops all items up to a number, so an item is acknowledged only when all earlier ones were
-//! reported. The server's own notes, such as a restart of the daemon, take the same path without a number.
+//! meanwhile. The daemon drops all items up to a number, so an item is acknowledged only when all earlier ones have
+//! been reported. The server's own notes, such as a restart of the daemon, are handled the same way but have no number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use bgd_shared::show::count;
 use rmcp::model::RequestId;
 use tokio::sync::watch;
 
-/// How far an item has got.
+/// The delivery state of an item.
 #[derive(Debug, PartialEq, Eq)]
 enum Delivery {
-    /// In no answer yet.
+    /// Not in any answer yet.
     Free,
     /// In the answer to this request, which is not written yet.
     With(RequestId),
@@ -37,7 +37,7 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
-    /// In flight together with another request of the same id. Their answers can't be told apart, so neither reports
+    /// In flight together with another request of the same id. Their answers are indistinguishable, so neither reports
     /// anything.
     Twice,
     /// Its answer is being written to standard output and can't be withdrawn.
@@ -48,29 +48,28 @@ enum Phase {
 struct State {
     /// The daemon instance that the items belong to.
     instance: String,
-    /// Items with a number above `done`, and older ones that an unwritten answer claimed.
+    /// Items with a number above `done`, and older ones claimed by an answer that was not written.
     items: BTreeMap<u64, Entry>,
-    /// The server's own notes. Reported ones are removed.
+    /// The server's own notes. They are removed once reported.
     notes: Vec<(Delivery, String)>,
     /// The number of the last acknowledged item.
     done: u64,
     requests: HashMap<RequestId, Phase>,
-    /// How many lost items were reported.
+    /// Number of lost items already reported.
     lost: u64,
     /// The tasks that each request waits for; its answer reports their ends.
     awaited: HashMap<RequestId, Vec<TaskId>>,
 }
 
-/// What may be acknowledged.
+/// The items that may be acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The daemon instance to acknowledge it to.
+    /// The daemon instance to acknowledge them to.
     pub instance: String,
     /// The number of the last item.
     pub upto: u64,
 }
 
-/// Records what was reported.
 #[derive(Debug, Default)]
 pub struct Ledger {
     state: Mutex<State>,
@@ -117,7 +116,7 @@ impl Ledger {
         }
     }
 
-    /// Records whether an answer was written. Returns what may be acknowledged now.
+    /// Records whether an answer was written. Returns the items that may be acknowledged now, if there are new ones.
     pub fn sent(&self, request: &RequestId, is_written: bool) -> Option<Done> {
         let mut state = self.state();
         state.ends(request)?;
@@ -134,16 +133,16 @@ impl Ledger {
         state.advance()
     }
 
-    /// Returns the last known item. Call it before reading an inbox, for [`Self::begins_at`].
+    /// Returns the last known item. Call this before reading an inbox, for [`Self::begins_at`].
     pub fn last(&self) -> Done {
         let state = self.state();
         let last = state.items.last_key_value().map_or(0, |(last, _)| *last);
         Done { instance: state.instance.clone(), upto: last.max(state.done) }
     }
 
-    /// Notes the number of the first item in an inbox that was read from its beginning, if it has any. Everything
-    /// before that has left the inbox: another client of this session acknowledged it, or it was lost. If the inbox
-    /// is empty, everything that was known before the read has left it.
+    /// Records the number of the first item in an inbox that was read from its beginning, if it has any. All earlier
+    /// items have left the inbox: another client of this session acknowledged them, or they were lost. If the inbox is
+    /// empty, all items known before the read have left it.
     pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Done) {
         let mut state = self.state();
         state.of_instance(instance);
@@ -151,13 +150,14 @@ impl Ledger {
         state.leaves(first.map_or(known, |first| first.saturating_sub(1)));
     }
 
-    /// Whether the answer to this request may report anything: the request was not cancelled and its id is unique.
+    /// Reports whether the answer to this request may report anything: the request was not cancelled and its id is
+    /// unique.
     pub fn takes(&self, request: &RequestId) -> bool {
         self.state().is_running(request)
     }
 
-    /// Puts items that have left the inbox, and whose earlier answer was not written, into the answer to a request:
-    /// those that `wanted` accepts.
+    /// Puts items that have left the inbox, whose earlier answer was not written and which `wanted` accepts, into the
+    /// answer to a request.
     pub fn claim_kept(
         &self,
         request: &RequestId,
@@ -180,8 +180,8 @@ impl Ledger {
         claimed
     }
 
-    /// Puts inbox items into the answer to a request: those that are in no other answer and that `wanted` accepts.
-    /// The inbox must have been read from its beginning.
+    /// Puts those inbox items that are in no other answer and that `wanted` accepts into the answer to a request. The
+    /// inbox must have been read from its beginning.
     pub fn claim(
         &self,
         request: &RequestId,
@@ -222,7 +222,7 @@ impl Ledger {
         .collect()
     }
 
-    /// Notes how many items were lost before those that the inbox still has.
+    /// Records how many items were lost before those still in the inbox.
     pub fn loses(&self, instance: &str, lost: u64) {
         let mut state = self.state();
         state.of_instance(instance);
@@ -238,7 +238,7 @@ impl Ledger {
         }
     }
 
-    /// Confirms an acknowledgement: the daemon counts lost items from there.
+    /// Confirms an acknowledgement: from then on, the daemon counts lost items from zero.
     pub fn is_acknowledged(&self, instance: &str) {
         let mut state = self.state();
         if state.instance == instance {
@@ -254,7 +254,7 @@ impl Ledger {
         }
     }
 
-    /// Whether an answer has reported this item. Waits for an answer that may still do so.
+    /// Reports whether an answer has reported this item. Waits for an answer that may still do so.
     pub async fn tells(&self, instance: &str, item: &InboxItem) -> bool {
         let mut over = self.over.subscribe();
         loop {
@@ -271,7 +271,7 @@ impl Ledger {
 }
 
 impl State {
-    /// Starts over if the daemon is another instance: its numbers are unrelated.
+    /// Resets the ledger if the daemon is another instance, as its numbers are unrelated.
     fn of_instance(&mut self, instance: &str) {
         if self.instance != instance {
             instance.clone_into(&mut self.instance);
@@ -285,7 +285,7 @@ impl State {
         self.requests.remove(request)
     }
 
-    /// Whether an item was reported; `None` while an answer that may report it is in flight.
+    /// Returns whether an item was reported; `None` while an answer that may report it is in flight.
     fn told(&self, instance: &str, item: &InboxItem) -> Option<bool> {
         let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
         match entry.map(|entry| &entry.delivery) {
@@ -303,7 +303,7 @@ impl State {
         self.requests.get(request) == Some(&Phase::Running)
     }
 
-    /// Frees what the answer to a request had claimed.
+    /// Releases the items that the answer to a request had claimed.
     fn release(&mut self, request: &RequestId) {
         let items = self.items.values_mut().map(|entry| &mut entry.delivery);
         for delivery in items.chain(self.notes.iter_mut().map(|(delivery, _)| delivery)) {
@@ -313,7 +313,7 @@ impl State {
         }
     }
 
-    /// Forgets the items up to this number, except those that an answer has or had claimed.
+    /// Forgets the items up to this number, except those that an answer claims or claimed.
     fn leaves(&mut self, end: u64) {
         self.items.retain(|number, entry| *number > end || entry.item.is_some());
         self.done = self.done.max(end);
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(write(&ledger, 3), None, "there is nothing to acknowledge");
         assert_eq!(ledger.claim_kept(&RequestId::Number(4), |_| true), []);
         assert!(ledger.state().items.is_empty());
-        // An item that arrives while an empty inbox is being read does not count as gone.
+        // An item that arrives while an empty inbox is being read does not count as having left it.
         let before = ledger.last();
         ledger.begins(&RequestId::Number(5));
         assert_eq!(ledger.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);

@@ -1,5 +1,5 @@
-//! Reads the lines of standard input, each an MCP message, up to a maximum length. A line that is not a message is
-//! searched for request ids, so that it can be answered. Writes nothing.
+//! Reads the lines of standard input, each an MCP message, up to a maximum length. Searches a line that is not a
+//! message for request ids, so that it can be answered. Writes nothing.
 
 use std::fmt;
 
@@ -11,47 +11,41 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _};
 /// The longest line, in bytes. A longer one is skipped and answered with an error.
 pub const LINE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The most requests of one line that are answered. A list is not a message, so each request in it is refused.
+/// Maximum number of requests in one line that are answered. A list is not a message, so each request in it is refused.
 const REFUSED: usize = 1000;
 
-/// The next piece of input.
 pub enum Line {
     Message(Box<RxJsonRpcMessage<RoleServer>>),
-    /// Anything else that may expect an answer.
+    /// An invalid line, which may contain requests that expect an answer.
     InvalidLine(InvalidLine),
-    /// The end of the input.
     End,
 }
 
-/// A line that is not a message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidLine {
     pub ids: Vec<Option<RequestId>>,
-    /// The kind of error.
     pub code: ErrorCode,
-    /// What is wrong with it.
+    /// The error message.
     pub why: String,
 }
 
-/// Reads lines.
 pub struct Lines<R> {
     input: R,
-    /// The part of the current line that has arrived.
+    /// The part of the current line that has been read.
     line: Vec<u8>,
-    /// Whether the current line is too long and its rest is skipped.
+    /// Whether the current line is too long and the rest of it is being skipped.
     skips: bool,
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// Starts with an empty line buffer.
     pub fn new(input: R) -> Self {
         Self { input, line: Vec::new(), skips: false }
     }
 
-    /// Returns the next line that matters. Dropping the future loses nothing.
+    /// Returns the next relevant line. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Line {
         loop {
-            // An input that can't be read has ended.
+            // An unreadable input counts as ended.
             let Ok(bytes @ [_, ..]) = self.input.fill_buf().await else { return Line::End };
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let count = end.map_or(bytes.len(), |end| end + 1);
@@ -105,7 +99,8 @@ fn understand(line: &[u8]) -> Option<Line> {
     Some(Line::InvalidLine(InvalidLine { ids: found.ids, code, why }))
 }
 
-/// rmcp tries one kind of message after the other, and says of most errors only that none matches.
+/// Describes a parse error. rmcp tries one kind of message after the other, and most of its errors say only that none
+/// matches.
 fn about(error: &serde_json::Error) -> String {
     let hint = "it needs \"jsonrpc\": \"2.0\", \"method\", and \"id\", a string or a whole number; \"params\" and \
                 its \"_meta\" must be objects";
@@ -120,7 +115,7 @@ fn too_long(beginning: &[u8]) -> Line {
     Line::InvalidLine(InvalidLine { ids, code: ErrorCode::INVALID_REQUEST, why })
 }
 
-/// What was found in a line, which may be incomplete.
+/// The parts of a line that matter for an answer. The line may be incomplete.
 #[derive(Debug, Default)]
 struct Found {
     ids: Vec<Option<RequestId>>,
@@ -132,7 +127,7 @@ struct Found {
 impl Found {
     fn in_text(text: &str) -> Self {
         let mut found = Self::default();
-        // The text may break off anywhere; what was found before counts.
+        // The text may break off anywhere; what was found up to there counts.
         let _ = serde_json::Deserializer::from_str(text).deserialize_any(Finder(&mut found));
         found
     }

@@ -1,6 +1,6 @@
-//! The connections to the daemon. One of them owns the parent session: the first call makes it, and if it breaks, the
-//! next call makes it again. Calls that may wait long get a connection of their own: when it is dropped, the daemon
-//! abandons everything that waits on it. This module knows nothing of tools.
+//! The connections to the daemon. One of them owns the parent session: the first call opens it, and if it breaks, the
+//! next call reopens it. Calls that may wait long get a separate connection: when that is dropped, the daemon abandons
+//! everything waiting on it. This module knows nothing of tools.
 
 use std::io;
 use std::sync::{Arc, Mutex as Lock, PoisonError};
@@ -17,14 +17,14 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Way, await_daemon, pauses, start_daemon_with};
 
-/// The most waits with a connection of their own at a time; further ones queue.
+/// Maximum number of concurrent waits with a connection of their own; further ones queue.
 pub const WAITS: usize = 48;
 
-/// The most calls that end or remove tasks at a time; a further one is refused.
+/// Maximum number of concurrent calls that end or remove tasks; further ones are refused.
 pub const ENDS: usize = 16;
 
-/// How far the requests in flight on one connection stay below the daemon's limit: it counts a request until the
-/// answer is written.
+/// How far the number of requests in flight on a connection stays below the daemon's limit: the daemon counts a request
+/// until its answer is written.
 const SPARE_REQUESTS: u64 = 8;
 
 /// One connection to one daemon.
@@ -37,7 +37,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a call, without a retry. Waits while too many others are in flight.
+    /// Makes a call, without retries. Waits while too many others are in flight.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -46,7 +46,7 @@ impl Connection {
         self.client.call::<M>(params).await
     }
 
-    /// Like [`Self::call`], for notifications that may never come, on a connection that is used for nothing else.
+    /// Like [`Self::call`], but for notifications that may never arrive, on a connection that is used for nothing else.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -54,7 +54,7 @@ impl Connection {
         self.client.listen::<M>(params).await
     }
 
-    /// The instance of the daemon at the other end.
+    /// Returns the daemon instance at the other end.
     pub fn instance(&self) -> &str {
         &self.hello.instance
     }
@@ -71,23 +71,22 @@ pub struct WaitPermit {
 enum Again {
     /// Repeating it is harmless.
     Yes,
-    /// Not if the same daemon instance may have executed it already.
+    /// Not if the same daemon instance may have executed the call already.
     UnlessDone,
 }
 
-/// The link to the daemon.
 #[derive(Debug)]
 pub struct Link {
     way: Arc<Way>,
     starts: bool,
-    /// Environment variables for a daemon that this starts, besides those of this process.
+    /// Environment variables for a daemon started by this process, in addition to its own.
     variables: Vec<(String, String)>,
     session: String,
     owns: bool,
     current: Mutex<Option<Arc<Connection>>>,
     /// The daemon of the latest connection, if there was one.
     known: Lock<Option<Daemon>>,
-    /// What to report about a broken connection.
+    /// The report about a broken connection that is still to be made.
     broken: Lock<Option<&'static str>>,
     /// Publishes the daemon of every new connection.
     made: watch::Sender<Daemon>,
@@ -95,8 +94,8 @@ pub struct Link {
     ends: Arc<Semaphore>,
 }
 
-/// A daemon, by its process. Only a durable one has a successor of the same instance, with another pid: an upgrade in place
-/// breaks no connection.
+/// A daemon, identified by its process. Only a durable one has a successor that is the same instance with another pid;
+/// an upgrade in place breaks no connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Daemon {
     pub instance: String,
@@ -117,7 +116,7 @@ const CUT_OFF_KEPT: &str =
 
 impl Link {
     /// Creates a link without a connection. With `owns`, the parent session ends with the connection. `variables` are
-    /// added to the environment of a daemon that this starts.
+    /// added to the environment of a daemon started by this link.
     pub fn new(
         way: Way,
         starts: bool,
@@ -140,7 +139,7 @@ impl Link {
         }
     }
 
-    /// Subscribes to the daemons of new connections. The same one comes again if only the connection broke.
+    /// Subscribes to the daemons of new connections. The same daemon appears again if only the connection broke.
     pub fn connections(&self) -> watch::Receiver<Daemon> {
         self.made.subscribe()
     }
@@ -150,8 +149,8 @@ impl Link {
         lock(&self.broken).take()
     }
 
-    /// Makes a call. If the daemon turns out to be gone, repeats it once on a new connection: the earlier tasks went
-    /// with the old daemon.
+    /// Makes a call. If the daemon turns out to be gone, repeats the call once on a new connection: earlier tasks went
+    /// away with the old daemon.
     ///
     /// # Errors
     /// No daemon, a request that is too long, or the daemon's refusal.
@@ -164,10 +163,10 @@ impl Link {
     }
 
     /// Like [`Self::call`], for calls that must not be executed twice: not repeated if the same daemon may have
-    /// received it.
+    /// received the call.
     ///
     /// # Errors
-    /// Those of [`Self::call`], and that it may have been executed.
+    /// Those of [`Self::call`], and that the call may have been executed.
     pub async fn call_once<M: Method>(self: &Arc<Self>, params: M::Params) -> Result<M::Result, Failure>
     where
         M::Params: Send + Sync + 'static,
@@ -196,8 +195,8 @@ impl Link {
         }
     }
 
-    /// Makes a call on the current connection, if there is one and it leads to this instance; otherwise returns
-    /// `None`. Never connects.
+    /// Makes a call on the current connection, if there is one and it leads to this instance; otherwise returns `None`.
+    /// Never connects.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -211,18 +210,18 @@ impl Link {
         Some(connection.call::<M>(params).await)
     }
 
-    /// The way to the daemon, for code that runs on a thread of its own.
+    /// Returns how to reach the daemon, for code that runs on a separate thread.
     pub fn way(&self) -> &Arc<Way> {
         &self.way
     }
 
-    /// Waits for a permit until this moment; `None` if it does not come in time.
+    /// Waits for a permit until this moment; returns `None` if there is none in time.
     pub async fn turn(&self, until: Instant) -> Option<WaitPermit> {
         let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;
         turn.ok()?.ok().map(|permit| WaitPermit { _permit: permit })
     }
 
-    /// Waits on a connection of its own. Dropping the future closes it, so the daemon stops waiting too.
+    /// Waits on a separate connection. Dropping the future closes it, so the daemon stops waiting too.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -235,7 +234,7 @@ impl Link {
         self.aside::<M>(&params).await
     }
 
-    /// Makes a call that may take long on a connection of its own. It continues even if the caller stops waiting.
+    /// Makes a call that may take long on a separate connection. The call continues even if the caller stops waiting.
     ///
     /// # Errors
     /// Those of [`Self::call`], and that too many are in flight.
@@ -257,10 +256,10 @@ impl Link {
         .await
     }
 
-    /// Opens another connection to the running daemon, which owns nothing. Never starts a daemon.
+    /// Opens another connection to the running daemon, which owns no session. Never starts a daemon.
     ///
     /// # Errors
-    /// There is no daemon, it must not be trusted, or it refuses.
+    /// There is no daemon, it is not trusted, or it refuses.
     pub async fn another(&self) -> Result<Connection, ClientError> {
         self.greet(&introduction(None, false), false).await
     }
@@ -297,14 +296,14 @@ impl Link {
         .await
     }
 
-    /// Makes a call on a connection of its own. Like any other, it is repeated once if the daemon is gone.
+    /// Makes a call on a separate connection. Like any other call, it is repeated once if the daemon is gone.
     async fn aside<M: Method>(self: &Arc<Self>, params: &M::Params) -> Result<M::Result, Failure> {
         check_length::<M>(params, &*self.connection(self.starts).await?)?;
         match self.call_beside::<M>(params).await {
-            // Whoever stopped the daemon does not want one now; the next call starts one.
+            // The user who stopped the daemon does not want one now; the next call starts one.
             Err(error) if error.kind() == Some(ErrorKind::ShuttingDown) => Err(error.into()),
             Err(error) if is_gone(&error) || is_absent(&error) => {
-                // The connection that owns the session deals with the loss.
+                // The connection that owns the session handles the loss.
                 let probe = InboxReadParams {
                     session: self.session.clone(),
                     limit: Some(1),
@@ -355,10 +354,10 @@ impl Link {
                 sleep(pause).await;
                 continue;
             }
-            // On another machine, connecting starts it.
+            // On another machine, connecting starts the daemon.
             let Way::Here(socket) = &*self.way else { return Err(error.into()) };
             if !starts {
-                // Somebody may be restarting it.
+                // The daemon may be restarting.
                 if self.comes_again().await {
                     continue;
                 }
@@ -372,15 +371,16 @@ impl Link {
         }
     }
 
-    /// Waits for whoever is restarting the daemon. Returns false if nobody on this machine is, or if they fail.
+    /// Waits for a daemon that is being restarted. Returns false if nobody on this machine is restarting it, or if the
+    /// restart fails.
     pub async fn comes_again(&self) -> bool {
         let Way::Here(socket) = &*self.way else { return false };
         let socket = socket.clone();
         tokio::task::spawn_blocking(move || await_daemon(&socket)).await.is_ok_and(|awaited| awaited.is_ok())
     }
 
-    /// Connects and says hello. If the daemon is shutting down, waits until it has gone. `starts` is for one on another
-    /// machine.
+    /// Connects and sends the hello request. If the daemon is shutting down, waits until it has gone. `starts` applies
+    /// to a daemon on another machine.
     async fn greet(&self, params: &HelloParams, starts: bool) -> Result<Connection, ClientError> {
         let client = match &*self.way {
             Way::Here(socket) => AsyncClient::connect(socket).await?,
@@ -409,7 +409,7 @@ impl Link {
         dialling.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }
 
-    /// Notes what a reconnect means for the session.
+    /// Records what a reconnect means for the session.
     fn compare(&self, daemon: &Daemon) {
         let Daemon { instance, pid } = daemon;
         let before = lock(&self.known).replace(daemon.clone());
@@ -434,7 +434,7 @@ impl Link {
     }
 }
 
-/// Waits until the daemon closes the connection, if the error says that it is shutting down.
+/// Waits until the daemon closes the connection, if the error reports that it is shutting down.
 async fn until_closed(client: &AsyncClient, error: &ClientError) {
     if error.kind() == Some(ErrorKind::ShuttingDown) {
         client.until_closed().await;
@@ -461,8 +461,7 @@ fn introduction(session: Option<&str>, owns: bool) -> HelloParams {
     }
 }
 
-/// Refuses requests that are too long. The daemon would close the connection, and the parent session would end with
-/// it.
+/// Refuses requests that are too long: the daemon would close the connection, which would end the parent session.
 fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Result<(), Failure> {
     let length = connection.client.line_bytes::<M>(params)?;
     let most = usize::try_from(connection.hello.limits.frame_bytes).unwrap_or(usize::MAX);
@@ -474,22 +473,22 @@ fn check_length<M: Method>(params: &M::Params, connection: &Connection) -> Resul
         .hint("write the long part to a file, and give the file's path"))
 }
 
-/// Whether the daemon at the other end has gone or is shutting down.
+/// Reports whether the error means that the daemon at the other end has gone or is shutting down.
 pub fn is_gone(error: &ClientError) -> bool {
     match error {
         ClientError::Rpc(error) => error.kind() == ErrorKind::ShuttingDown,
         ClientError::Closed | ClientError::Io(_) => true,
-        // It may answer later, and closing the connection would end the session.
+        // The daemon may answer later, and closing the connection would end the session.
         ClientError::NoAnswer(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
     }
 }
 
-/// Whether no daemon is running.
+/// Reports whether the error means that no daemon is running.
 pub fn is_absent(error: &ClientError) -> bool {
     matches!(error, ClientError::Connect(error) if ConnectError::is_absent(error))
 }
 
-/// Whether a call that failed with this error may have reached the daemon.
+/// Reports whether a call that failed with this error may have reached the daemon.
 fn may_be_done(error: &ClientError) -> bool {
     match error {
         // The connection had broken before the call.

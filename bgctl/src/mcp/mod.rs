@@ -1,9 +1,9 @@
-//! `bgctl mcp`: an MCP server on standard input and output. It lets an AI agent use the daemon (R80) and reports
-//! ended tasks without being asked (R81).
+//! `bgctl mcp`: an MCP server on standard input and output. It lets an AI agent use the daemon (R80) and reports ended
+//! tasks without being asked (R81).
 //!
-//! It keeps no task state, which belongs to the daemon. It has one connection that owns the parent session, and a
-//! ledger of what was reported. Only this module uses rmcp and an async runtime. Nothing but MCP messages may be
-//! written to standard output.
+//! It keeps no task state; that belongs to the daemon. It has one connection that owns the parent session, and a ledger
+//! of what was reported. Only this module uses rmcp and an async runtime. Nothing but MCP messages may be written to
+//! standard output.
 
 pub mod ancestors;
 mod answer;
@@ -48,18 +48,17 @@ use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
 use crate::link::Way;
 
-/// How long answers in flight have after the end of the input.
+/// How long to wait for answers in flight after the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The settings of the server.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and the server has several")]
 pub struct Options {
-    /// The parent session, if given.
+    /// The key of the parent session, if given.
     pub session: Option<String>,
     /// Whether the parent session outlives the server.
     pub keeps: bool,
-    /// How long `background_block` waits at most, in milliseconds.
+    /// The longest wait of `background_block`, in milliseconds.
     pub max_block_ms: u64,
     /// How many levels of agents may start agents.
     pub depth: u32,
@@ -67,8 +66,8 @@ pub struct Options {
     pub all_sessions: bool,
     /// Whether answers include structured content, with declared schemas.
     pub structured: bool,
-    /// The way to the daemon. On another machine, the parent session outlives the server: a lost connection must not
-    /// end its tasks.
+    /// How to reach the daemon. If it is on another machine, the parent session outlives the server: a lost connection
+    /// must not end its tasks.
     pub way: Way,
     /// The variables that locate the socket, if they are not in the environment of this process.
     pub variables: Vec<(String, String)>,
@@ -98,8 +97,9 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
     outcome.map(|()| Code::OK)
 }
 
-/// Returns the depth of this process: 0 if no task of such a server started it. Some agents pass almost no
-/// environment to their servers, so the ancestors are asked too. A value that is not a number is the error.
+/// Returns the depth of this process: 0 if it was not started by a task of such a server. Some agents pass almost no
+/// environment to their servers, so the ancestors are checked too. A value that is not a number is returned as the
+/// error.
 fn depth_here() -> Result<u32, String> {
     let own = std::env::var_os(DEPTH).map(|depth| depth.to_string_lossy().into_owned());
     let ancestors = || ancestors::nearest(&[DEPTH]).into_iter().next().map(|(_, depth)| depth);
@@ -107,15 +107,15 @@ fn depth_here() -> Result<u32, String> {
     depth.map_or(Ok(0), |depth| depth.parse().map_err(|_| depth))
 }
 
-/// Returns the key of the parent session: the given one, else the one in the environment, else a new one. At a depth
-/// above 0 the environment's session belongs to the process that started the agent, so it is ignored.
+/// Returns the key of the parent session: the given one, else that of the environment, else a new one. At a depth above
+/// 0 the environment's session belongs to the process that started the agent, so it is ignored.
 fn session(named: Option<&str>, depth: u32) -> String {
     let inherited = std::env::var("BGD_SESSION").ok().filter(|_| depth == 0);
     let key = named.map(str::to_owned).or(inherited).filter(|key| !key.is_empty());
     key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short()))
 }
 
-/// Returns the common parameters of every task: everything that a child of this process would inherit.
+/// Returns the parameters common to all tasks: everything that a child of this process would inherit.
 fn template(
     session: &str,
     depth: u32,
@@ -168,7 +168,7 @@ async fn run(
     Ok(())
 }
 
-/// Talks to the client until its input ends.
+/// Serves the client until its input ends.
 async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
     match Box::pin(server.serve(wire)).await {
         Ok(running) => {
@@ -188,9 +188,9 @@ fn ended(code: Code, kind: &'static str, why: &dyn std::fmt::Display) -> Failure
     Failure::new(code, kind, format!("the connection ended: {}", crate::render::clean(&why.to_string())))
 }
 
-/// Waits for the end of the input, and then for answers in flight.
+/// Waits for the end of the input, and then a moment for answers in flight.
 async fn last_words(mut end: watch::Receiver<bool>) {
-    // An error means that the sender is gone, which is the end of the server too.
+    // An error means that the sender is gone, which ends the server too.
     let _ = end.wait_for(|ended| *ended).await;
     tokio::time::sleep(LAST_WORDS).await;
 }
@@ -207,7 +207,8 @@ async fn stopped() -> Result<(), Failure> {
 }
 
 /// Acknowledges reported items to the daemon instance that sent them. A failed acknowledgement is repeated with the
-/// next one or after a reconnect; another instance knows nothing of the items, so it is dropped then.
+/// next one or after a reconnect, but dropped if the new connection leads to another instance, which does not know the
+/// items.
 async fn acknowledge(
     link: Arc<Link>,
     ledger: Arc<Ledger>,

@@ -1,5 +1,5 @@
-//! Writes MCP messages to standard output, one a line. rmcp's own writer omits the id of an error that answers no
-//! request; JSON-RPC has it as null.
+//! Writes MCP messages to standard output, one per line. rmcp's own writer omits the id of an error that answers no
+//! request; JSON-RPC requires it to be null.
 
 use std::io;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use serde::Serialize;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Mutex;
 
-/// The output. Its clones write to the same one, a message at a time.
+/// The output. Clones share it and write one message at a time.
 #[derive(Clone)]
 pub struct Output(Arc<Mutex<State>>);
 
 struct State {
-    /// `None` once it is closed.
+    /// `None` once closed.
     writer: Option<StdioWriter>,
-    /// What is not written yet: a write that is given up leaves the rest of its line to the next one.
+    /// Bytes not written yet: if a write is cancelled, the next one writes the rest of its line first.
     pending: Vec<u8>,
 }
 
@@ -31,7 +31,6 @@ struct Unasked<'a> {
 }
 
 impl Output {
-    /// Takes standard output.
     pub fn new(writer: StdioWriter) -> Self {
         Self(Arc::new(Mutex::new(State { writer: Some(writer), pending: Vec::new() })))
     }
@@ -39,7 +38,7 @@ impl Output {
     /// Writes a message.
     ///
     /// # Errors
-    /// The output is closed, or can't be written to.
+    /// The output is closed or a write failed.
     pub fn send(
         &self,
         message: TxJsonRpcMessage<RoleServer>,
@@ -62,13 +61,12 @@ impl Output {
         }
     }
 
-    /// Closes the output.
     pub async fn close(&self) {
         drop(self.0.lock().await.writer.take());
     }
 }
 
-/// The line of a message.
+/// Serialises a message as one line.
 fn line(message: &TxJsonRpcMessage<RoleServer>) -> io::Result<Vec<u8>> {
     let mut line = match message {
         JsonRpcMessage::Error(error) if error.id.is_none() => {

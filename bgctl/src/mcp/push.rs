@@ -1,6 +1,6 @@
-//! Pushes notifications to the client as things happen, if it accepts them: as log messages once it has set a level
-//! or while a request that names one is in flight, and as events of the channel that Claude Code shows to its model.
-//! Neither is acknowledged, so the next answer reports the same again.
+//! Pushes notifications to the client as things happen, if the client accepts them: as log messages once it has set a
+//! level or while a request that names a level is in flight, and as events of the channel that Claude Code shows to its
+//! model. Neither is acknowledged, so the next answer reports the same items again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,19 +31,19 @@ const CLAUDE_METHOD: &str = "notifications/claude/channel";
 /// The client name of Claude Code.
 const CLAUDE_CODE: &str = "claude-code";
 
-/// The event for the end of the daemon.
+/// The event reported when the daemon has ended.
 const ENDED: &str = "daemon_ended";
 
 const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
      one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
 
-/// The first pause before another attempt to listen to the daemon; each pause is twice as long as the one before.
+/// The first pause before another attempt to listen to the daemon; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_mins(1);
 
-/// Knows the client and what it wants to be notified of.
+/// Tracks the client and the notifications that it wants.
 #[derive(Debug, Default)]
 pub struct Push {
     client: OnceLock<Peer<RoleServer>>,
@@ -54,7 +54,7 @@ pub struct Push {
     lists: watch::Sender<Lists>,
 }
 
-/// Tracks tool lists that need an update: they name the agents, which only a daemon knows.
+/// Tracks tool lists that need an update: they name the agents, which are known only if a daemon runs.
 #[derive(Debug, Default)]
 struct Lists {
     /// Whether a list was sent without the agents.
@@ -66,13 +66,13 @@ struct Lists {
 /// The minimum levels of the log messages that the client wants.
 #[derive(Debug, Default)]
 struct Levels {
-    /// For the whole connection, in the protocol revisions that have one.
+    /// For the whole connection, in protocol revisions that have such a level.
     set: Option<u8>,
-    /// For each request in flight that names one.
+    /// For each request in flight that names a level.
     asked: HashMap<RequestId, u8>,
 }
 
-/// A request in flight. Log messages at its level are wanted until this is dropped.
+/// A request in flight. Log messages at its level are sent until this is dropped.
 #[derive(Debug)]
 pub struct Asking<'a> {
     push: &'a Push,
@@ -86,7 +86,7 @@ impl Drop for Asking<'_> {
 }
 
 impl Push {
-    /// Learns from a request who the client is.
+    /// Identifies the client from a request.
     pub fn meets(&self, context: &RequestContext<RoleServer>) {
         if self.client.get().is_some() {
             return;
@@ -100,7 +100,7 @@ impl Push {
         let version = context.protocol_version();
         let is_inline = version.is_some_and(|version| version >= ProtocolVersion::V_2026_07_28);
         self.has_subscriptions.store(is_inline, Ordering::Relaxed);
-        // Another request may have set it meanwhile, to the same client.
+        // Another request, of the same client, may have set it meanwhile.
         let _ = self.client.set(context.peer.clone());
     }
 
@@ -122,20 +122,20 @@ impl Push {
         Asking { push: self, request: context.id.clone() }
     }
 
-    /// The lowest level that is wanted now.
+    /// Returns the lowest level that is wanted now.
     fn wanted(&self) -> Option<u8> {
         let levels = self.levels();
         levels.set.into_iter().chain(levels.asked.values().copied()).min()
     }
 
-    /// Listens to every daemon that the link connects to, forever.
+    /// Listens to every daemon that the link connects to. Never returns.
     pub async fn listen(self: Arc<Self>, link: Arc<Link>, ledger: Arc<Ledger>, session: String) {
         let mut connections = link.connections();
         let mut listener = Listener { push: self, ledger, session, instance: String::new(), after: 0 };
         let mut over = None;
         while connections.changed().await.is_ok() {
             let daemon = connections.borrow_and_update().clone();
-            // The link reconnected to it shortly before its end.
+            // The link reconnected to the same daemon shortly before its end.
             if over.as_ref() == Some(&daemon) {
                 continue;
             }
@@ -150,12 +150,12 @@ impl Push {
         }
     }
 
-    /// Notes that the client got a tool list which can be improved once there is a daemon.
+    /// Records that the client got a tool list that can be improved once a daemon runs.
     pub fn owes_list(&self) {
         self.lists.send_modify(|lists| lists.has_pending = true);
     }
 
-    /// Announces a better tool list, if one is owed: there is a daemon now.
+    /// Announces a better tool list, if one is owed, as a daemon runs now.
     fn relist(&self) {
         self.lists.send_if_modified(|lists| {
             let has_pending = std::mem::take(&mut lists.has_pending);
@@ -164,7 +164,7 @@ impl Push {
         });
     }
 
-    /// Notifies the client of every change of the tool list, forever.
+    /// Notifies the client of every change of the tool list. Never returns.
     pub async fn tell_lists(self: Arc<Self>) {
         let mut lists = self.lists.subscribe();
         while next_list(&mut lists).await {
@@ -217,7 +217,7 @@ impl Push {
         }
     }
 
-    /// Sends an item as a channel event, unless an answer reports it.
+    /// Sends an item as a channel event, unless an answer reports the item.
     async fn wake(self: Arc<Self>, ledger: Arc<Ledger>, instance: String, item: InboxItem) {
         let Some(client) = self.client.get() else { return };
         if !ledger.tells(&instance, &item).await {
@@ -227,7 +227,7 @@ impl Push {
     }
 }
 
-/// Waits for the next change of the list; false if the sender is gone.
+/// Waits for the next change of the list; returns false if the sender is gone.
 async fn next_list(lists: &mut watch::Receiver<Lists>) -> bool {
     let before = lists.borrow_and_update().changes;
     lists.wait_for(|lists| lists.changes != before).await.is_ok()
@@ -238,24 +238,24 @@ struct Listener {
     push: Arc<Push>,
     ledger: Arc<Ledger>,
     session: String,
-    /// The instance of the daemon.
     instance: String,
     /// The number of the last item received.
     after: u64,
 }
 
 impl Listener {
-    /// Listens on connections of its own, which own nothing, until this daemon has ended; then returns true. Returns
+    /// Listens on separate connections, which own nothing, until this daemon has ended; then returns true. Returns
     /// false if the daemon's answers are unintelligible, so there is nothing to listen to, or if this user is refused:
-    /// more attempts would look like an attack, and the next connection of a call tells whether another is worth it.
+    /// more attempts would look like an attack, and the next connection made for a call shows whether another is worth
+    /// it.
     async fn until_gone(&mut self, link: &Link) -> bool {
-        // The daemon may grant later what it refuses now, and nobody waits for it.
+        // The daemon may accept later what it refuses now, and nobody is waiting for this connection.
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match link.another().await {
                 Ok(connection) if connection.instance() != self.instance => return true,
                 Ok(connection) => self.hear(&connection, &mut pause).await,
-                // A durable one that is restarted is the same instance.
+                // A durable daemon is the same instance after a restart.
                 Err(error) if is_absent(&error) && link.comes_again().await => continue,
                 Err(error) if is_absent(&error) => return true,
                 Err(error) => error,
@@ -287,7 +287,7 @@ impl Listener {
                 self.after = item.number;
                 self.push.log(&item).await;
                 if self.push.has_channel.load(Ordering::Relaxed) {
-                    // This may wait for an answer in flight, and must not delay other items.
+                    // This may wait for an answer in flight and must not delay other items.
                     let (push, ledger) = (Arc::clone(&self.push), Arc::clone(&self.ledger));
                     tokio::spawn(push.wake(ledger, page.instance.clone(), item));
                 }
@@ -327,7 +327,7 @@ fn level(kind: NoticeKind) -> LoggingLevel {
     }
 }
 
-/// Ranks the levels.
+/// Returns the rank of a level.
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 fn severity(level: LoggingLevel) -> u8 {
     match level {

@@ -1,4 +1,4 @@
-//! Why a tool call failed: a sentence that a model can act on.
+//! The reason why a tool call failed: a sentence that a model can act on.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use bgd_shared::task::{Kind, Status, Task};
 use crate::failure::Failure;
 use crate::render::{bounded, clean_lines};
 
-/// The most characters of the daemon's message, and of its hint.
+/// Maximum number of characters of the daemon's message, and of its hint.
 const WORDS_CHARS: usize = 4000;
 
 /// The error text of a tool call.
@@ -22,7 +22,7 @@ impl Refusal {
         Self(text.into())
     }
 
-    /// The daemon's reason for refusing to resume this task, and what to do instead.
+    /// Returns the daemon's reason for refusing to resume this task, and what to do instead.
     pub fn of_resume(failure: Failure, task: &Task) -> Self {
         if failure.kind != "not_resumable" {
             return failure.into();
@@ -35,7 +35,7 @@ impl Refusal {
                 Some("wait until it has completed (background_block), then resume it")
             }
             (Kind::Agent, Status::Failed | Status::Cancelled) => Some(ANEW),
-            // Its folder is gone, it is about to be cleared, or the like: the daemon's message says which.
+            // The folder is gone, the task is about to be cleared, or the like: the daemon's message names the cause.
             (Kind::Agent, _) => failure.hint.as_deref().map(|_| ANEW),
         };
         Self::told(&failure, hint)
@@ -63,7 +63,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The daemon's message, and what a user of these tools can do about it.
+/// Keeps the daemon's message and adds what a user of these tools can do about it.
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         let own = match failure.kind {

@@ -1,5 +1,5 @@
-//! The server as rmcp sees it: its identity, its capabilities and the dispatch of requests. Anything that a model
-//! should read is a tool result, never a protocol error.
+//! The server as rmcp sees it: its identity, its capabilities and the dispatch of requests. Anything a model should
+//! read is a tool result, never a protocol error.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use super::waits::Outcome;
 enum Extent {
     /// As much as fits.
     Fitting,
-    /// All of it, to know what does not fit.
+    /// All of it, to find out what does not fit.
     All,
 }
 
@@ -45,10 +45,10 @@ const AGENTS_LATER: &str = "The agents are looked up on the first call of one of
 const INSTRUCTIONS: &str = "Background tasks: shell commands (background_command) and other AI agents \
     (background_task) that run while you do other work. Starting one returns a task_id at once. Do not poll: when a task has ended, the next result of any of these tools starts with its result, above a line `---`. Use background_block only when you can't continue without a task. If your client supports it, ends also arrive as events <channel source=\"bgd\" task_id=\"…\" event=\"completed\">: act on the result in them; do not reply to them. The user sees the tasks with `bgctl list`.";
 
-/// What happens to the tasks at the end.
+/// The fate of the tasks when the client ends.
 const ENDS: &str = "The tasks and their output are deleted when the program that you run in ends.";
 
-/// The same with `--keep`.
+/// The same, with `--keep`.
 const KEPT: &str = "The tasks keep running when the program that you run in ends.";
 
 impl Shared {
@@ -65,7 +65,7 @@ impl Shared {
         format!("{INSTRUCTIONS} {ends}{}{why_not}", place.unwrap_or_default())
     }
 
-    /// Why this server may not start tasks; `None` if it may.
+    /// Returns why this server may not start tasks; `None` if it may.
     pub fn why_not(&self) -> Option<String> {
         why_not(&self.depth, self.most_depth)
     }
@@ -76,8 +76,8 @@ impl Shared {
         self.result(outcome, news)
     }
 
-    /// Builds a result with text alone, unless the user wants more: agents that show both to their model would pay
-    /// for it twice.
+    /// Builds a text-only result, unless the user asked for structured content: with agents that show both to their
+    /// model, the user would pay for it twice.
     fn result(&self, outcome: Outcome, news: Outgoing) -> CallToolResult {
         let mut result = answer::result(outcome, news);
         result.structured_content.take_if(|_| !self.structured);
@@ -103,8 +103,8 @@ impl Shared {
                 limit: Some(INBOX_PAGE_DEFAULT),
                 ..InboxReadParams::default()
             };
-            // Without a daemon there are no notifications, and none is started for them; the answer itself reports
-            // that it is gone.
+            // Without a daemon there are no notifications, and no daemon is started for them; the answer itself reports
+            // that the daemon is gone.
             let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
             self.ledger.loses(&page.instance, page.lost);
             if after == 0 {
@@ -122,7 +122,7 @@ impl Shared {
             after = end;
         }
         (news.more, news.untold) = sieve.left();
-        // Reading the inbox may itself have found the broken connection.
+        // Reading the inbox may have found the broken connection just now.
         if let Some(broken) = self.link.take_broken() {
             self.ledger.note(broken);
         }
@@ -130,13 +130,13 @@ impl Shared {
         news
     }
 
-    /// Returns what the tool list names.
+    /// Returns the facts that the tool list depends on.
     async fn available(self: &Arc<Self>) -> Available {
         let agents = self.agents().await;
         let params = ExecutorListParams::default();
         let places = match self.link.call_running::<ExecutorList>(&params).await {
             Ok(Some(result)) => result.executors,
-            // Without them the tools work, on the daemon's machine.
+            // Without the places, the tools still work on the daemon's machine.
             Ok(None) | Err(_) => Vec::new(),
         };
         let elsewhere = places.into_iter().filter(|place| place.kind != "local");
@@ -332,7 +332,7 @@ impl rmcp::ServerHandler for Server {
         Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
     }
 
-    /// A wait never asks the client for input.
+    /// Does nothing: a wait never asks the client for input.
     async fn update_task(
         &self,
         request: UpdateTaskParams,
@@ -364,7 +364,7 @@ const METHODS: [(&str, &str); 7] = [
     ("tools/list", "an object, or omitted"),
 ];
 
-/// The error for a request that rmcp could not parse: an unknown method, or invalid params.
+/// Creates the error for a request that rmcp could not parse: an unknown method, or invalid params.
 fn not_understood(request: &CustomRequest) -> ErrorData {
     match METHODS.iter().find(|(method, _)| *method == request.method) {
         Some((method, wanted)) => {
@@ -374,7 +374,7 @@ fn not_understood(request: &CustomRequest) -> ErrorData {
     }
 }
 
-/// Why a server of this depth starts no tasks; `None` if the depth is below `most`.
+/// Returns why a server of this depth starts no tasks; `None` if the depth is below `most`.
 fn why_not(depth: &Result<u32, String>, most: u32) -> Option<String> {
     let (why, way) = match depth {
         Ok(depth) if *depth < most => return None,

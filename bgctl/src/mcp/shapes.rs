@@ -17,34 +17,34 @@ use crate::render::table::between;
 use crate::render::wall::Clock;
 use crate::render::{bounded_line, clean, clean_lines};
 
-/// The CPU time in milliseconds from which it is told what a run has used.
+/// The minimum CPU time in milliseconds for which a run's usage is reported.
 const USED_MS: u64 = 1000;
 
-/// The most characters of a description, a command or an error.
+/// Maximum number of characters of a description, a command or an error.
 const LINE_CHARS: usize = 500;
 
 /// A task.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct TaskFacts {
-    /// What the other tools take as `task_id`.
+    /// The value to pass as `task_id` to the other tools.
     pub task_id: String,
     /// `pending`, `running`, `resumed`, `completed`, `failed` or `cancelled`.
     pub status: String,
     /// `command` or `agent`.
     pub kind: String,
-    /// What it was called.
+    /// Its description, as given by the caller.
     pub description: String,
     /// The machine or cluster that it runs on, if not on the daemon's machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Since when that place can't be reached: it may have ended there.
+    /// Since when that place has been unreachable: the task may have ended there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_since: Option<String>,
     /// What a pending task waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
-    /// Of a command that was started with `ready`: whether it is, or was.
+    /// For a command started with `ready`: whether it is, or was, ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
     /// True if the user has paused it.
@@ -53,7 +53,7 @@ pub struct TaskFacts {
     /// The agent of an agent task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// How often it was resumed.
+    /// How many times it was resumed.
     pub resumed: u32,
     /// Whether it belongs to another session.
     pub foreign: bool,
@@ -66,13 +66,13 @@ pub struct TaskFacts {
     /// Why it failed or was cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why it is doubtful that an agent succeeded.
+    /// Why an agent's success is doubtful.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
-    /// What an agent last said beside its answer, such as that it tries again.
+    /// An agent's last message besides its answer, such as that it is retrying.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_words: Option<String>,
-    /// What an agent can do although its permissions mean to keep it from that.
+    /// What an agent can do although its permissions are meant to prevent it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
     /// When it was submitted.
@@ -80,36 +80,36 @@ pub struct TaskFacts {
     /// How long it has run, or ran, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_time_ms: Option<u64>,
-    /// How much output it has had.
+    /// The number of bytes of output so far.
     pub output_bytes: u64,
-    /// How much of that was dropped, as it was more than the daemon keeps.
+    /// How many of these bytes were dropped because the daemon's limit was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_bytes: Option<u64>,
-    /// What is missing of its output because the daemon could not write it, and why.
+    /// Which part of its output is missing because the daemon could not write it, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_warning: Option<String>,
-    /// The last line of the output of a task that runs.
+    /// The last line of a running task's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
-    /// True if it has ended, and processes that it started still run.
+    /// True if it has ended but processes that it started are still running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lingering: Option<bool>,
-    /// How many tools an agent has called.
+    /// How many tool calls an agent has made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
-    /// What the latest run of a command took of the machine, once it has ended.
+    /// The resources that the latest run of a command used, once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
-    /// What an agent has consumed in all runs: tokens, and what they cost.
+    /// The tokens that an agent has consumed in all runs, and their cost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consumed: Option<String>,
     /// An agent's plan: `[x]` is done, `[>]` is under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Vec<String>>,
-    /// What an agent asks, and waits for: only the user may answer, by `bgctl answer`.
+    /// The question that an agent is waiting to have answered: only the user may answer, with `bgctl answer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
-    /// What came of it, if that was not told before: an agent's answer or a command's output, or a part of it.
+    /// The result, if not reported before: an agent's answer or a command's output, or a part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
 }
@@ -118,39 +118,39 @@ pub struct TaskFacts {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct News {
-    /// The task that it happened to.
+    /// The task concerned.
     pub task_id: String,
     /// `completed`, `failed`, `cancelled` or `needs_input`.
     pub event: String,
-    /// All of it, with the result of the task or a part of it.
+    /// The full report, with the task's result or a part of it.
     pub text: String,
 }
 
-/// How many tasks there are.
+/// Number of tasks by status.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Counts {
-    /// Wait for a free slot.
+    /// Waiting to start.
     pub pending: u64,
-    /// Run.
+    /// Running.
     pub running: u64,
-    /// Work on a further prompt.
+    /// Working on a further prompt.
     pub resumed: u64,
-    /// Ended well.
+    /// Ended successfully.
     pub completed: u64,
-    /// Ended badly.
+    /// Ended with a failure.
     pub failed: u64,
-    /// Were ended by request.
+    /// Ended by request.
     pub cancelled: u64,
 }
 
-/// What every answer has.
+/// The part common to all answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Head {
-    /// What has ended since the last answer of any of these tools.
+    /// Tasks that have ended since the last answer of any of these tools.
     pub told: Vec<News>,
-    /// What else there is to know, such as that the daemon was started again.
+    /// Other news, such as that the daemon was restarted.
     pub notes: Vec<String>,
     /// What was done.
     pub message: String,
@@ -161,7 +161,7 @@ pub struct Head {
 /// Answer of `background_task` and `background_command`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Started {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
     /// The task.
@@ -172,36 +172,36 @@ pub struct Started {
 #[allow(clippy::struct_field_names, reason = "what models read is called what it is")]
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Output {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
     /// The task.
     pub task: TaskFacts,
-    /// The result of a completed task; else the output so far.
+    /// The result of a completed task; otherwise the output so far.
     pub output: String,
-    /// Whether `output` is not all of it.
+    /// Whether `output` is incomplete.
     pub truncated: bool,
-    /// The file with all of its output that is kept.
+    /// The file with all output that was kept.
     pub output_file: String,
 }
 
 /// Answer of `background_block`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Blocked {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
-    /// Whether the time is over without what was waited for.
+    /// Whether the timeout expired before the condition was met.
     pub timed_out: bool,
-    /// Whether the wait was cut, as it was longer than this server waits.
+    /// Whether the wait was shortened because it exceeded this server's maximum.
     pub cut: bool,
-    /// Every task that was named.
+    /// All tasks named in the call.
     pub tasks: Vec<TaskFacts>,
-    /// The ids of those that have ended.
+    /// The ids of the ended tasks.
     pub finished: Vec<String>,
-    /// The ids of those that have not.
+    /// The ids of the tasks that have not ended.
     pub active: Vec<String>,
-    /// The line that was waited for, if it is there.
+    /// The matching line, if it was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<String>,
 }
@@ -209,40 +209,40 @@ pub struct Blocked {
 /// Answer of `background_cancel`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Cancelled {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
-    /// The tasks, as they are now.
+    /// The tasks, in their current state.
     pub tasks: Vec<TaskFacts>,
-    /// How many more there are.
+    /// How many further tasks are not shown.
     pub not_shown: usize,
 }
 
 /// Answer of `background_list`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Listed {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
-    /// The tasks, the newest first.
+    /// The tasks, newest first.
     pub tasks: Vec<TaskFacts>,
-    /// Whether there are older ones that are not shown.
+    /// Whether there are older tasks that are not shown.
     pub more: bool,
-    /// How many there are in each status.
+    /// The number of tasks by status.
     pub summary: Counts,
 }
 
 /// Answer of `background_clear`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Cleared {
-    /// What every answer has.
+    /// The part common to all answers.
     #[serde(flatten)]
     pub head: Head,
     /// How many tasks were removed.
     pub cleared: u64,
 }
 
-/// Returns the schema of an answer, without keywords that only some readers of schemas know.
+/// Returns the schema of an answer, without keywords that only some schema readers understand.
 pub fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     let mut schema =
         schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
@@ -257,7 +257,7 @@ pub fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     })
 }
 
-/// Removes `format: uint64` and the like, which validators warn about.
+/// Removes `format: uint64` and the like, which cause warnings in validators.
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -271,10 +271,10 @@ fn tidy(value: &mut Value) {
     }
 }
 
-/// Returns the facts about a task that a model gets to read.
+/// Returns the facts about a task that a model gets to see.
 pub fn facts(task: &Task, session: &str) -> TaskFacts {
     let (exit_code, signal) = match &task.exit {
-        // How a process reacted to its timeout says nothing; the error mentions the timeout.
+        // How a process reacted to its timeout is irrelevant; the error mentions the timeout.
         _ if task.timed_out => (None, None),
         Some(Exit::Code(code)) => (Some(*code), None),
         Some(Exit::Signal(signal)) => (None, Some(*signal)),
@@ -314,7 +314,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),
         lingering: Some(true).filter(|_| task.lingering && !is_active),
         tool_calls: (task.kind == Kind::Agent).then_some(task.progress.tool_calls),
-        // What a short run has used tells nobody anything, and costs words.
+        // The usage of a short run is of no interest and costs tokens.
         used: task.usage.as_ref().filter(|used| used.cpu_ms() >= USED_MS).map(show::usage),
         consumed: task.agent_usage.as_ref().and_then(show::agent_usage).map(|words| line(&words)),
         plan: Some(task.progress.plan.iter().map(show::step).collect())

@@ -14,17 +14,14 @@ use super::waits::Waits;
 /// The state that all requests share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The link to the daemon.
     pub link: Arc<Link>,
-    /// What was reported.
     pub ledger: Arc<Ledger>,
-    /// Pushes notifications to the client.
     pub push: Arc<Push>,
-    /// The parent session.
+    /// The key of the parent session.
     pub session: String,
-    /// The common parameters of every submitted task.
+    /// The parameters common to all submitted tasks.
     pub template: SubmitParams,
-    /// How long `background_block` waits at most.
+    /// The longest wait of `background_block`.
     pub max_block: Duration,
     /// The depth of this server, or the value of the depth variable if it is not a number.
     pub depth: Result<u32, String>,
@@ -38,6 +35,5 @@ pub struct Shared {
     pub keeps: bool,
     /// Whether the input has ended.
     pub ended: watch::Receiver<bool>,
-    /// Waits that run as MCP tasks.
     pub waits: Waits,
 }

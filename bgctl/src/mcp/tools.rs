@@ -27,31 +27,31 @@ use super::variables::{DEPTH, with_variable};
 use super::waits::Wait;
 use super::words;
 
-/// The most tasks of one list.
+/// Maximum number of tasks in one list.
 const LISTED: usize = 50;
 
-/// The longest command line in bytes: the system refuses an argument that has 128 KiB with its end.
+/// The longest command line in bytes: the system limits an argument to 128 KiB including its terminating NUL.
 const COMMAND_BYTES: usize = 128 * 1024 - 1;
 
-/// What `background_clear` may remove.
+/// The tasks that `background_clear` may remove.
 #[derive(Debug, Default)]
 pub struct Removable {
     /// The newest tasks of this session that had ended before the inbox was read.
     pub ended: Vec<Task>,
     /// Whether there are older ones.
     pub more: bool,
-    /// Tasks whose ends do not fit into the answer.
+    /// Tasks whose ends do not fit into the answer's notifications.
     pub untold: HashSet<TaskId>,
-    /// Whether the answer reports the ends of all the others.
+    /// Whether the answer reports the ends of all other tasks.
     pub is_told: bool,
 }
 
-/// What `background_clear` leaves behind.
+/// The ended tasks that `background_clear` leaves behind.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     /// Whether older ended tasks remain.
     older: bool,
-    /// How many ended tasks remain because their processes still run.
+    /// How many ended tasks remain because some of their processes are still running.
     lingering: usize,
 }
 
@@ -63,7 +63,7 @@ pub enum Reply {
     Later(Arc<Wait>),
 }
 
-/// Why tasks of other sessions are hidden.
+/// The reason why tasks of other sessions are hidden.
 const OWN_ONLY: &str = "this server shows the tasks of its own session only. The user can show you others with \
      `bgctl`, or with `--all-sessions` in the command of this server.";
 
@@ -96,7 +96,7 @@ impl Shared {
                 settings,
                 ..SubmitParams::default()
             };
-            // A resume has no key that would make a repeated call harmless.
+            // A resume has no key that would make repeating the call harmless.
             let outcome = self.link.call_once::<TaskSubmit>(params).await;
             let task = outcome.map_err(|failure| Refusal::of_resume(failure, &asked))?.task;
             let next = format!(
@@ -158,7 +158,7 @@ impl Shared {
             (None, Some(_)) => arguments.folder_there("cwd")?,
         };
         if on.is_some() {
-            // An agent that is started there must know how deep it is, too.
+            // An agent started there must know its depth, too.
             params.chosen = Chosen { cwd: folder.is_some(), env: vec![DEPTH.to_owned()] };
             params.on = on;
         }
@@ -168,8 +168,8 @@ impl Shared {
         self.start(params).await
     }
 
-    /// Reads which tasks a new task waits for, and its slot group (R117). Its prompt may quote the output of those
-    /// tasks, so they must be readable from here.
+    /// Returns the conditions of a new task and its slot group (R117). The task's prompt may quote the output of the
+    /// tasks in the conditions, so this server must be allowed to show them.
     async fn order(self: &Arc<Self>, arguments: &Arguments) -> Result<(Vec<After>, Option<String>), Refusal> {
         let mut after = Vec::new();
         for (id, condition) in arguments.after("after")? {
@@ -180,7 +180,7 @@ impl Shared {
 
     async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<ToolAnswer, Refusal> {
         let task = if self.keeps {
-            // If the connection breaks, the call may be repeated: the key makes it the same task.
+            // If the connection breaks, the call may be repeated: with the same key, it submits the same task.
             let params = SubmitParams { key: Some(TaskId::random().to_string()), ..params };
             self.link.call::<TaskSubmit>(params).await?.task
         } else {
@@ -196,7 +196,7 @@ impl Shared {
             }
             Some(WaitingFor::After) => "It is in the background now, and starts when its conditions are met.",
             None if task.status == Status::Pending => "It is in the background now, and is being started.",
-            // Its answer was lost at first, and it has begun meanwhile.
+            // The first answer was lost, and the task has started meanwhile.
             None => "It is in the background now.",
             Some(_) => "It is in the background now, and starts as soon as a slot is free.",
         };
@@ -221,14 +221,14 @@ impl Shared {
                 stream: None,
             };
             let chunk = self.link.call::<TaskOutput>(params).await?;
-            // The task may have ended meanwhile. Then the notification reports the result, and this answer keeps the
+            // The task may have ended meanwhile. Then the notification reports the result, and this answer shows the
             // earlier state.
             let task = if task.status.is_active() { task } else { chunk.task };
             (task, chunk.encoding.decode(chunk.data), chunk.offset > 0)
         };
         let bytes =
             bytes.map_err(|error| Refusal::new(format!("The daemon's answer can't be parsed: {error}.")))?;
-        // A task that has not completed shows the end of its output, even if it is an agent.
+        // For a task that has not completed, show the end of its output, even if it is an agent.
         let kind = if task.status == Status::Completed { task.kind } else { Kind::Process };
         let excerpt = words::excerpt(&String::from_utf8_lossy(&bytes), words::OUTPUT_BYTES, kind);
         let truncated = excerpt.is_cut || is_part;
@@ -278,7 +278,7 @@ impl Shared {
         self.ledger.awaits(request, ends);
         let call = tokio::time::timeout(self.max_block, self.link.end::<TaskCancel>(params)).await;
         let Ok(result) = call else {
-            // Their grace period is longer than a client waits for an answer.
+            // Their grace period is longer than clients wait for an answer.
             let mut tasks = over;
             for id in &ids {
                 tasks.push(self.readable(id).await?);
@@ -368,11 +368,11 @@ impl Shared {
         let next = if more { format!("Only the newest {LISTED} are shown.") } else { String::new() };
         let body = Body::Listed { more, summary: page.summary.into() };
         let answer = self.about(&page.tasks, body).with(opening, next);
-        // A list entry says less than the notification of an end, which must still be reported.
+        // A list entry has fewer details than the notification of a task's end, so that is still to be reported.
         Ok(ToolAnswer { reported: HashMap::new(), ..answer })
     }
 
-    /// Lists up to [`LISTED`] tasks: a page of a search for a text may have fewer than there are.
+    /// Lists up to [`LISTED`] tasks. Fetches further pages as needed: a page of a text search may be incomplete.
     async fn newest(&self, mut params: ListParams) -> Result<ListResult, Refusal> {
         let mut page = self.link.call::<TaskList>(params.clone()).await?;
         while page.tasks.len() < LISTED && page.next.is_some() {
@@ -385,8 +385,8 @@ impl Shared {
         Ok(page)
     }
 
-    /// `background_clear`: removes ended tasks of this session (R10), but none whose end is still unreported: its
-    /// notification would lack the result.
+    /// `background_clear`: removes ended tasks of this session (R10), except those whose end is still unreported: their
+    /// notifications would lack the results.
     pub(super) async fn clear(
         self: &Arc<Self>,
         arguments: &Arguments,
@@ -418,7 +418,7 @@ impl Shared {
                  background_clear again to get the next ones, or give the tasks to delete in \"task_ids\".",
             ));
         }
-        // Tasks that this call cancels need no report; tasks that ended by themselves do.
+        // Tasks that this call cancels need no notification; tasks that ended by themselves do.
         let ends: Vec<_> = match (all, ids.is_some()) {
             (true, false) => self.active().await?,
             (true, true) => {
@@ -494,13 +494,13 @@ impl Shared {
         self.about(&[], Body::Cleared { cleared }).with(opening, "")
     }
 
-    /// Returns the newest ended tasks of this session. The caller adds what reading the inbox shows.
+    /// Returns the newest ended tasks of this session. The caller fills in the rest from the inbox.
     pub(super) async fn ended(self: &Arc<Self>) -> Removable {
         let status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
         let session = Some(self.session.clone());
         let params =
             ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
-        // Without a daemon there are none; the clear itself reports that it is gone.
+        // Without a daemon there are none; the clear call itself reports that the daemon is gone.
         let page = self.link.call_running::<TaskList>(&params).await.ok().flatten();
         page.map_or_else(Removable::default, |page| Removable {
             more: page.next.is_some(),
@@ -509,7 +509,7 @@ impl Shared {
         })
     }
 
-    /// Returns the active runs of this session's tasks, the newest ones.
+    /// Returns the newest active runs of this session's tasks.
     async fn active(self: &Arc<Self>) -> Result<Vec<(TaskId, u32)>, Refusal> {
         let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
         let session = Some(self.session.clone());
@@ -523,7 +523,7 @@ impl Shared {
         ToolAnswer::about(tasks, &self.session, body)
     }
 
-    /// Returns a task that this server may show: one of its session or, with `all_sessions`, any task given by its
+    /// Returns a task that this server may show: one of its own session or, with `all_sessions`, any task given by its
     /// full id.
     async fn readable(self: &Arc<Self>, id: &TaskRef) -> Result<Task, Refusal> {
         let task = self.link.call::<TaskGet>(IdParams { id: id.clone() }).await?.task;

@@ -3,7 +3,7 @@
 use bgd_shared::request::SubmitParams;
 use bgd_shared::text::OsText;
 
-/// Counts how many levels of agents have started agents.
+/// The nesting depth: how many levels of agents have started agents.
 pub const DEPTH: &str = "BGD_MCP_DEPTH";
 
 /// Returns `params` with this variable set in its environment.

@@ -1,5 +1,5 @@
 //! Waits that run as MCP tasks (the extension `io.modelcontextprotocol/tasks`). A client that declares the extension
-//! polls for the answer of `background_block`, so no wait is too long for it. At most [`MOST`] are kept; the oldest
+//! polls for the answer of `background_block`, so waits may be of any length. At most [`MOST`] are kept; the oldest
 //! finished one is dropped first.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use tokio::sync::{OnceCell, watch};
 use super::answer::ToolAnswer;
 use super::refusal::Refusal;
 
-/// The most waits that are kept.
+/// Maximum number of waits kept.
 pub const MOST: usize = 64;
 
 /// How often a client should poll, in milliseconds.
@@ -22,7 +22,6 @@ const POLL_MS: u64 = 1000;
 /// How long the answer is kept after the wait ends, in milliseconds.
 const KEPT_MS: u64 = 300_000;
 
-/// The outcome of a wait.
 pub type Outcome = Result<ToolAnswer, Refusal>;
 
 #[derive(Debug)]
@@ -30,15 +29,15 @@ pub struct Wait {
     id: String,
     created: Timestamp,
     ttl_ms: u64,
-    /// The outcome, and when the wait ended.
+    /// The outcome and the time at which the wait ended.
     over: Mutex<Option<(Outcome, Timestamp)>>,
-    /// The MCP result, once requested.
+    /// The MCP result, once it was requested.
     result: OnceCell<JsonObject>,
     cancelled: watch::Sender<bool>,
 }
 
 impl Wait {
-    /// The outcome, if the wait has ended.
+    /// Returns the outcome, if the wait has ended.
     pub fn outcome(&self) -> Option<Outcome> {
         self.over().as_ref().map(|(outcome, _)| outcome.clone())
     }
@@ -64,7 +63,6 @@ impl Wait {
         }
     }
 
-    /// Whether the wait was cancelled.
     pub fn is_cancelled(&self) -> bool {
         *self.cancelled.borrow()
     }
@@ -75,7 +73,6 @@ impl Wait {
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
     }
 
-    /// Returns the MCP task of this wait.
     pub fn task(&self) -> WireTask {
         let updated = self.over().as_ref().map_or(self.created, |(_, at)| *at);
         let status = match (self.is_cancelled(), self.outcome().is_some()) {
@@ -126,7 +123,6 @@ impl Waits {
         Some(wait)
     }
 
-    /// The wait with this id.
     pub fn get(&self, id: &str) -> Option<Arc<Wait>> {
         self.all().values().find(|wait| wait.id == id).cloned()
     }

@@ -1,7 +1,7 @@
-//! Standard input and output as an MCP transport. Reports incoming requests, cancellations, written answers and the
-//! end of the input, and does not interpret messages beyond that. A line that is not a message is answered with an
-//! error for every id found in it, or one without an id, so that no request stays unanswered. Errors of rmcp that name
-//! nothing but a method or its own terms get plain words.
+//! Standard input and output as an MCP transport. Reports incoming requests, cancellations, written answers and the end
+//! of the input, and does not interpret messages beyond that. A line that is not a message is answered with an error
+//! for every id found in it, or with one error without an id, so that no request stays unanswered. Terse errors of
+//! rmcp, which name just a method or internal terms, are reworded.
 
 use std::io;
 use std::sync::Arc;
@@ -21,17 +21,16 @@ use super::ledger::{Done, Ledger};
 use super::lines::{InvalidLine, Line, Lines};
 use super::output::Output;
 
-/// The most refusals that wait to be written; a client that reads none of them gets no more.
+/// Maximum number of refusals waiting to be written. A client that does not read them gets no more.
 const REFUSALS: usize = 10_000;
 
-/// The transport.
 pub struct Wire {
     input: Lines<BufReader<StdioReader>>,
     output: Output,
     /// Refusals that are being written.
     refusals: JoinSet<io::Result<()>>,
     ledger: Arc<Ledger>,
-    /// Receives what may be acknowledged.
+    /// Publishes the items that may be acknowledged.
     done: mpsc::UnboundedSender<Done>,
     /// Set at the end of the input.
     ended: watch::Sender<bool>,
@@ -86,7 +85,7 @@ impl Wire {
     }
 }
 
-/// Whether a request introduces the client. Before that, rmcp gives up on anything but requests.
+/// Reports whether a request introduces the client. Before such a request, rmcp fails on any message but a request.
 fn begins(request: &ClientRequest) -> bool {
     match request {
         ClientRequest::InitializeRequest(_) => true,
@@ -108,7 +107,7 @@ fn answers_with_news(request: &ClientRequest) -> bool {
     )
 }
 
-/// Puts an error into words that tell a client what to do. `is_begun`: a client has introduced itself.
+/// Rewords an error so that it tells a client what to do. `is_begun`: a client has introduced itself.
 fn reword(error: &mut ErrorData, is_begun: bool) {
     if error.code == ErrorCode::METHOD_NOT_FOUND && !error.message.contains(' ') {
         error.message = format!("this server has no method {:?}", error.message).into();
@@ -122,7 +121,7 @@ fn reword(error: &mut ErrorData, is_begun: bool) {
     }
 }
 
-/// The request that a message answers.
+/// Returns the id of the request that a message answers.
 fn answered(message: &TxJsonRpcMessage<RoleServer>) -> Option<RequestId> {
     match message {
         JsonRpcMessage::Response(response) => Some(response.id.clone()),
@@ -142,7 +141,7 @@ impl Transport<RoleServer> for Wire {
             reword(&mut error.error, self.is_begun);
         }
         let request = answered(&message);
-        // Before the first await: a cancellation that arrives from now on is too late.
+        // Before the first await: a cancellation that arrives later is too late.
         if let Some(request) = &request {
             self.ledger.sends(request);
         }
@@ -153,7 +152,7 @@ impl Transport<RoleServer> for Wire {
             if let Some(request) = request
                 && let Some(news) = ledger.sent(&request, outcome.is_ok())
             {
-                // The receiver is gone when the server is shutting down; then the items are reported again.
+                // The receiver is gone when the server is shutting down; the items are then reported again.
                 let _ = done.send(news);
             }
             outcome

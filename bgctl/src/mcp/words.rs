@@ -12,29 +12,27 @@ use crate::duration::show_ms;
 use crate::render::clean_lines;
 use crate::render::table::signal_name;
 
-/// The most bytes of a task's output in one answer.
+/// Maximum number of bytes of a task's output in one answer.
 pub const OUTPUT_BYTES: usize = 32 * 1024;
 
-/// The most bytes of the result in one notification.
+/// Maximum number of bytes of the result in one notification.
 const NEWS_RESULT_BYTES: usize = 8 * 1024;
 
-/// The most bytes of all notifications in one answer, which has at least one.
+/// Maximum number of bytes of all notifications in one answer, which has at least one.
 pub const NEWS_BYTES: usize = 24 * 1024;
 
-/// The most bytes of a matching line.
+/// Maximum number of bytes of a matching line.
 pub const LINE_BYTES: usize = 4 * 1024;
 
 /// A text that may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    /// The remaining text.
     pub text: String,
-    /// Whether something is missing.
     pub is_cut: bool,
 }
 
-/// Returns about `most` bytes of a text: the beginning of an agent's, which is read from there, or the end of a
-/// command's, where it says how it went.
+/// Returns about `most` bytes of a text: the beginning of an agent's answer, or the end of a command's output, which
+/// shows how it went.
 pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
     let clean = clean_lines(&text.replace("\r\n", "\n"));
     let text = clean.trim_end();
@@ -55,7 +53,7 @@ pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
     Excerpt { text: part, is_cut: true }
 }
 
-/// Returns the result in a notice, at most about `most` bytes of it; `None` if there is none.
+/// Returns the result in a notice, cut to about `most` bytes; `None` if there is none.
 pub fn result(notice: &Notice, most: usize) -> Option<String> {
     let result = notice.result.as_ref()?;
     if result.part == Part::Gone {
@@ -155,7 +153,7 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
     lines
 }
 
-/// Says what to do while these tasks run.
+/// Returns advice on what to do while these tasks run.
 pub fn while_running(ids: &[String]) -> String {
     let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
     format!(
@@ -165,7 +163,7 @@ pub fn while_running(ids: &[String]) -> String {
     )
 }
 
-/// Says what can be done with a task that was just shown.
+/// Returns advice on what can be done with a task that was just shown.
 pub fn after(task: &Task, is_own: bool) -> String {
     let id = task.id;
     if !is_own {
@@ -184,7 +182,7 @@ pub fn after(task: &Task, is_own: bool) -> String {
     }
 }
 
-/// The outcome of a wait that ended because a task asks its user something.
+/// Describes a wait that ended because a task asks its user a question.
 pub fn asked(result: &BlockResult) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     if all == 1 {
@@ -193,12 +191,12 @@ pub fn asked(result: &BlockResult) -> String {
     format!("A task asks the user a question and is waiting for the answer: {}.", how_many_ended(active, all))
 }
 
-/// Why a wait is over although not all has come that was waited for.
+/// Why a wait ended before its condition was met.
 #[derive(Debug)]
 pub enum Over {
-    /// This time is over.
+    /// The timeout, given as text, expired.
     TimedOut(String),
-    /// The input has ended, so nobody waits any more.
+    /// The input ended, so nobody is waiting any longer.
     InputEnded,
 }
 
@@ -211,7 +209,7 @@ impl fmt::Display for Over {
     }
 }
 
-/// The outcome of a wait for the end of tasks.
+/// Describes the outcome of a wait for the end of tasks.
 pub fn ended(result: &BlockResult, over: &Over) -> String {
     let (active, all) = (result.active.len(), result.tasks.len());
     match (active, &result.tasks[..]) {
@@ -228,7 +226,7 @@ fn how_many_ended(active: usize, all: usize) -> String {
     format!("{ended} of {all} {} ended, {active} {} not", have(ended), have(active))
 }
 
-/// The outcome of a wait for tasks to become ready.
+/// Describes the outcome of a wait for tasks to become ready.
 pub fn ready(result: &BlockResult, over: &Over) -> String {
     let all = result.tasks.len();
     let ready = result.tasks.iter().filter(|task| task.ready_at.is_some()).count();
@@ -255,7 +253,7 @@ pub fn ready(result: &BlockResult, over: &Over) -> String {
     }
 }
 
-/// The outcome of a wait for a line of one task.
+/// Describes the outcome of a wait for a line of one task.
 pub fn line(result: &BlockResult, is_there: bool, over: &Over) -> String {
     match result.tasks.first() {
         _ if is_there => "It printed this line:".to_owned(),
@@ -269,7 +267,7 @@ pub fn line(result: &BlockResult, is_there: bool, over: &Over) -> String {
     }
 }
 
-/// What an active task is doing.
+/// Returns what an active task is doing.
 fn still(task: &Task) -> &'static str {
     if task.status == Status::Pending { "has not started" } else { "is still running" }
 }

@@ -12,7 +12,7 @@ use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
 
-/// The columns that are only filled by a check.
+/// Indices of the columns that only a check fills.
 const OF_CHECK: std::ops::Range<usize> = 3..5;
 
 /// Index of the state column.
@@ -58,7 +58,7 @@ fn colour(agent: &AgentInfo) -> Color {
     }
 }
 
-/// Renders what does not fit into the table: how to install an agent, and why one does not start.
+/// Renders notes that do not fit into the table: how to install an agent, and why one does not start.
 fn notes(agents: &[AgentInfo]) -> String {
     let mut text = String::new();
     for agent in agents {
@@ -110,7 +110,7 @@ fn state(agent: &AgentInfo) -> String {
     }
 }
 
-/// A native agent starts within milliseconds, which tenths of a second would round to zero.
+/// Formats the start time. A native agent starts within milliseconds, which tenths of a second would round to zero.
 fn start_time(ms: u64) -> String {
     if ms < 100 { format!("{ms} ms") } else { format!("{}.{} s", ms / 1000, ms % 1000 / 100) }
 }

@@ -1,4 +1,4 @@
-//! The columns that a list can have, and the order of its rows (R166).
+//! The columns available for a list, and the order of its rows (R166).
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,11 +24,11 @@ pub enum Field {
     Age,
     /// Run time.
     Time,
-    /// Progress, as the output says.
+    /// Progress, as shown in the output.
     Progress,
     /// CPU time.
     Cpu,
-    /// Memory: now, of an ended task the most.
+    /// Memory: now, or the peak of an ended task.
     Memory,
     /// Bytes written to disks by an ended task.
     Written,
@@ -36,7 +36,7 @@ pub enum Field {
     Tokens,
     /// How full the agent's context is.
     Context,
-    /// What the agent's work costs.
+    /// Cost of the agent's work.
     Cost,
     /// Parent session.
     Session,
@@ -53,17 +53,17 @@ pub enum Field {
 }
 
 impl Field {
-    /// The columns without `--columns`.
+    /// The default columns.
     pub const USUAL: [Self; 6] =
         [Self::Host, Self::Id, Self::Status, Self::Age, Self::Time, Self::Description];
 
-    /// Whether running tasks have to be measured for it.
+    /// Reports whether the column requires measuring running tasks.
     pub const fn is_measured(self) -> bool {
         matches!(self, Self::Cpu | Self::Memory)
     }
 }
 
-/// What running tasks use now, where that was measured.
+/// Current usage of running tasks, where it was measured.
 pub type Measured = HashMap<TaskId, LiveUsage>;
 
 /// Returns the CPU time of the latest run, so far or in all, in milliseconds.
@@ -72,7 +72,7 @@ pub fn cpu_ms(task: &Task, measured: &Measured) -> Option<u64> {
     live.or_else(|| Some(task.usage.as_ref()?.cpu_ms()))
 }
 
-/// Returns the memory that a task takes now, or the most that it has taken, in bytes.
+/// Returns the current memory usage of a task, or its peak, in bytes.
 pub fn memory_bytes(task: &Task, measured: &Measured) -> Option<u64> {
     measured.get(&task.id).map(|live| live.memory_bytes).or_else(|| task.usage.as_ref()?.peak_memory_bytes)
 }
@@ -92,12 +92,12 @@ pub fn context_percent(task: &Task) -> Option<u64> {
     task.agent_usage.as_ref()?.context_percent()
 }
 
-/// Returns what an agent's work costs.
+/// Returns the cost of an agent's work.
 pub fn cost(task: &Task) -> Option<&Cost> {
     task.agent_usage.as_ref()?.cost.as_ref()
 }
 
-/// By what a list is sorted.
+/// A sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     field: Field,
@@ -119,18 +119,18 @@ impl FromStr for Sort {
     }
 }
 
-/// Whether tasks can be sorted by a column.
+/// Reports whether tasks can be sorted by a column.
 const fn compared(field: Field) -> bool {
     !matches!(field, Field::Host | Field::Progress)
 }
 
 impl Sort {
-    /// Whether running tasks have to be measured for it.
+    /// Reports whether the sort column requires measuring running tasks.
     pub const fn is_measured(self) -> bool {
         self.field.is_measured()
     }
 
-    /// Sorts tasks; those that are equal keep their order.
+    /// Sorts tasks; equal tasks keep their order.
     pub fn apply(self, tasks: &mut [Task], measured: &Measured, now: Timestamp) {
         tasks.sort_by(|one, other| {
             let order = compare(self.field, one, other, measured, now);
@@ -147,16 +147,16 @@ fn compare(field: Field, one: &Task, other: &Task, measured: &Measured, now: Tim
     match field {
         Field::Id => one.id.as_u128().cmp(&other.id.as_u128()),
         Field::Status => one.status.cmp(&other.status),
-        // The youngest first.
+        // Youngest first.
         Field::Age => other.created_at.cmp(&one.created_at),
         Field::Time => ran(one).cmp(&ran(other)),
-        // What is not known comes first, as what never started does.
+        // Unknown values come first, as do tasks that never started.
         Field::Cpu => cpu_ms(one, measured).cmp(&cpu_ms(other, measured)),
         Field::Memory => memory_bytes(one, measured).cmp(&memory_bytes(other, measured)),
         Field::Written => written_bytes(one).cmp(&written_bytes(other)),
         Field::Tokens => tokens(one).cmp(&tokens(other)),
         Field::Context => context_percent(one).cmp(&context_percent(other)),
-        // By amount: no list knows how many credits make a dollar.
+        // By amount: the exchange rate of credits and dollars is unknown.
         Field::Cost => cost(one).map(|cost| cost.amount).cmp(&cost(other).map(|cost| cost.amount)),
         Field::Session => one.session.cmp(&other.session),
         Field::Group => one.group.cmp(&other.group),

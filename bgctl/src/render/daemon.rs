@@ -63,7 +63,7 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     page.0
 }
 
-/// Says what becomes of tasks when the daemon ends.
+/// Describes what happens to tasks when the daemon ends.
 const fn durability(durable: DurableStatus) -> &'static str {
     match durable {
         DurableStatus::No => "no: tasks end with the daemon",
@@ -72,7 +72,7 @@ const fn durability(durable: DurableStatus) -> &'static str {
     }
 }
 
-/// Says what to do about a program that is no longer the one on disk.
+/// Describes what to do about a program that is no longer the one on disk.
 fn program(program: &ProgramStatus) -> Option<String> {
     let path = &program.path;
     match program.state {

@@ -1,4 +1,4 @@
-//! Renders what `doctor` has found: one line a check, with what to do below those that need something.
+//! Renders the results of `doctor`: one line per check, with a hint below if action is needed.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{clean, clean_lines};
 
-/// What came of a check.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -19,35 +19,32 @@ pub enum State {
     Fails,
 }
 
-/// A check and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it belongs to: `machine`, `daemon`, `agents`, `channels`, `executors` or `shell`.
+    /// The area: `machine`, `daemon`, `agents`, `channels`, `executors` or `shell`.
     pub part: &'static str,
-    /// What was checked.
     pub name: String,
-    /// What came of it.
     pub state: State,
     /// What was found.
     pub found: String,
-    /// What to do about it.
+    /// How to fix the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Check {
-    /// Something that works.
+    /// Creates a check that passed.
     pub fn ok(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
         let found = plain(&found.into()).into_owned();
         Self { part, name: name.into(), state: State::Ok, found, hint: None }
     }
 
-    /// Something that could be better.
+    /// Creates a check with room for improvement.
     pub fn note(part: &'static str, name: impl Into<String>, found: impl Into<String>) -> Self {
         Self { state: State::Note, ..Self::ok(part, name, found) }
     }
 
-    /// Something that does not work, and what to do about it.
+    /// Creates a check that failed, with a hint on how to fix the problem.
     pub fn fails(
         part: &'static str,
         name: impl Into<String>,
@@ -57,18 +54,17 @@ impl Check {
         Self { state: State::Fails, ..Self::ok(part, name, found) }.hint(hint)
     }
 
-    /// Adds what to do about it.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 }
 
-/// The least room for what was found, below which it is not broken into lines.
+/// Minimum width for the findings, below which they are not wrapped.
 const ROOM: usize = 30;
 
-/// Formats the checks in their order, with a heading for each part. What was found is broken into lines of this width
-/// if there is one; what to do is not, as it may be copied.
+/// Formats the checks in their order, with a heading for each part. The findings are wrapped to this width, if given;
+/// hints are not, as they may be copied.
 pub fn page(checks: &[Check], colour: bool, columns: Option<u16>) -> String {
     let width = checks.iter().map(|check| clean(&check.name).chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -99,7 +95,7 @@ pub fn page(checks: &[Check], colour: bool, columns: Option<u16>) -> String {
     text
 }
 
-/// Breaks a text into lines of at most so many characters, between words.
+/// Wraps a text between words into lines of at most `room` characters.
 fn broken(text: &str, room: Option<usize>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

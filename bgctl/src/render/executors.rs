@@ -11,7 +11,7 @@ use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "TYPE", "HOST", "PENDING", "RUNNING", "STATE", "VERSION"];
 
-/// The columns that are only filled by a check.
+/// Indices of the columns that only a check fills.
 const OF_CHECK: std::ops::Range<usize> = 5..7;
 
 /// Index of the state column.
@@ -38,7 +38,7 @@ pub fn list(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
     text
 }
 
-/// Returns what a check found besides, on one line: what to do, and what the executor has.
+/// Returns additional findings of a check on one line: how to fix a problem, and the executor's resources.
 fn more(executor: &ExecutorInfo) -> String {
     let Some(check) = &executor.check else { return "-".to_owned() };
     let facts = check.facts.iter().map(|(fact, value)| format!("{}: {}", clean(fact), clean(value)));
@@ -64,7 +64,7 @@ fn colour(executor: &ExecutorInfo) -> Color {
     if executor.check.as_ref().is_some_and(|check| check.ok) { Color::Green } else { Color::Red }
 }
 
-/// Renders what does not fit into the table: what an executor has, and what is wrong with it and what to do.
+/// Renders notes that do not fit into the table: an executor's resources, and its problem with the fix.
 fn notes(executors: &[ExecutorInfo]) -> String {
     let mut text = String::new();
     for executor in executors {

@@ -21,7 +21,7 @@ pub enum Colours {
     /// On a terminal, unless `NO_COLOR` is set or `TERM` is unset or `dumb`.
     #[default]
     Auto,
-    /// In a pipe, too, as `watch --color` and `less -R` show them.
+    /// Also in a pipe, as `watch --color` and `less -R` show them.
     Always,
     /// Nowhere.
     Never,
@@ -36,11 +36,11 @@ pub struct Look {
     pub colour: bool,
     /// The width of the table in characters; `None` for no limit.
     pub width: Option<u16>,
-    /// The columns, in order; those that the look of a list does not need are ignored.
+    /// The columns, in order; ignored by lists with fixed columns.
     pub columns: Vec<Field>,
-    /// How far tasks are, in percent, where that was looked up.
+    /// The progress of tasks in percent, where it was looked up.
     pub percents: HashMap<TaskId, u8>,
-    /// What running tasks use now, where that was measured.
+    /// Current usage of running tasks, where it was measured.
     pub measured: Measured,
     /// The current time, which ages are relative to, and the time zone.
     pub clock: Clock,
@@ -76,7 +76,7 @@ impl Look {
 
 #[cfg(test)]
 impl Look {
-    /// Plain columns without a limit, at second 1100.
+    /// Plain columns without a width limit, at second 1100.
     pub fn of_tests() -> Self {
         Self {
             table: false,
@@ -90,17 +90,17 @@ impl Look {
     }
 }
 
-/// Returns what to draw trees with on standard output: ASCII for files and for terminals without UTF-8.
+/// Returns the characters for drawing trees on standard output: ASCII for files and for terminals without UTF-8.
 pub fn lines() -> Lines {
     if is_utf8() && io::stdout().is_terminal() { BOXES } else { ASCII }
 }
 
-/// Whether the terminal shows escape sequences instead of reading them, as `TERM` says.
+/// Reports whether the terminal shows escape sequences instead of interpreting them, according to `TERM`.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
 }
 
-/// Whether the locale is one of UTF-8.
+/// Reports whether the locale uses UTF-8.
 pub fn is_utf8() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();

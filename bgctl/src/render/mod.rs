@@ -22,7 +22,7 @@ use std::borrow::Cow;
 
 pub use bgd_shared::show::{bytes, line as clean, lines as clean_lines};
 
-/// Truncates text after `most` characters, and then appends its full length.
+/// Truncates text after `most` characters, and appends its full length if truncated.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),

@@ -9,7 +9,7 @@ use bgd_shared::task::{Attempt, Exit, Task};
 use super::clean;
 use super::wall::Clock;
 
-/// The most ids to list; the rest are counted.
+/// Maximum number of ids to list; the rest are counted.
 const IDS: usize = 2;
 
 /// Returns in a few words what a pending task waits for.
@@ -75,7 +75,7 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
     })
 }
 
-/// Returns in a few words why a task waits in another place.
+/// Returns in a few words why a task waits on a remote machine or cluster.
 fn elsewhere(task: &Task) -> String {
     let place = clean(task.on.as_deref().unwrap_or("elsewhere"));
     let known = task.elsewhere.as_ref();
@@ -91,14 +91,14 @@ pub fn dependency(after: &Dependency) -> String {
     format!("{} {} ({met})", after.id, after.condition)
 }
 
-/// Describes how an attempt went.
+/// Describes the course of an attempt.
 pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
     let how = match &attempt.exit {
         Some(exit @ (Exit::Code(_) | Exit::Signal(_))) => exit.words(),
         Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
     };
     let from = clock.show(attempt.started_at);
-    // What took no time is not worth its words.
+    // Leave out a negligible CPU time.
     let used = attempt.usage.filter(|usage| usage.cpu_ms() >= 1000);
     let used = used.map(|usage| format!("; used {}", show::usage(&usage))).unwrap_or_default();
     format!("{} from {from}, {how}; its output starts at {}{used}", attempt.attempt, attempt.offset)

@@ -15,7 +15,7 @@ use super::wall::Clock;
 use super::{bounded, bytes, clean};
 use crate::duration::show_ms;
 
-/// The longest part of a prompt on a page, in characters.
+/// Maximum length of a prompt on a page, in characters.
 const PROMPT_CHARS: usize = 500;
 
 /// Lines of `name: value` with aligned values.
@@ -103,7 +103,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.0
 }
 
-/// Adds what its agent has consumed.
+/// Adds what the agent has consumed.
 fn consumed(page: &mut Page, task: &Task) {
     let Some(usage) = &task.agent_usage else { return };
     page.maybe("consumed", show::agent_tokens(usage).as_deref());
@@ -115,7 +115,7 @@ fn consumed(page: &mut Page, task: &Task) {
 fn order(page: &mut Page, task: &Task, clock: &Clock) {
     elsewhere(page, task, clock);
     page.maybe("waits", waiting(task, clock).as_deref());
-    // Tasks elsewhere are in the group of that place's name unless told otherwise.
+    // By default, a task on an executor is in the group of the executor's name.
     if task.group != DEFAULT_GROUP && Some(&task.group) != task.on.as_ref() {
         page.line("group", &task.group);
     }
@@ -141,7 +141,7 @@ fn order(page: &mut Page, task: &Task, clock: &Clock) {
     }
 }
 
-/// Adds where the task runs, what it asks for there, and what is known of it.
+/// Adds where the task runs, what it requests there, and its known state.
 fn elsewhere(page: &mut Page, task: &Task, clock: &Clock) {
     page.maybe("on", task.on.as_deref());
     let asked = &task.resources;
@@ -242,7 +242,7 @@ fn tools(progress: &Progress) -> String {
     }
 }
 
-/// Describes what the agent was denied without asking anybody; `None` if nothing.
+/// Describes the permissions that the agent was denied without asking anybody; `None` if there are none.
 pub fn denied(progress: &Progress) -> Option<String> {
     let last = progress.last_denied.as_deref().map(|what| format!(", at last: {}", clean(what)));
     let times = if progress.denied == 1 { "once".to_owned() } else { format!("{} times", progress.denied) };

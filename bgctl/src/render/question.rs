@@ -10,7 +10,7 @@ use super::table::between;
 use super::{bounded, clean, clean_lines};
 use crate::duration::show_ms;
 
-/// The most characters to show of a question: an agent may ask for permission to write a whole file.
+/// Maximum number of characters to show of a question: an agent may ask for permission to write a whole file.
 pub const QUESTION_CHARS: usize = 4000;
 
 /// Renders the question with everything needed to answer it.
@@ -55,7 +55,7 @@ pub fn how(id: TaskId) -> String {
     )
 }
 
-/// Describes when the question is denied automatically, if ever.
+/// Describes when the question is denied automatically; `None` if never.
 pub fn expiry(asked: &NeedsInput, now: Timestamp) -> Option<String> {
     asked.expires_at.map(|at| format!("denied in {} unless answered", show_ms(between(now, at))))
 }

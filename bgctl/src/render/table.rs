@@ -18,16 +18,16 @@ use super::width::{cut, width};
 use super::{bytes, clean};
 use crate::duration::show_ms;
 
-/// What a machine answered.
+/// The answer of a machine.
 #[derive(Clone, Copy)]
 pub struct Listing<'a> {
     /// The machine, if several were asked.
     pub host: Option<&'a str>,
-    /// Its tasks, or why there are none to show: one line, cleaned.
+    /// The machine's tasks, or why there are none to show: one line, cleaned.
     pub tasks: Result<&'a [Task], &'a str>,
 }
 
-/// What one row is about.
+/// The subject of a row.
 struct Entry<'a> {
     host: Option<&'a str>,
     /// The task, or why the machine gave no list.
@@ -41,17 +41,17 @@ impl Entry<'_> {
     }
 }
 
-/// Everything that makes up one column of a list.
+/// The definition of a list column.
 struct Column {
     field: Field,
     header: &'static str,
     text: fn(&Entry<'_>, &Look) -> String,
     colour: fn(&Entry<'_>) -> Option<Color>,
-    /// Whether it is only shown if several machines were asked.
+    /// Whether the column is only shown if several machines were asked.
     tells_hosts: bool,
-    /// Whether it is truncated in a table that is too wide, to [`LEAST`] characters at least.
+    /// Whether the column is truncated in a table that is too wide, to [`LEAST`] characters at least.
     shrinks: bool,
-    /// When it is dropped from a table that is too wide: the lowest number first. `None`: never.
+    /// The order in which columns are dropped from a table that is too wide, lowest number first; `None` for never.
     dropped: Option<u8>,
 }
 
@@ -225,13 +225,13 @@ const COLUMNS: [Column; 18] = [
     },
 ];
 
-/// The column that a tree is drawn in.
+/// Index of the column that contains the tree.
 const TREE: usize = 1;
 
-/// The minimum width of a column that shrinks, below which it is useless.
+/// Minimum width of a shrinking column, below which it would be useless.
 const LEAST: usize = 11;
 
-/// Columns of the terminal between two of the table, as set by `fitted`.
+/// Number of terminal columns between two table columns, as set by `fitted`.
 const GAP: usize = 2;
 
 /// An entry with the texts of its columns.
@@ -249,7 +249,7 @@ fn cells<'a>(entry: Entry<'a>, look: &Look) -> Cells<'a> {
     (entry, texts)
 }
 
-/// The places of the columns to show, in order. A tree needs its ids.
+/// Returns the indices of the columns to show, in order. A tree needs the id column.
 fn places(look: &Look, has_hosts: bool) -> Vec<usize> {
     let place = |field: &Field| COLUMNS.iter().position(|column| column.field == *field);
     let places = look.columns.iter().filter_map(place);
@@ -261,12 +261,12 @@ pub fn list(tasks: &[Task], look: &Look) -> String {
     listings(&[Listing { host: None, tasks: Ok(tasks) }], None, look)
 }
 
-/// Renders the tasks as a tree by the tasks that they start after.
+/// Renders the tasks as a tree, each below a task that it starts after.
 pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
     listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), look)
 }
 
-/// Renders what several machines answered as one list, or as one tree each.
+/// Renders the answers of several machines as one list, or as one tree each.
 pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &Look) -> String {
     let rows = all.iter().flat_map(|Listing { host, tasks }| {
         let row = |task| cells(Entry { host: *host, task }, look);
@@ -329,8 +329,8 @@ fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
     fitted(header, rows.into_iter().map(row), look)
 }
 
-/// The maximum width of each column in a table of this width, given the widest cells; `None` for a column that is not
-/// shown, or dropped.
+/// Returns the maximum width of each column in a table of this width, given the widest cells; `None` for a column that
+/// is hidden or dropped.
 fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Option<usize>> {
     let mut widths = *widest;
     let Some(width) = width.map(usize::from) else { return widths };
@@ -348,7 +348,7 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
             widths[place] = None;
         }
     }
-    // What is left when each column has its minimum goes to the first ones that need it.
+    // The width left over when each column has its minimum goes to the first columns that need it.
     let mut left = width.saturating_sub(needed(&widths));
     for (column, shown) in COLUMNS.iter().zip(&mut widths) {
         if let Some(shown) = shown.as_mut().filter(|_| column.shrinks) {
@@ -392,12 +392,12 @@ pub fn fitted(
     table.trim_fmt() + "\n"
 }
 
-/// How far a task is, if that was looked up.
+/// Formats the progress of a task, if it was looked up.
 fn progress(task: &Task, look: &Look) -> String {
     look.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
 }
 
-/// Formats a number; `-` if it is not known.
+/// Formats a number; `-` if it is unknown.
 fn known(number: Option<u64>, text: fn(u64) -> String) -> String {
     number.map_or_else(|| "-".to_owned(), text)
 }
@@ -433,7 +433,7 @@ pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
         // Showing the signal that the time limit sent would suggest that somebody killed the task.
         (_, Status::Failed) if task.timed_out => too_late("timed out", task.time_limit_ms),
-        // Likewise.
+        // As for the time limit.
         (_, Status::Failed) if was_not_ready(task) => too_late("not ready", task.ready_timeout_ms),
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
@@ -449,13 +449,13 @@ pub fn status(task: &Task, clock: &Clock) -> String {
     format!("{}{how}{lingering}{lost}", task.status)
 }
 
-/// Says what a task was when a limit ended it, and which limit, in milliseconds, if that is known.
+/// Describes a task ended by a limit: `what`, and the limit in milliseconds, if known.
 fn too_late(what: &str, limit_ms: Option<u64>) -> String {
     let after = limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
     format!(" ({what}{})", after.unwrap_or_default())
 }
 
-/// Whether a task has failed as it was not ready in time.
+/// Reports whether a task has failed because it was not ready in time.
 fn was_not_ready(task: &Task) -> bool {
     let is_late = task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Timeout);
     is_late && task.ready.is_some() && task.ready_at.is_none()
@@ -472,7 +472,7 @@ fn attention(task: &Task) -> String {
     }
 }
 
-/// The longest part of an agent's last words in a list, in characters.
+/// Maximum length of an agent's last words in a list, in characters.
 const WORDS_CHARS: usize = 40;
 
 /// Returns the name of a signal.

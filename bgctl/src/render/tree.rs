@@ -1,4 +1,4 @@
-//! Computes the tree of which task starts after which, drawn in front of their ids.
+//! Computes the tree of tasks by their dependencies, with the lines to draw in front of the ids.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub const BOXES: Lines = Lines { branch: "├─ ", last: "└─ ", down: "│ 
 /// ASCII characters, which every terminal supports.
 pub const ASCII: Lines = Lines { branch: "|- ", last: "`- ", down: "|  " };
 
-/// The greatest indentation level; deeper nodes are drawn at this level.
+/// Maximum indentation level; deeper nodes are drawn at this level.
 const DEPTH: usize = 12;
 
 /// A task in a tree.
@@ -27,14 +27,14 @@ const DEPTH: usize = 12;
 pub struct Node {
     /// Index of the task in the list.
     pub place: usize,
-    /// Prefix to draw before it.
+    /// Prefix to draw before the task.
     pub before: String,
-    /// Further tasks that it starts after, besides its parent.
+    /// Further tasks that the task starts after, besides its parent.
     pub others: Vec<TaskId>,
 }
 
-/// Returns the tasks in tree order: each one once, below the first of its conditions that is in the list; tasks
-/// without such a parent are roots in list order.
+/// Returns the tasks in tree order: each task once, below the first of its dependencies that is in the list; tasks
+/// without such a parent are roots, in list order.
 pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
     let places: HashMap<TaskId, usize> =
         tasks.iter().enumerate().map(|(place, task)| (task.id, place)).collect();
@@ -64,7 +64,7 @@ pub fn nodes(tasks: &[Task], lines: Lines) -> Vec<Node> {
             let task = &tasks[place];
             let parent = if depth > 0 { parents[place] } else { None };
             let others = task.after.iter().map(|after| after.id).filter(|id| Some(*id) != parent);
-            // A root lacks a parent line, and its status already says what it waits for.
+            // A root has no parent line, and its status already shows what it waits for.
             let others = if depth > 0 { others.collect() } else { Vec::new() };
             nodes.push(Node { place, before, others });
             let found = children.get(&task.id).map(Vec::as_slice).unwrap_or_default();

@@ -9,7 +9,6 @@ use jiff::tz::TimeZone;
 /// A time zone. The system's zone is read when the first time is shown, as most runs show none.
 #[derive(Clone, Debug)]
 pub enum Zone {
-    /// A given zone.
     Fixed(TimeZone),
     /// The zone of this process.
     System(OnceCell<TimeZone>),
@@ -49,18 +48,16 @@ fn local() -> Option<TimeZone> {
 /// The current time and the time zone to show times in.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// The current time.
     pub now: Timestamp,
     zone: Zone,
 }
 
 impl Clock {
-    /// A clock in the time zone of this process.
+    /// Creates a clock in the time zone of this process.
     pub fn system(now: Timestamp) -> Self {
         Self { now, zone: Zone::System(OnceCell::new()) }
     }
 
-    /// A clock in a given zone.
     pub fn of(now: Timestamp, zone: Zone) -> Self {
         Self { now, zone }
     }

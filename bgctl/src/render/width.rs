@@ -1,11 +1,11 @@
-//! How many columns of a terminal a text takes, and the beginning of a text that fits into some.
+//! The width of a text in terminal columns, and truncation to a width.
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// Has the character before it drawn as a picture, which takes two columns.
+/// The variation selector that turns the preceding character into an emoji two columns wide.
 const AS_PICTURE: char = '\u{fe0f}';
 
-/// The columns that a text takes at most: terminals do not agree on what is joined to one sign.
+/// Returns the maximum number of columns that a text takes: terminals disagree on which characters are joined.
 pub fn width(text: &str) -> usize {
     text.chars().map(columns_of).sum()
 }
@@ -14,9 +14,9 @@ fn columns_of(c: char) -> usize {
     if c == AS_PICTURE { 1 } else { c.width().unwrap_or(0) }
 }
 
-/// The beginning of a text that fits into this many columns, with `…` if something is left out.
+/// Truncates a text to this many columns, with `…` if anything is left out.
 pub fn cut(text: &str, columns: usize) -> String {
-    // Every column needs a byte at least.
+    // Every column needs at least one byte.
     if text.len() <= columns || width(text) <= columns {
         return text.to_owned();
     }

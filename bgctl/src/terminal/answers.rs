@@ -9,7 +9,7 @@ use bgd_shared::task::Task;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Returns the ended job from the answer to the `task.block` that waited for it.
+/// Returns the ended job from the answer to the `task.block` call that waited for it.
 ///
 /// # Errors
 /// The daemon refused, or returned no task.

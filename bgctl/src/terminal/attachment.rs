@@ -1,6 +1,6 @@
-//! What showing a job's terminal ([`super::show`]) and showing a job's text ([`super::talk`]) have in common: the
-//! connection, the keyboard with the key that leaves, the signals, and the end. It does not decide what is shown or
-//! how input is used.
+//! The common part of showing a job's terminal ([`super::show`]) and showing a job's text ([`super::talk`]): the
+//! connection, the keyboard with the key that leaves, the signals, and the end. It does not decide what is shown or how
+//! input is used.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ use super::ways_out::WaysOut;
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// The most bytes to read from the keyboard at once.
+/// Maximum number of bytes to read from the keyboard at once.
 pub const TYPED_BYTES: usize = 4096;
 
 /// How the shown job relates to this process.
@@ -36,15 +36,13 @@ pub enum Role {
     Attached,
 }
 
-/// What is shown, and for whom.
+/// The job to show, and the context.
 pub struct Subject<'a> {
     /// The connection that owns the job.
     pub link: &'a mut PolledClient,
-    /// The program that shows the job, which is one of its jobs.
+    /// The program that shows the job and owns it, possibly among others.
     pub host: &'a mut dyn Host,
-    /// The job.
     pub task: TaskId,
-    /// How the job relates to this process.
     pub role: Role,
     /// The key that leaves.
     pub key: Key,
@@ -53,17 +51,16 @@ pub struct Subject<'a> {
 /// How showing a job ended.
 #[derive(Debug)]
 pub enum Left {
-    /// The job has ended.
     Ended(Box<Task>),
-    /// The job was cancelled because of a signal; with the exit code that a shell reports for that signal.
+    /// The job was cancelled because of a signal. Includes the exit code that a shell reports for that signal.
     Cancelled(Box<Task>, u8),
     /// The job was moved to the background.
     Backgrounded(Box<DetachResult>),
     /// The key detached from the task.
     Detached,
-    /// The job was stopped, and its host continues without it; with the sequence that restored the terminal.
+    /// The job was stopped, and its host continues without it. Includes the sequence that restored the terminal.
     Stopped(String),
-    /// A signal ended it, or the terminal is gone; with the exit code that a shell reports for that.
+    /// A signal ended it, or the terminal is gone. Includes the exit code that a shell reports for that.
     Signalled(u8),
 }
 
@@ -72,13 +69,13 @@ impl Left {
     pub const HUNG_UP: Self = Self::Signalled(Code::HUNG_UP.0);
 }
 
-/// Where a job is shown.
+/// The output on which a job is shown.
 pub trait Output: AsFd {
-    /// Whether output is pending.
+    /// Reports whether output is pending.
     fn wants_write(&self) -> bool;
 
-    /// Whether this process may stop now. A terminal must have been left first; other output may be stuck, as its
-    /// reader stops by the same key.
+    /// Reports whether this process may stop now. A terminal must have been left first; other output may be stuck, as
+    /// its reader is stopped by the same key.
     fn may_rest(&self) -> bool {
         !self.wants_write()
     }
@@ -98,7 +95,8 @@ pub trait Output: AsFd {
     /// Drops pending output.
     fn forget(&mut self);
 
-    /// Converts a write error into a failure. `None`: the terminal is gone, so nobody is left to tell.
+    /// Converts a write error into a failure. `None`: the terminal is gone, so the failure can't be reported to
+    /// anybody.
     fn lost(&self, error: io::Error) -> Option<Failure>;
 }
 
@@ -108,7 +106,6 @@ pub struct Attachment<'a, O> {
     pub link: &'a mut PolledClient,
     /// The program that shows the job.
     pub host: &'a mut dyn Host,
-    /// Where the job is shown.
     pub out: O,
     /// `None` if nothing can be typed.
     pub keyboard: Option<Keyboard>,
@@ -116,21 +113,20 @@ pub struct Attachment<'a, O> {
     pub signals: Signals,
     /// The key that leaves; [`Key::NONE`] if nothing can be typed.
     pub key: Key,
-    /// The job.
     pub task: TaskId,
-    /// How the job relates to this process.
     pub role: Role,
-    /// This process is to stop, as its job did.
+    /// Whether this process is to stop, as its job did.
     pub stops: bool,
     /// Detects users who want to leave but don't know how.
     pub ways_out: WaysOut,
-    /// When an incomplete key sequence is given up and passed on.
+    /// When to give up waiting for the rest of a key sequence and pass on its beginning.
     pub held_until: Option<Instant>,
-    /// A hand-over is in flight and the terminal itself drops further presses, so the keyboard is not read.
+    /// Whether a hand-over is in flight and the terminal itself drops further presses, so that the keyboard is not
+    /// read.
     pub drops_presses: bool,
     /// The message to show if the connection breaks; `None` for the plain error.
     pub gone: Option<&'static str>,
-    /// Whether the user was told which key does what.
+    /// Whether the user was shown the hint on the keys.
     pub is_hinted: bool,
     /// The call that waits for the job's end, until it is answered.
     block: Option<u64>,
@@ -139,7 +135,7 @@ pub struct Attachment<'a, O> {
 }
 
 impl<'a, O: Output> Attachment<'a, O> {
-    /// Subscribes to the job's end and takes over the signals, then opens the keyboard.
+    /// Waits for the job's end and takes over the signals, then opens the keyboard.
     ///
     /// # Errors
     /// A system call fails, or the connection is broken.
@@ -194,9 +190,9 @@ impl<'a, O: Output> Attachment<'a, O> {
         }
     }
 
-    // What a turn waits for, and what has arrived.
+    // The events that a turn waits for, and those that have happened.
 
-    /// Returns what every turn waits for.
+    /// Returns the events that every turn waits for.
     pub fn wants(&self) -> Wants<'_> {
         let goes_on = !self.is_over();
         Wants {
@@ -218,7 +214,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.held_until.into_iter().chain(look).min()
     }
 
-    /// Writes pending output, and notices if the terminal is gone.
+    /// Writes pending output, and handles the loss of the terminal.
     pub fn ready(&mut self, ready: Ready) {
         if ready.screen
             && let Err(error) = self.out.write()
@@ -235,31 +231,31 @@ impl<'a, O: Output> Attachment<'a, O> {
         match self.keyboard.as_ref()?.read(buffer) {
             Ok(count @ 1..) => return Some(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Whatever the error, nobody is left to tell.
+            // On any other error, the terminal is gone.
             Ok(0) | Err(_) => self.hang_up(),
         }
         None
     }
 
-    /// Whether typed input remains to be read.
+    /// Reports whether typed input remains to be read.
     pub fn has_typed(&self) -> bool {
         self.keyboard.as_ref().is_some_and(|keyboard| keyboard.waiting() > 0)
     }
 
     // The terminal.
 
-    /// Whether this process currently receives what is typed.
+    /// Reports whether this process currently receives typed input.
     pub fn is_taken(&self) -> bool {
         self.keyboard.as_ref().is_some_and(Keyboard::is_taken)
     }
 
-    /// Whether there is a keyboard, but another job has it at the moment.
+    /// Reports whether there is a keyboard, but another job has it at the moment.
     pub fn is_behind(&self) -> bool {
         self.keyboard.as_ref().is_some_and(|keyboard| !keyboard.is_taken())
     }
 
-    /// Returns the hint on which key does what (R60), once, as soon as this process has the keyboard: in the
-    /// background of a shell it receives no keys.
+    /// Returns the hint on the keys (R60), once, as soon as this process has the keyboard: in the background of a shell
+    /// it receives no keys.
     pub fn next_hint(&mut self) -> Option<String> {
         if self.is_hinted || !self.is_taken() {
             return None;
@@ -275,7 +271,7 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Restores the terminal while this process is stopped.
     pub fn give_back(&mut self) {
-        // By the time it continues, an earlier hint has scrolled away.
+        // By the time the process continues, an earlier hint has scrolled away.
         self.is_hinted &= self.role != Role::Attached;
         if let Some(keyboard) = &mut self.keyboard {
             keyboard.give_back();
@@ -296,19 +292,19 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.held_until = is_holding.then(|| Instant::now() + hold);
     }
 
-    /// Returns whether the delay has expired, and clears it then.
+    /// Returns whether the delay has expired, and if so, clears it.
     pub fn is_hold_over(&mut self) -> bool {
         self.held_until.take_if(|until| *until <= Instant::now()).is_some()
     }
 
-    /// Whether a user who tries other keys is to be told how to leave.
+    /// Reports whether a user who tries other keys should be shown how to leave.
     pub fn explains_leaving(&self) -> bool {
         self.role == Role::Attached && self.key != Key::NONE && !self.is_over()
     }
 
     // The hand-over.
 
-    /// Whether a hand-over is in flight.
+    /// Reports whether a hand-over is in flight.
     pub fn is_handing_over(&self) -> bool {
         self.detach.is_some()
     }
@@ -338,7 +334,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.host.hand_over(self.link, job).map_err(|error| self.lost(error))
     }
 
-    /// Whether this is the answer to the hand-over.
+    /// Reports whether this is the answer to the hand-over.
     pub fn is_hand_over(&self, call: u64) -> bool {
         self.detach == Some(call)
     }
@@ -353,7 +349,7 @@ impl<'a, O: Output> Attachment<'a, O> {
                 return None;
             }
             (Some(Outcome::Stays(_, message)), _) => Some(message),
-            // The job ended first; how it ended arrives with the answer to the other call (R66).
+            // The job ended first; its outcome arrives with the answer to the other call (R66).
             _ => None,
         };
         if std::mem::take(&mut self.drops_presses)
@@ -366,22 +362,22 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     // The end.
 
-    /// Whether this is the answer that tells how the job ended. It comes once.
+    /// Reports whether this is the answer with the job's outcome. It arrives only once.
     pub fn takes_end(&mut self, call: u64) -> bool {
         self.block.take_if(|block| *block == call).is_some()
     }
 
-    /// Whether showing the job is over, except for pending output.
+    /// Reports whether showing the job is over, except for pending output.
     pub fn is_over(&self) -> bool {
         self.left.is_some()
     }
 
-    /// Whether the key detached from the task.
+    /// Reports whether the key detached from the task.
     pub fn is_detached(&self) -> bool {
         matches!(self.left, Some(Ok(Left::Detached)))
     }
 
-    /// Returns how it ended, once all output is written.
+    /// Returns how showing the job ended, once all output is written.
     pub fn end(&mut self) -> Option<Result<Left, Failure>> {
         if self.out.wants_write() {
             return None;
@@ -395,7 +391,7 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Returns whether this process is to stop now, and clears the request.
     pub fn takes_stop(&mut self) -> bool {
-        // Also if the end came together with the key, and there is text left to write.
+        // This includes the case that the end came together with the key, and there is text left to write.
         let goes_on = !self.is_over() || self.out.wants_write();
         let may_stop = self.out.may_rest() && !self.is_handing_over() && goes_on;
         may_stop && std::mem::take(&mut self.stops)

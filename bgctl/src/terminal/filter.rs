@@ -1,11 +1,12 @@
-//! What of a terminal's output can be shown later, on a terminal that is in another state: text and colours. Everything
-//! else is dropped: it would move the cursor to where something else is, or have the terminal answer. Cut anywhere.
+//! Extracts the part of a terminal's output that can be shown later, on a terminal in another state: text and colours.
+//! All other sequences are dropped: they would move the cursor to a place with other content, or make the terminal
+//! answer. Output may be cut anywhere.
 
 use std::fmt::Write as _;
 
 use vte::{Params, Parser, Perform};
 
-/// Passes text and colours on, except what is shown on the alternate screen.
+/// Passes on text and colours, except those for the alternate screen.
 #[derive(Default)]
 pub struct TextFilter {
     parser: Parser,
@@ -13,24 +14,24 @@ pub struct TextFilter {
 }
 
 impl TextFilter {
-    /// Begins on the main screen or on the alternate one.
+    /// Starts on the main screen or on the alternate one.
     pub fn new(is_alternate: bool) -> Self {
         Self { shown: Shown { is_alternate, ..Shown::default() }, ..Self::default() }
     }
 
-    /// Whether the bytes so far end on the alternate screen.
+    /// Reports whether the output so far ends on the alternate screen.
     pub fn is_alternate(&self) -> bool {
         self.shown.is_alternate
     }
 
-    /// Returns what can be shown of the next bytes. Those that are no UTF-8 become U+FFFD.
+    /// Returns the showable part of the next bytes. Invalid UTF-8 becomes U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.parser.advance(&mut self.shown, bytes);
         std::mem::take(&mut self.shown.text)
     }
 }
 
-/// What can be shown of the bytes so far.
+/// Collects the showable part of the output.
 #[derive(Default)]
 struct Shown {
     text: String,

@@ -4,15 +4,15 @@ use bgd_shared::request::OutputNews;
 
 use super::filter::TextFilter;
 
-/// How much of it is shown, the latest bytes.
+/// Maximum number of bytes shown, from the end of the missed output.
 const SHOWN_BYTES: u64 = 8 << 20;
 
-/// Returns where to begin with the output that was written from there up to an end: its latest bytes.
+/// Returns the offset from which to show the output between `from` and `end`: its latest bytes.
 pub fn latest(from: u64, end: u64) -> u64 {
     from.max(end.saturating_sub(SHOWN_BYTES))
 }
 
-/// Says what is left out of the output by beginning later.
+/// Describes how much output is skipped by starting at `next` instead of `from`; `None` if nothing is.
 pub fn left_out(from: u64, next: u64) -> Option<String> {
     match next.saturating_sub(from) {
         0 => None,
@@ -21,18 +21,18 @@ pub fn left_out(from: u64, next: u64) -> Option<String> {
     }
 }
 
-/// The part that is being read.
+/// The part being read.
 pub struct Gap {
-    /// The end of what was read.
+    /// Offset of the next byte to read.
     pub next: u64,
-    /// Where it ends.
+    /// Offset at which the part ends.
     pub end: u64,
-    /// The call that reads on.
+    /// The call in flight for the next bytes.
     pub call: u64,
-    /// What of it can be shown.
+    /// Extracts the showable part.
     pub filter: TextFilter,
-    /// What the daemon has sent since, to be shown after it.
+    /// Output that the daemon has sent since, to be shown afterwards.
     pub held: Vec<OutputNews>,
-    /// More came than is held.
+    /// More output arrived than is held back.
     pub is_over: bool,
 }

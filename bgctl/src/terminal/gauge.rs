@@ -1,50 +1,50 @@
-//! Reads in what a shown job writes how far it is (R165), so that the user's terminal can be told (OSC 9;4): the job's own
-//! words to the terminal come first, else its last line says it. Says nothing in the middle of one of the job's sequences
-//! or characters. No I/O.
+//! Extracts the progress of a shown job from its output (R165), to report it to the user's terminal (OSC 9;4). Progress
+//! that the job itself reports to the terminal takes precedence over its last line. Reports nothing in the middle of
+//! one of the job's sequences or characters. No I/O.
 
 use crate::percent;
 
-/// The most bytes of a line in which progress is looked for: its end.
+/// Maximum number of bytes of a line searched for progress, from its end.
 const LINE: usize = 4096;
 
-/// The most bytes of a string sequence that are kept: what is longer tells no progress.
+/// Maximum number of bytes kept of a string sequence; longer ones contain no progress.
 const WORDS: usize = 64;
 
-/// Where in the job's output the last byte was.
+/// The position of the last byte in the structure of the job's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
     /// Between sequences.
     #[default]
     Text,
-    /// In a character that takes this many more bytes.
+    /// In a character, with this many bytes still missing.
     Character(u8),
-    /// After ESC, and what comes between that and the last byte.
+    /// After ESC and any intermediate bytes.
     Escape,
-    /// In ESC `[`.
+    /// In a sequence that starts with ESC `[`.
     Control,
-    /// In a string, such as ESC `]`.
+    /// In a string, such as one that starts with ESC `]`.
     Words,
-    /// The same after an ESC, which may end it.
+    /// In a string after an ESC, which may end it.
     WordsEscape,
 }
 
-/// What a job says of its progress.
+/// Tracks a job's progress.
 #[derive(Debug, Default)]
 pub struct Gauge {
     part: Part,
-    /// The line that is being written, and the last one that was.
+    /// The line being written, and the one before it.
     lines: [Vec<u8>; 2],
     /// Whether the next byte begins a line.
     is_new_line: bool,
     words: Vec<u8>,
-    /// Whether the job tells the terminal itself.
+    /// Whether the job itself reports its progress to the terminal.
     tells: bool,
 }
 
 impl Gauge {
-    /// Takes bytes that are shown.
+    /// Adds shown bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        // Of plain text only the end matters.
+        // For plain text, only the end matters.
         let is_plain = self.part == Part::Text && memchr::memchr(0x1b, bytes).is_none();
         let skipped = if is_plain { bytes.len().saturating_sub(2 * LINE) } else { 0 };
         if skipped > 0 {
@@ -74,7 +74,7 @@ impl Gauge {
             }
             (Part::Escape | Part::WordsEscape, _) => Part::Text,
             (Part::Control, 0x40..=0x7e) => {
-                // The cursor goes elsewhere: what is written then is another line.
+                // The cursor moves elsewhere, so the text that follows is another line.
                 self.is_new_line |= matches!(byte, b'A' | b'B' | b'E' | b'F' | b'G' | b'H' | b'J' | b'f');
                 Part::Text
             }
@@ -109,26 +109,26 @@ impl Gauge {
         }
     }
 
-    /// A string has ended.
+    /// Handles the end of a string.
     fn said(&mut self) -> Part {
         self.tells |= self.words.starts_with(b"]9;4;");
         Part::Text
     }
 
-    /// Whether the job tells the terminal itself how far it is.
+    /// Reports whether the job itself reports its progress to the terminal.
     pub fn tells(&self) -> bool {
         self.tells
     }
 
-    /// Whether it can be said now how far the job is.
+    /// Reports whether progress may be reported now.
     pub fn is_readable(&self) -> bool {
         !self.tells && self.part == Part::Text
     }
 
-    /// How far the job is, in percent, by its last line, if that says so.
+    /// Returns the job's progress in percent, if its last line contains it.
     pub fn percent(&self) -> Option<u8> {
         let of = |line: &[u8]| percent::of_line(&String::from_utf8_lossy(line));
-        // A line that is being written says it already, or is not complete.
+        // The line being written may contain it already, or be incomplete.
         let current = of(&self.lines[0]);
         if self.is_new_line { current } else { current.or_else(|| of(&self.lines[1])) }
     }
@@ -145,7 +145,7 @@ mod tests {
         gauge
     }
 
-    /// Whether it can be said how far the job is, and what.
+    /// Returns whether progress may be reported, and if so, the progress.
     fn percent(bytes: &[u8]) -> (bool, Option<u8>) {
         let gauge = gauge(bytes);
         (gauge.is_readable(), gauge.percent().filter(|_| gauge.is_readable()))

@@ -1,4 +1,4 @@
-//! The program that shows a job, together with its other jobs on the same connection.
+//! The interface to the program that shows a job, together with its other jobs on the same connection.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::foreground::Foreground;
@@ -6,10 +6,10 @@ use bgd_shared::id::TaskId;
 
 /// The program that shows a job.
 pub trait Host {
-    /// All foreground jobs, including the one that is shown, with the rules for the key.
+    /// Returns all foreground jobs, including the one that is shown, with the rules for the key.
     fn jobs(&mut self) -> &mut Foreground<TaskId>;
 
-    /// Whether the program continues when a job is stopped; otherwise its process stops with the job.
+    /// Reports whether the program continues when a job is stopped; otherwise its process stops with the job.
     fn leaves_stopped(&self) -> bool;
 
     /// Asks the daemon to hand over a job other than the one that is shown, as the key requests. The answer is passed
@@ -19,17 +19,17 @@ pub trait Host {
     /// The connection is broken.
     fn hand_over(&mut self, link: &mut PolledClient, job: TaskId) -> Result<(), ClientError>;
 
-    /// Gives away the unanswered `task.block` that waits for the end of this task, if there is one. Whoever shows the
-    /// task handles its answer.
+    /// Gives away the unanswered `task.block` call that waits for the end of this task, if there is one. The receiver,
+    /// which shows the task, handles the answer.
     fn take_end_call(&mut self, _task: TaskId) -> Option<u64> {
         None
     }
 
-    /// Takes back the unanswered `task.block` of a task that is no longer shown, for the next time: a connection may
-    /// have only so many unanswered calls.
+    /// Takes back the unanswered `task.block` call of a task that is no longer shown, for later use: the number of
+    /// unanswered calls per connection is limited.
     fn keep_end_call(&mut self, _task: TaskId, _call: u64) {}
 
-    /// Handles a message of the daemon that does not concern the shown job.
+    /// Handles a message from the daemon that does not concern the shown job.
     ///
     /// # Errors
     /// The message is invalid.

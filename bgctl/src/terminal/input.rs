@@ -1,28 +1,27 @@
-//! Typed input on its way to the job: presses of the key are detected, and everything else is queued in order until
-//! the daemon accepts it, one call at a time.
+//! Typed input on its way to the job: presses of the key are detected, and all other input is queued in order until the
+//! daemon accepts it, one call at a time.
 
 use bgd_shared::foreground::{Key, KeyScanner, Piece};
 
-/// How much input to queue before the keyboard is no longer read. The terminal buffers some more, as for any program.
+/// Number of bytes to queue before the keyboard is no longer read. The terminal buffers some more, as for any program.
 const TYPED_BYTES: usize = 64 * 1024;
 
-/// The most bytes to send with one call.
+/// Maximum number of bytes sent in one call.
 const CALL_BYTES: usize = 4096;
 
-/// The queue of typed input.
 #[derive(Debug)]
 pub struct Input {
     scanner: KeyScanner,
-    /// For the job. The first `under_way` bytes were sent and await the answer.
+    /// Input for the job. The first `under_way` bytes were sent and await the answer.
     typed: Vec<u8>,
     under_way: usize,
-    /// Typed after a press whose hand-over is in flight: for the job if the hand-over fails.
+    /// Input typed after a press whose hand-over is in flight: for the job if the hand-over fails.
     behind: Vec<u8>,
     /// Whether the last press went to the job, so that the release of the key does too.
     key_passes: bool,
 }
 
-/// What a press does, decided by the owner of the jobs.
+/// The effect of a press, decided by the owner of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// The press is dropped.
@@ -45,8 +44,8 @@ impl Input {
         }
     }
 
-    /// Takes typed input; `press` decides about each press. `is_leaving` means that a hand-over is in flight. Returns
-    /// the number of bytes that the terminal sent for the press that began one.
+    /// Adds typed input; `press` decides about each press. `is_leaving` means that a hand-over is in flight. Returns
+    /// the number of bytes that the terminal sent for the press that began a hand-over, if one did.
     pub fn push(
         &mut self,
         mut bytes: &[u8],
@@ -78,7 +77,7 @@ impl Input {
         begun
     }
 
-    /// Whether the beginning of a possible key sequence is held back.
+    /// Reports whether the beginning of a possible key sequence is held back.
     pub fn is_holding(&self) -> bool {
         self.scanner.is_holding()
     }
@@ -89,12 +88,12 @@ impl Input {
         queue.extend_from_slice(self.scanner.flush());
     }
 
-    /// Whether more input may be queued.
+    /// Reports whether more input may be queued.
     pub fn has_room(&self) -> bool {
         self.typed.len() + self.behind.len() < TYPED_BYTES
     }
 
-    /// The hand-over failed: what was typed meanwhile is for the job.
+    /// Moves the input typed during a failed hand-over to the job's queue.
     pub fn stay(&mut self) {
         self.typed.append(&mut self.behind);
     }
@@ -108,13 +107,13 @@ impl Input {
         Some(self.typed[..self.under_way].to_vec())
     }
 
-    /// The job has accepted `count` of the bytes sent; the rest is sent again.
+    /// Removes the `count` bytes that the job has accepted. The other bytes sent are sent again.
     pub fn taken(&mut self, count: usize) {
         self.typed.drain(..count.min(self.under_way));
         self.under_way = 0;
     }
 
-    /// The job accepts no more input.
+    /// Drops all input for the job, which accepts no more.
     pub fn drop_all(&mut self) {
         self.typed.clear();
         self.under_way = 0;

@@ -1,4 +1,4 @@
-//! The keyboard side of the user's terminal: its modes, which are always restored, and typed input.
+//! The input side of the user's terminal: its modes, which are always restored, and typed input.
 //!
 //! Nothing here may touch a terminal while another job is in its foreground.
 
@@ -25,15 +25,15 @@ pub enum Mode {
     Keys,
 }
 
-/// How often a job in the background of a shell checks whether it is in the foreground. There is no event for that:
-/// shells don't notify a running job when they give it the terminal.
+/// Interval at which a job in the background of a shell checks whether it is in the foreground. There is no event for
+/// that: shells don't notify a running job when they give it the terminal.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The terminal that the user types on.
 #[derive(Debug)]
 pub struct Keyboard {
     terminal: OwnedFd,
-    /// Whether it was opened as `/dev/tty`, which is a different file from the terminal's own device.
+    /// Whether the terminal was opened as `/dev/tty`, which is a different file from the terminal's own device.
     is_alias: bool,
     mode: Mode,
     /// The previous modes, while this process has changed them.
@@ -48,15 +48,15 @@ fn reopened(path: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path)
 }
 
-/// Returns whether this process is in the foreground of a terminal. A terminal that is not the controlling terminal
-/// has no foreground that matters, so the result is true.
+/// Reports whether this process is in the foreground of a terminal. The foreground of a terminal that is not the
+/// controlling terminal doesn't matter, so the result is true.
 pub fn is_in_foreground(terminal: impl AsFd) -> bool {
     tcgetpgrp(terminal).map_or(true, |group| group == getpgrp())
 }
 
 impl Keyboard {
-    /// Opens standard input if it is a terminal, else the controlling terminal. `None` if there is none. Does not
-    /// change the modes until [`Self::take`].
+    /// Opens standard input if it is a terminal, else the controlling terminal. Returns `None` if there is none. The
+    /// modes stay unchanged until [`Self::take`].
     pub fn open(mode: Mode) -> Option<Self> {
         let input = io::stdin();
         if input.is_terminal() {
@@ -76,17 +76,17 @@ impl Keyboard {
         is_in_foreground(&self.terminal)
     }
 
-    /// Whether the terminal is in the requested mode, so that it may be read.
+    /// Reports whether the terminal is in the requested mode, so that it may be read.
     pub fn is_taken(&self) -> bool {
         self.before.is_some()
     }
 
-    /// Whether another process in the same foreground has changed the modes.
+    /// Reports whether another process in the same foreground has changed the modes.
     pub fn is_anothers(&mut self) -> bool {
         self.is_ours() && !self.take_turn()
     }
 
-    /// Locks the right to change the modes; `false` if another process has it.
+    /// Acquires the lock for changing the modes. Returns `false` if another process holds it.
     fn take_turn(&mut self) -> bool {
         if self.turn.is_some() {
             return true;
@@ -100,7 +100,7 @@ impl Keyboard {
         true
     }
 
-    /// Opens the terminal again, as a lock belongs to an open file description. `None` if the device that all
+    /// Opens the terminal again, as a lock belongs to an open file description. Returns `None` if the device that all
     /// processes would lock can't be determined; then there is no lock.
     fn own_description(&self) -> Option<File> {
         let (output, error) = (io::stdout(), io::stderr());
@@ -133,16 +133,16 @@ impl Keyboard {
         self.is_taken()
     }
 
-    /// Sets the requested mode again after this process was continued. `kill -STOP` leaves no time to give the terminal
-    /// back, and the shell restores its own modes. In the background, the terminal counts as given back. Returns
-    /// whether it is taken.
+    /// Sets the requested mode again after this process was continued. `kill -STOP` leaves no time to restore the
+    /// terminal, and the shell sets its own modes. In the background, the terminal counts as given back. Returns
+    /// whether the terminal is taken.
     pub fn retake(&mut self) -> bool {
         let Some(before) = self.before.take() else { return self.take() };
         if !self.is_ours() {
             self.turn = None;
             return false;
         }
-        // What a shell has restored is what it wants back.
+        // If a shell has set its modes, those are the ones to restore later.
         let is_restored = |now: &Termios| now.local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO);
         let before = tcgetattr(&self.terminal).ok().filter(is_restored).unwrap_or(before);
         // On failure the terminal is gone, which the next read reports.
@@ -151,11 +151,11 @@ impl Keyboard {
         true
     }
 
-    /// Makes the terminal itself drop further presses of the key; other input stays for the next reader. `false` if
-    /// that is impossible, and the caller has to read and drop the presses.
+    /// Makes the terminal itself drop further presses of the key; other input stays for the next reader. Returns
+    /// `false` if that is impossible, and the caller has to read and drop the presses.
     ///
-    /// A terminal removes the character that resumes output (Ctrl-Q after Ctrl-S) from the input as soon as it
-    /// arrives. Here that character is set to the key, and the one that stops output is disabled.
+    /// A terminal removes the character that resumes output (Ctrl-Q after Ctrl-S) from the input as soon as it arrives.
+    /// Here that character is set to the key, and the one that stops output is disabled.
     pub fn drop_presses(&self, key: Key) -> bool {
         let (Some(before), Some(byte @ 1..)) = (&self.before, key.byte()) else { return false };
         let mut wanted = modes(before.clone(), self.mode);
@@ -186,13 +186,13 @@ impl Keyboard {
         self.turn = None;
     }
 
-    /// Returns the number of bytes that were typed but not read.
+    /// Returns the number of bytes that were typed but not read yet.
     pub fn waiting(&self) -> usize {
         let count = rustix::io::ioctl_fionread(&self.terminal).unwrap_or(0);
         usize::try_from(count).unwrap_or(usize::MAX)
     }
 
-    /// Reads typed input after a poll has reported some. Returns 0 if the terminal is gone.
+    /// Reads typed input after `poll` has reported some. Returns 0 if the terminal is gone.
     ///
     /// # Errors
     /// `WouldBlock` if there is nothing to read after all, or another job has the terminal by now.
@@ -268,7 +268,7 @@ mod tests {
             let mut shells = tcgetattr(&keyboard).unwrap();
             assert!(keyboard.retake(), "it was not taken before");
             let taken = local(&keyboard);
-            // Nobody has restored anything.
+            // No modes were restored meanwhile.
             assert!(keyboard.retake() && local(&keyboard) == taken);
             shells.local_modes.remove(LocalModes::ECHOK);
             tcsetattr(&keyboard, OptionalActions::Now, &shells).unwrap();

@@ -1,5 +1,5 @@
 //! The user's terminal: showing a job, typed input, signals, and the loops that connect them to the daemon. The loops
-//! sleep in `poll`, with a timeout only where no event exists: for a lone Escape that may still become a longer key
+//! sleep in `poll`, with a timeout only where there is no event: for a lone Escape that may still become a longer key
 //! sequence, or a note that is shown for a moment.
 //!
 //! However a loop ends, the terminal is restored to its previous state.

@@ -44,11 +44,11 @@ pub fn pass_signals(
     view::run(&mut Passing { link, task, signals, block, stop: None, ended: None })
 }
 
-/// The signals that end this process when it has nothing to forward them to.
+/// The signals that end this process when there is no job to forward them to.
 pub const ENDING: &[Signal] = &[Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// Waits for the end of something else that a job has left, until this time at most. Returns the signal that ended the
-/// wait, if one did. The signals of [`SIGNALS`] must be blocked.
+/// Waits until `source` is readable, such as for the end of something that a job has left behind, but not beyond this
+/// time. Returns the signal that ended the wait, if one did. The signals of [`SIGNALS`] must be blocked.
 ///
 /// # Errors
 /// A system call fails.
@@ -72,7 +72,7 @@ struct Passing {
     signals: Signals,
     /// The call that is answered when the job has ended.
     block: u64,
-    /// The call that stops the job; once it is answered, this process stops too.
+    /// The call that stops the job. Once it is answered, this process stops too.
     stop: Option<u64>,
     ended: Option<Task>,
 }
@@ -93,7 +93,7 @@ impl Passing {
         Ok(self.link.call::<TaskSignal>(&params)?)
     }
 
-    /// Stops this process as the job was stopped, until the shell continues it; then continues the job.
+    /// Stops this process, like the job, until the shell continues it; then continues the job.
     fn stop(&mut self) -> Result<(), Failure> {
         self.stop = None;
         stop_here();

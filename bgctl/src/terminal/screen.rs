@@ -1,4 +1,4 @@
-//! The screen side of the user's terminal: shows the job's output completely and in order, without ever blocking.
+//! The output side of the user's terminal: shows the job's output completely and in order, without ever blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,30 +13,30 @@ use super::attachment::Output;
 use crate::failure::Failure;
 use crate::percent::telling;
 
-/// How much output to queue for the terminal before no more is accepted from the daemon, which then makes the job
-/// wait. Writing the queue is the slowest part of leaving with Ctrl-B, so it is small.
+/// Number of bytes to queue for the terminal before no more output is accepted from the daemon, which then makes the
+/// job wait. Writing the queue is the slowest part of leaving with Ctrl-B, so the limit is small.
 const PENDING_BYTES: usize = 64 * 1024;
 
 /// The size assumed for a terminal that does not report one.
 const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// The most rows and columns that the daemon accepts.
+/// Maximum number of rows and of columns accepted by the daemon.
 const SIDE: u16 = 1000;
 
-/// The terminal that the user looks at.
+/// The user's terminal.
 #[derive(Debug)]
 pub struct Screen {
     terminal: File,
     pending: Vec<u8>,
     /// The sequence that returns the terminal to a usable state.
     restore: String,
-    /// Whether that sequence was the last thing shown.
+    /// Whether the restore sequence was the last output.
     is_left: bool,
-    /// Whether the cursor is at the start of a line; in the alternate screen, whether it will be after leaving it.
+    /// Whether the cursor is at the start of a line or, in the alternate screen, will be after leaving it.
     at_line_start: bool,
-    /// Whether the terminal was told how far the job is, by whomever.
+    /// Whether progress was reported to the terminal, by the job or by this program.
     is_told: bool,
-    /// What it was told last, if that was a number.
+    /// The progress last reported by this program, in percent, if any.
     told: Option<u8>,
 }
 
@@ -86,7 +86,7 @@ impl Screen {
         }
     }
 
-    /// Whether more output may be queued.
+    /// Reports whether more output may be queued.
     pub fn has_room(&self) -> bool {
         self.pending.len() < PENDING_BYTES
     }
@@ -111,7 +111,7 @@ impl Screen {
         self.queue(bytes)
     }
 
-    /// Tells the terminal how far the job is (OSC 9;4), unless it knows. It forgets that when the job is left.
+    /// Reports the job's progress to the terminal (OSC 9;4), unless it is unchanged. Leaving the job clears it.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -124,12 +124,12 @@ impl Screen {
         self.queue(telling(percent).as_bytes())
     }
 
-    /// The job has told the terminal itself.
+    /// Records that the job has reported its progress to the terminal itself.
     pub fn is_told(&mut self) {
         self.is_told = true;
     }
 
-    /// Whether the job is in the alternate screen.
+    /// Reports whether the job is in the alternate screen.
     pub fn is_alternate(&self) -> bool {
         is_alternate(&self.restore)
     }
@@ -144,7 +144,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Whether the job has put the terminal into a special state such as the alternate screen.
+    /// Reports whether the job has put the terminal into a special state such as the alternate screen.
     pub fn is_changed(&self) -> bool {
         is_changed(&self.restore)
     }
@@ -213,17 +213,17 @@ impl AsFd for Screen {
 impl Drop for Screen {
     /// For loops that end without leaving the terminal properly.
     fn drop(&mut self) {
-        // Ignores errors: the terminal may be gone.
+        // Errors are ignored: the terminal may be gone.
         let _ = self.leave().and_then(|()| self.write());
     }
 }
 
-/// Whether a restore sequence does more than reset colours.
+/// Reports whether a restore sequence does more than reset colours.
 pub fn is_changed(restore: &str) -> bool {
     !matches!(restore, "" | "\x1b[m")
 }
 
-/// Whether a restore sequence leaves the alternate screen, which returns the cursor to its previous position.
+/// Reports whether a restore sequence leaves the alternate screen, which returns the cursor to its previous position.
 fn is_alternate(restore: &str) -> bool {
     ["\x1b[?1049l", "\x1b[?1047l", "\x1b[?47l"].iter().any(|leave| restore.contains(leave))
 }

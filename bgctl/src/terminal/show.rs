@@ -31,8 +31,8 @@ use crate::remark::say;
 use crate::render::clean;
 use crate::render::look::is_dumb;
 
-/// The signals handled here. The last two would stop bgctl if it touched the terminal at the moment when it is put
-/// into the background.
+/// The signals handled here. The last two would stop bgctl if it touched the terminal just when it is put into the
+/// background.
 pub const SIGNALS: &[Signal] = &[
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -47,10 +47,10 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGTTOU,
 ];
 
-/// How long a note stays over a full-screen program while nothing is typed.
+/// How long a note stays on top of a full-screen program while nothing is typed.
 const NOTE_STAYS: Duration = Duration::from_secs(2);
 
-/// The pause before typed input that the daemon has refused is sent again: nothing reports when it would be accepted.
+/// The pause before resending typed input that the daemon has refused: no event indicates when it would be accepted.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
 
 /// A job on the user's terminal.
@@ -60,48 +60,48 @@ pub struct ScreenView<'a> {
     calls: Calls,
     /// The size last reported to the daemon.
     size: TerminalSize,
-    /// When to redraw the job because a note covers it.
+    /// When to redraw the job, because a note covers it.
     noted_until: Option<Instant>,
-    /// A note to show once the screen is drawn, which would push it away.
+    /// A note to show once the screen has been drawn, which would otherwise overwrite it.
     note_once_drawn: Option<String>,
     gauge: Gauge,
-    /// Whether the terminal reads escape sequences; another one would show them.
+    /// Whether the terminal understands escape sequences instead of displaying them.
     reads_sequences: bool,
-    /// The end of what was shown of the task's output.
+    /// Offset up to which the task's output was shown.
     shown_upto: u64,
-    /// The end of what another connection has shown, until the screen is drawn.
+    /// Offset up to which a previous connection has shown the output; set until the screen is drawn.
     resumes_from: Option<u64>,
-    /// Whether that was the alternate screen.
+    /// Whether the output shown before ended on the alternate screen.
     was_alternate: bool,
-    /// What is shown before the screen.
+    /// Missed output, to be shown before the screen.
     gap: Option<Gap>,
-    /// The job has ended, and is left once that is shown.
+    /// The ended job, which is left once all output has been shown.
     ended: Option<Box<Task>>,
-    /// Which attempt is shown, of a task that may have several.
+    /// The attempt shown, if the task may have several.
     attempts: Option<Attempts>,
 }
 
-/// Which attempt is shown.
+/// The attempt shown.
 #[derive(Debug)]
 struct Attempts {
     /// Its number, from 1.
     shown: u32,
-    /// Whether the user knows that it has ended.
+    /// Whether the user was notified that it has ended.
     has_ended: bool,
-    /// The call that looks at the task once its events are told.
+    /// The call that gets the task after subscribing to its events.
     look: Option<u64>,
     /// The call that attaches to the next attempt.
     attach: Option<u64>,
 }
 
-/// How far a job was shown on a connection that was lost.
+/// The state of showing a job on a connection that was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The end of what was shown of its output.
+    /// Offset up to which the output was shown.
     pub upto: u64,
-    /// Whether that was on the alternate screen.
+    /// Whether it ended on the alternate screen.
     pub is_alternate: bool,
-    /// Whether typed input was under way, so that nothing tells whether it has arrived.
+    /// Whether typed input was in flight, so that it may not have arrived.
     pub lacks_typed: bool,
 }
 
@@ -109,10 +109,10 @@ pub struct Seen {
 #[derive(Default)]
 struct Calls {
     write: Option<u64>,
-    /// When to send again what is typed, while the daemon refuses it.
+    /// When to resend typed input that the daemon has refused.
     write_again: Option<Instant>,
     resize: Option<u64>,
-    /// Continues the job. A key that stops it must not overtake this.
+    /// The call that continues the job. A key that stops the job must not overtake it.
     go_on: Option<u64>,
 }
 
@@ -134,8 +134,8 @@ impl<'a> ScreenView<'a> {
         ScreenView::begin(subject, screen, size)?.run()
     }
 
-    /// Like [`Self::alone`], for a job that goes on without this connection. `seen` is what the one before has shown, and
-    /// becomes what is shown now. `is_again`: the daemon is about to draw the screen.
+    /// Like [`Self::alone`], for a job that keeps running without this connection. `seen` is the state of the previous
+    /// connection, and is updated to the state of this one. `is_again`: the daemon is about to draw the screen.
     ///
     /// # Errors
     /// See [`Self::begin`] and [`Self::run`].
@@ -155,7 +155,7 @@ impl<'a> ScreenView<'a> {
         (show.shown_upto, show.was_alternate) = (seen.upto, seen.is_alternate);
         if is_again {
             show.resumes_from = Some(seen.upto);
-            // It may have been stopped when the connection was lost, and nobody else would continue it.
+            // The job may have been stopped when the connection was lost, and nobody else would continue it.
             show.calls.go_on = Some(show.send_signal("CONT", true)?);
         }
         let left = view::run(&mut show);
@@ -167,7 +167,7 @@ impl<'a> ScreenView<'a> {
         left
     }
 
-    /// Takes over signals and terminal. `size` is the size last reported to the daemon.
+    /// Takes over signals and the terminal. `size` is the size last reported to the daemon.
     ///
     /// # Errors
     /// A system call fails, or the connection is broken.
@@ -203,8 +203,7 @@ impl<'a> ScreenView<'a> {
         Ok(show)
     }
 
-    /// Like [`Self::begin`], for a background task that the connection has attached to: it is shown over all of its
-    /// attempts.
+    /// Like [`Self::begin`], for a background task that the connection has attached to: all of its attempts are shown.
     ///
     /// # Errors
     /// As for [`Self::begin`].
@@ -288,14 +287,14 @@ impl<'a> ScreenView<'a> {
         Ok(())
     }
 
-    /// Explains how to leave to a user who seems to want to; the keys that were tried still go to the job.
+    /// Explains how to leave to a user who seems to want to; the keys they tried still go to the job.
     fn tell_way_out(&mut self) {
         if self.job.explains_leaving() {
             self.note_for_a_while(&way_out(self.job.key));
         }
     }
 
-    /// Shows a note, which does not stay over a full-screen program.
+    /// Shows a note, which does not stay on top of a full-screen program.
     fn note_for_a_while(&mut self, text: &str) {
         self.note(text);
         self.noted_until = self.job.out.is_changed().then(|| Instant::now() + NOTE_STAYS);
@@ -306,7 +305,8 @@ impl<'a> ScreenView<'a> {
         if self.noted_until.take().is_some() { self.draw_again() } else { Ok(()) }
     }
 
-    /// Requests a redraw if the job uses the whole screen, as it does not know that something else was drawn there.
+    /// Requests a redraw if the job uses the whole screen, as the job does not know that something else was drawn
+    /// there.
     fn draw_again(&mut self) -> Result<(), Failure> {
         if !self.job.out.is_changed() || self.job.is_over() {
             return Ok(());
@@ -314,14 +314,14 @@ impl<'a> ScreenView<'a> {
         self.ask_for_screen()
     }
 
-    /// Has the daemon draw the screen.
+    /// Requests the daemon to draw the screen.
     fn ask_for_screen(&mut self) -> Result<(), Failure> {
         let TerminalSize { rows, cols } = self.size;
         let params = AttachParams { id: self.job.task.into(), rows: Some(rows), cols: Some(cols) };
         self.job.call::<TaskAttach>(&params).map(drop)
     }
 
-    /// Whether typed input may be sent, except for the pause after a refusal.
+    /// Reports whether typed input may be sent, not considering the pause after a refusal.
     fn may_write(&self) -> bool {
         !self.job.is_over() && self.calls.write.is_none() && self.calls.go_on.is_none()
     }
@@ -351,14 +351,14 @@ impl<'a> ScreenView<'a> {
 
     // Signals.
 
-    /// Signals the job. Returns the call, which is answered once the signal was sent.
+    /// Sends a signal to the job. Returns the call, which is answered once the signal was sent.
     fn send_signal(&mut self, signal: &str, tree: bool) -> Result<u64, Failure> {
         let params = SignalParams { id: self.job.task.into(), signal: signal.to_owned(), tree };
         self.job.call::<TaskSignal>(&params)
     }
 
-    /// Handles that the job was stopped. During a hand-over that is left to its answer: a job that moves to the
-    /// background goes on.
+    /// Handles a stop of the job. During a hand-over, the answer to that decides: a job that moves to the background is
+    /// continued.
     fn stopped(&mut self) {
         if self.job.is_handing_over() {
             self.job.stops = true;
@@ -384,7 +384,7 @@ impl<'a> ScreenView<'a> {
         self.go_on()
     }
 
-    /// Continues the job, and takes the terminal back if this process is in its foreground.
+    /// Continues the job, and takes over the terminal again if this process is in its foreground.
     fn go_on(&mut self) -> Result<(), Failure> {
         if self.job.is_over() {
             return Ok(());
@@ -394,21 +394,21 @@ impl<'a> ScreenView<'a> {
         self.shown_again(is_back)
     }
 
-    /// Takes the terminal back if this process is in its foreground.
+    /// Takes over the terminal again if this process is in its foreground.
     fn come_back(&mut self) -> Result<(), Failure> {
         let Some(keyboard) = &mut self.job.keyboard else { return self.tell_size() };
         let is_back = !keyboard.is_taken() && keyboard.take();
         self.shown_again(is_back)
     }
 
-    /// Shows what the terminal may lack. `is_back`: something else may have been shown there.
+    /// Updates the terminal. `is_back`: something else may have been shown there meanwhile.
     fn shown_again(&mut self, is_back: bool) -> Result<(), Failure> {
         self.hint();
         self.tell_size()?;
         if is_back { self.draw_again() } else { Ok(()) }
     }
 
-    /// Shows a note beside the job's output.
+    /// Shows a note amid the job's output.
     fn note(&mut self, text: &str) {
         let text = &clean(text);
         if !io::stderr().is_terminal() {
@@ -499,7 +499,7 @@ impl View for ScreenView<'_> {
         self.job.lost(error)
     }
 
-    /// Ends only after pending output was shown.
+    /// Ends only after pending output has been shown.
     fn fail(&mut self, failure: Failure) -> Result<(), Failure> {
         self.job.leave(Err(failure));
         Ok(())

@@ -33,8 +33,9 @@ impl Caught {
         name.strip_prefix("SIG").unwrap_or(name)
     }
 
-    /// Whether it is meant for all processes of the job: one of a terminal is, and one that ends this process alone, as
-    /// `timeout` or `kill %1` send it, would have reached the command's whole group without bgctl.
+    /// Reports whether the signal is meant for all processes of the job. A terminal's signal is, and so is one that
+    /// ends only this process: sent by `timeout` or `kill %1`, it would have reached the command's whole group without
+    /// bgctl.
     pub fn is_for_all(self) -> bool {
         self.by_terminal || matches!(self.signal, Signal::SIGHUP | Signal::SIGTERM)
     }
@@ -78,7 +79,7 @@ impl Signals {
     }
 }
 
-/// Blocks these signals until [`Signals::take`] reads them, so that none ends this process before that.
+/// Blocks these signals until [`Signals::take`] reads them, so that none of them ends this process earlier.
 ///
 /// # Errors
 /// A system call fails.
@@ -86,7 +87,7 @@ pub fn hold(wanted: &[Signal]) -> Result<(), Failure> {
     without_ignored(wanted).thread_block().map_err(cannot_take)
 }
 
-/// Lets these signals act on this process again, also those that came meanwhile.
+/// Unblocks these signals, including pending ones.
 ///
 /// # Errors
 /// A system call fails.
@@ -105,12 +106,12 @@ fn cannot_take(error: Errno) -> Failure {
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // The borrow lasts as long as the descriptor lives.
+        // The borrow lasts as long as the descriptor.
         self.source.as_fd()
     }
 }
 
-/// Signals that this process reads until this is dropped. Then they act on it again, also those that came meanwhile.
+/// Signals that this process reads until this is dropped. Then they are unblocked, including pending ones.
 #[derive(Debug)]
 pub struct Taken {
     signals: Signals,
@@ -118,7 +119,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Takes over these signals, as [`Signals::take`] does. Nothing may be waited for without a deadline from now on.
+    /// Takes over these signals, as [`Signals::take`] does. From now on, every wait must have a deadline.
     ///
     /// # Errors
     /// A system call fails.
@@ -140,12 +141,13 @@ impl AsFd for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // It can't fail for valid signals.
+        // This can't fail for valid signals.
         let _ = release(self.wanted);
     }
 }
 
-/// Ends this process by a signal that it has read, as that would have done. The signal must act on it again.
+/// Ends this process by a signal that it has read, as the signal itself would have. The signal must no longer be
+/// blocked.
 ///
 /// # Errors
 /// A system call fails.
@@ -156,7 +158,7 @@ pub fn end_by(caught: Caught) -> Result<(), Failure> {
 /// Stops this process as Ctrl-Z does, so that its shell shows it as stopped, and returns when it is continued. The
 /// kernel ignores the stop if no shell could continue the process (orphaned process group).
 pub fn stop_here() {
-    // Can't fail for a valid signal.
+    // This can't fail for a valid signal.
     stop_by(|| {
         let _ = raise(Signal::SIGTSTP);
     });
@@ -171,22 +173,22 @@ fn stop_by(stop: impl FnOnce()) {
     }
 }
 
-/// Stops this process and its whole group, such as the rest of a pipeline: what the terminal would do if it turned
-/// keys into signals itself.
+/// Stops this process and its whole group, such as the rest of a pipeline, as the terminal would if it turned keys into
+/// signals itself.
 pub fn stop_group() {
     stop_by(|| {
         let _ = kill(Pid::from_raw(0), Signal::SIGTSTP);
     });
 }
 
-/// Runs a program that has the terminal meanwhile, with these signals as they were before [`Signals::take`]. Those of
-/// keys are for that program; only Ctrl-Z stops this process with it. Returns its exit code as a shell reports it.
+/// Runs a program that uses the terminal meanwhile, with these signals as they were before [`Signals::take`]. Signals
+/// from keys are for that program; only Ctrl-Z stops this process with it. Returns the exit code as a shell reports it.
 ///
 /// # Errors
-/// It can't be started.
+/// The program can't be started.
 pub fn lend(taken: &[Signal], command: &mut Command) -> io::Result<u8> {
     let mask = without_ignored(taken);
-    // A program inherits what is blocked when it is started.
+    // A program inherits the signals that are blocked when it starts.
     mask.thread_unblock()?;
     let child = command.spawn();
     let mut kept = mask;
@@ -208,7 +210,7 @@ pub fn signal_group(signal: Signal) {
     }
 }
 
-/// Returns the signals that were ignored when this process was started, as a bit mask.
+/// Returns the signals that were ignored when this process started, as a bit mask.
 fn ignored() -> u64 {
     ProcessStat::own().and_then(|stat| stat.field(33)).unwrap_or(0)
 }

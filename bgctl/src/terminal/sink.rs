@@ -1,4 +1,4 @@
-//! Standard output of any kind: a terminal, or a file or pipe that others may share.
+//! Standard output of any kind: a terminal, or a file or pipe that may be shared with other programs.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -8,18 +8,16 @@ use super::attachment::Output;
 use super::screen::Screen;
 use crate::failure::Failure;
 
-/// How much output to queue before no more is accepted from the daemon.
+/// Number of bytes to queue before no more output is accepted from the daemon.
 const PENDING_BYTES: usize = 64 * 1024;
 
-/// How many bytes a pipe accepts without blocking once `poll` reports it writable (`PIPE_BUF`).
+/// Number of bytes that a pipe accepts without blocking once `poll` reports it writable (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4096;
 
 /// Standard output.
 #[derive(Debug)]
 pub enum Sink {
-    /// A terminal.
     Screen(Screen),
-    /// Anything else.
     Plain(Plain),
 }
 
@@ -67,12 +65,11 @@ impl Sink {
         Ok(Self::Plain(Plain::over(file.into())))
     }
 
-    /// Whether this is a terminal.
     pub fn is_screen(&self) -> bool {
         matches!(self, Self::Screen(_))
     }
 
-    /// Whether more output may be queued.
+    /// Reports whether more output may be queued.
     pub fn has_room(&self) -> bool {
         match self {
             Self::Screen(screen) => screen.has_room(),
@@ -86,7 +83,7 @@ impl Sink {
     /// The terminal is gone.
     pub fn show(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
-            // Skip empty output: it would mark the screen as needing to be left.
+            // Skip empty output, which would mark the screen as needing to be left.
             _ if bytes.is_empty() => Ok(()),
             Self::Screen(screen) => screen.show(bytes, None),
             Self::Plain(plain) => {

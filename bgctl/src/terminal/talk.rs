@@ -1,8 +1,8 @@
-//! Shows a task without a terminal, such as an agent in the foreground: its text goes to standard output as it is
+//! Shows a task without a terminal, such as an agent in the foreground: its text is copied to standard output as it is
 //! written, until the task ends or is left.
 //!
-//! Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this is only
-//! attached to it.
+//! Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this process is
+//! only attached to it.
 
 mod heard;
 
@@ -52,14 +52,13 @@ pub struct TextView<'a> {
     has_more: bool,
     /// The ended task; some of its text may still be missing.
     ended: Option<Box<Task>>,
-    /// Number of the last question that was shown.
     question: Option<u64>,
     /// The signal that cancelled the task, as the exit code that a shell reports for it.
     cancelled: Option<u8>,
 }
 
 impl<'a> TextView<'a> {
-    /// Shows the only task of this process from an offset, and advances this to the text that has not been shown.
+    /// Shows the only task of this process from the offset `next`, and advances that past the text shown.
     ///
     /// # Errors
     /// See [`Self::begin`] and [`Self::run`].
@@ -79,7 +78,7 @@ impl<'a> TextView<'a> {
         left
     }
 
-    /// Takes over signals and keyboard; `news` is a separate connection.
+    /// Takes over signals and the keyboard; `news` is a separate connection.
     ///
     /// # Errors
     /// A system call fails, or a connection is broken.
@@ -155,7 +154,7 @@ impl<'a> TextView<'a> {
 
     fn cancel(&mut self, code: u8) -> Result<(), Failure> {
         if self.cancelled.replace(code).is_some() {
-            // The second request: don't wait. Closing the connection cancels the task, too.
+            // The second request: don't wait. Closing the connection also cancels the task.
             self.job.out.forget();
             self.job.leave(Ok(Left::Signalled(code)));
             return Ok(());
@@ -171,7 +170,7 @@ impl<'a> TextView<'a> {
         self.come_back();
     }
 
-    /// Takes the terminal back if this process is in its foreground.
+    /// Takes over the terminal again if this process is in its foreground.
     fn come_back(&mut self) {
         if !self.job.is_over()
             && let Some(keyboard) = &mut self.job.keyboard
@@ -229,14 +228,14 @@ impl View for TextView<'_> {
         match caught.signal {
             Signal::SIGHUP => self.job.hang_up(),
             Signal::SIGCONT => {
-                // Whatever stopped this process may have left no time to give the terminal back.
+                // The process may have been stopped without time to restore the terminal.
                 self.job.retake();
                 self.come_back();
             }
             Signal::SIGTTIN | Signal::SIGTTOU => {}
             // The agent keeps running: it is not a process of this terminal.
             Signal::SIGTSTP if self.job.host.leaves_stopped() => {}
-            // What is left to write is written once this process continues.
+            // The remaining output is written once this process continues.
             Signal::SIGTSTP if self.job.is_over() => self.stop(),
             // Don't wait any longer for a reader that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),
@@ -275,7 +274,7 @@ impl View for TextView<'_> {
         self.job.lost(error)
     }
 
-    /// Ends only after pending output was shown.
+    /// Ends only after pending output has been shown.
     fn fail(&mut self, failure: Failure) -> Result<(), Failure> {
         self.job.leave(Err(failure));
         Ok(())

@@ -1,4 +1,4 @@
-//! One turn of a loop: what it waits for, and what has happened.
+//! One turn of a loop: the events it waits for, and those that have happened.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -11,37 +11,33 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::signals::Signals;
 use crate::link::time_left;
 
-/// Number of sources besides several connections.
+/// Number of sources, not counting additional connections.
 const OWN: usize = 6;
 
-/// What a turn waits for. A source that is `None` is not polled.
+/// The events that a turn waits for. A source that is `None` is not polled.
 #[derive(Debug)]
 pub struct Wants<'a> {
-    /// The connection to the daemon.
     pub link: Option<BorrowedFd<'a>>,
-    /// Whether to read from the connection.
     pub reads_link: bool,
-    /// Whether output is pending for the connection.
     pub writes_link: bool,
-    /// When to check on a silent daemon; ignored unless `reads_link`.
+    /// When to check on a silent daemon. Ignored unless `reads_link`.
     pub link_until: Option<Instant>,
     /// A second connection to read from.
     pub news: Option<BorrowedFd<'a>>,
     /// The keyboard. Its loss is always reported.
     pub keyboard: Option<BorrowedFd<'a>>,
-    /// Whether to read from the keyboard.
     pub reads_keyboard: bool,
     /// The signals, which are always read.
     pub signals: BorrowedFd<'a>,
-    /// Where output is pending.
+    /// The terminal, if output is pending.
     pub screen: Option<BorrowedFd<'a>>,
     /// A source of changes, such as an inotify descriptor.
     pub changes: Option<BorrowedFd<'a>>,
-    /// When the wait ends at the latest.
+    /// The deadline of the wait.
     pub until: Option<Instant>,
 }
 
-/// What has happened. Nothing is set if only the deadline passed or a signal arrived.
+/// The events that have happened. None is set if only the deadline passed or a signal arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "any of them may have come together")]
 pub struct Ready {
@@ -49,7 +45,7 @@ pub struct Ready {
     pub reads_link: bool,
     /// The connection accepts more output.
     pub writes_link: bool,
-    /// The connection was to be read, but has nothing.
+    /// The connection was to be read, but has no data.
     pub quiet_link: bool,
     /// The second connection is readable or closed.
     pub news: bool,
@@ -72,23 +68,23 @@ pub struct LinkWants<'a> {
 }
 
 impl<'a> LinkWants<'a> {
-    /// Waits for anything on a connection, and for the time to check on a silent daemon.
+    /// Waits for any event on a connection, and for the time to check on a silent daemon.
     pub fn of(link: &'a PolledClient) -> Self {
         Self { descriptor: link.as_fd(), writes: link.wants_write(), until: link.until() }
     }
 
-    /// Waits until something can be read.
+    /// Waits until the descriptor is readable.
     pub const fn of_descriptor(descriptor: BorrowedFd<'a>) -> Self {
         Self { descriptor, writes: false, until: None }
     }
 }
 
-/// What has happened on one of several connections.
+/// The events that have happened on one of several connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkReady {
-    /// It is readable or closed.
+    /// The connection is readable or closed.
     pub reads: bool,
-    /// It accepts more output.
+    /// The connection accepts more output.
     pub writes: bool,
 }
 
@@ -119,7 +115,7 @@ impl Ready {
 }
 
 impl<'a> Wants<'a> {
-    /// Waits for signals and for anything on a connection.
+    /// Waits for signals and for any event on a connection.
     pub fn of_link(link: &'a PolledClient, signals: &'a Signals) -> Self {
         Self {
             link: Some(link.as_fd()),
@@ -155,7 +151,7 @@ impl<'a> Wants<'a> {
         self.wait_with(&[]).map(|(ready, _)| ready)
     }
 
-    /// Like [`Self::wait`], for any of these connections as well. Returns what has happened on each of them.
+    /// Like [`Self::wait`], for any of these connections as well. Returns the events on each of them.
     ///
     /// # Errors
     /// `poll` fails.
@@ -167,7 +163,7 @@ impl<'a> Wants<'a> {
             flags
         };
         let link = self.link.filter(|_| self.reads_link || self.writes_link);
-        // A missing descriptor is replaced by another one without any requested events.
+        // A missing descriptor is replaced by another one for which no events are requested.
         let other = |descriptor: Option<BorrowedFd<'a>>, flags| match descriptor {
             Some(descriptor) => PollFd::new(descriptor, flags),
             None => PollFd::new(self.signals, PollFlags::empty()),

@@ -1,5 +1,5 @@
-//! The terminal's only loop: sleeps in `poll` until the daemon, a signal or one of the view's own sources has
-//! something, and tells the view. It knows nothing about jobs, keyboards or screens.
+//! The terminal's only loop: sleeps in `poll` until the daemon, a signal or one of the view's own sources is ready, and
+//! notifies the view. It knows nothing about jobs, keyboards or screens.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 
@@ -7,12 +7,11 @@ use super::signals::{Caught, Signals};
 use super::turn::{Ready, Wants};
 use crate::failure::Failure;
 
-/// What becomes of the job that the terminal shows when its daemon is gone: this process can't know more.
+/// The message about the job shown on the terminal when its daemon is gone: this process can't know more.
 pub const DAEMON_ENDED: &str = "the daemon has ended: the next one ends the job";
 
-/// Something that uses the terminal for a while.
+/// A user of the terminal for a while.
 pub trait View {
-    /// The result of the view.
     type End;
 
     /// Returns the connection to the daemon.
@@ -21,18 +20,18 @@ pub trait View {
     /// Returns the signals that the view handles.
     fn signals(&self) -> &Signals;
 
-    /// Returns what the next turn waits for.
+    /// Returns the events that the next turn waits for.
     fn wants(&self) -> Wants<'_>;
 
     /// Returns the result once nothing is left to do.
     fn end(&mut self) -> Option<Result<Self::End, Failure>>;
 
-    /// Whether the view accepts more messages of the daemon.
+    /// Reports whether the view accepts more messages from the daemon.
     fn is_listening(&self) -> bool {
         true
     }
 
-    /// Does what is due before the next wait; this may end the view.
+    /// Does pending work before the next wait; this may end the view.
     ///
     /// # Errors
     /// Passed to [`Self::fail`], as for all steps.
@@ -54,7 +53,7 @@ pub trait View {
         Ok(())
     }
 
-    /// Handles a message of the daemon.
+    /// Handles a message from the daemon.
     ///
     /// # Errors
     /// See [`Self::prepare`].
@@ -103,7 +102,7 @@ fn turn<V: View>(view: &mut V) -> Result<(), Failure> {
     settle(view, |view| tended.map_err(|error| view.lost(error)))?;
     if ready.reads_link {
         let read = view.link().read();
-        // Handle what the daemon sent before it went away first.
+        // First handle the messages that the daemon sent before it went away.
         hear(view)?;
         settle(view, |view| read.map_err(|error| view.lost(error)))?;
     }

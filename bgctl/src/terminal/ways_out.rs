@@ -1,31 +1,30 @@
-//! The keys that usually leave a program. While attached they go to the task; a user who presses them repeatedly
-//! wants to leave and doesn't know how.
+//! The keys that usually end a program. While attached they go to the task; a user who presses them repeatedly wants to
+//! leave and doesn't know how.
 
 /// Ctrl-C, Ctrl-D, Ctrl-Z and Ctrl-\, as terminals send them.
 const KEYS: [u8; 4] = [0x03, 0x04, 0x1a, 0x1c];
 
-/// How many presses in a row count as a wish to leave.
+/// Number of consecutive presses that count as a wish to leave.
 const PRESSES: u8 = 3;
 
-/// Counts such presses.
+/// Counts consecutive presses of these keys.
 #[derive(Debug, Default)]
 pub struct WaysOut {
     /// Presses since anything else was typed, at most [`PRESSES`].
     row: u8,
 }
 
-/// What typed bytes start with.
+/// The kind of key that typed bytes start with.
 enum Typed {
     /// A press of one of the keys.
     Press,
     /// A release or repetition of one of the keys.
     Echo,
-    /// Anything else.
     Other,
 }
 
 impl WaysOut {
-    /// Counts presses in typed bytes. Returns `true` once per row of presses, at the third one.
+    /// Counts presses in typed bytes. Returns `true` once per row of presses, at the third press.
     pub fn typed(&mut self, mut bytes: &[u8]) -> bool {
         let mut wants_out = false;
         while !bytes.is_empty() {
@@ -43,7 +42,7 @@ impl WaysOut {
         wants_out
     }
 
-    /// Whether the last key typed was one of these.
+    /// Reports whether the last key typed was one of these.
     pub fn is_in_row(&self) -> bool {
         self.row > 0
     }

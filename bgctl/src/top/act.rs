@@ -1,4 +1,4 @@
-//! Calls about tasks that a key asks for, and which of the hosts gets which part of one.
+//! Calls about tasks that keys request, and how they are divided among hosts.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use bgd_shared::id::TaskId;
 
 use super::task_key::{HostNo, TaskKey};
 
-/// A call about tasks: of any hosts for the keys, by their ids for a single host.
+/// A call about tasks: of several hosts as requested by a key, or by their ids for a single host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act<T = TaskKey> {
     /// Cancel them.
     Cancel(Vec<T>),
     /// End them by SIGKILL.
     Kill(Vec<T>),
-    /// Submit them again.
+    /// Submit them again as new tasks.
     Rerun(Vec<T>),
     /// Keep them from starting.
     Hold(Vec<T>),
@@ -21,11 +21,11 @@ pub enum Act<T = TaskKey> {
     Release(Vec<T>),
     /// Answer a question with one of its options.
     Answer {
-        /// The task whose agent asks.
+        /// The task whose agent asks the question.
         task: T,
-        /// Number of the question.
+        /// The number of the question.
         request: u64,
-        /// Id of the option.
+        /// The id of the option.
         option: String,
     },
     /// Send a follow-up prompt.
@@ -33,7 +33,7 @@ pub enum Act<T = TaskKey> {
 }
 
 impl Act {
-    /// The call for each of the hosts that have some of the tasks.
+    /// Divides the call among the hosts of the tasks.
     pub fn by_host(self) -> Vec<(HostNo, Act<TaskId>)> {
         match self {
             Self::Cancel(tasks) => parts(tasks, Act::Cancel),
@@ -49,7 +49,7 @@ impl Act {
     }
 }
 
-/// Parts the tasks by their hosts, and keeps their order.
+/// Divides the tasks by host, keeping their order.
 fn parts(tasks: Vec<TaskKey>, act: fn(Vec<TaskId>) -> Act<TaskId>) -> Vec<(HostNo, Act<TaskId>)> {
     let mut parts: BTreeMap<HostNo, Vec<TaskId>> = BTreeMap::new();
     for TaskKey { host, id } in tasks {

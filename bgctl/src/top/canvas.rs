@@ -1,5 +1,5 @@
-//! The user's terminal as a canvas: takes it over, writes only the cells that have changed, never waits for it, and
-//! gives it back on every way out, even a panic.
+//! The user's terminal as a canvas. Takes over the terminal, writes only the cells that have changed, never blocks on
+//! writing, and restores the terminal on every exit path, even a panic.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -18,13 +18,13 @@ use crate::failure::Failure;
 use crate::link::time_left;
 use crate::terminal::{Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
 
-/// Enters the alternate screen, without a cursor, with the mouse and bracketed paste.
+/// Enters the alternate screen, hides the cursor, and enables the mouse and bracketed paste.
 const ENTER: &str = "\x1b[?1049h\x1b[m\x1b[2J\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[?2004h";
 
-/// Undoes what [`ENTER`] did.
+/// Undoes [`ENTER`].
 const LEAVE: &str = "\x1b[m\x1b[?2004l\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l";
 
-/// How long to wait for a terminal that takes no more, at the end.
+/// How long to wait at the end for a terminal that accepts no more output.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// The terminal.
@@ -37,10 +37,10 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     ///
     /// # Errors
-    /// There is none, or another program has it.
+    /// There is no terminal, or another program controls it.
     pub fn open() -> Result<Self, Failure> {
         let refuse = |what: &str| Failure::usage(format!("`bgctl top` needs a terminal: {what}"));
         let keyboard = Keyboard::open(RawMode::Raw).ok_or_else(|| refuse("nobody can type"))?;
@@ -52,16 +52,16 @@ impl Canvas {
         Ok(canvas)
     }
 
-    /// Takes the terminal, as at the start or after another program had it.
+    /// Takes over the terminal, at the start or after another program had it.
     ///
     /// # Errors
-    /// Another program has it.
+    /// Another program controls it.
     pub fn enter(&mut self) -> Result<(), Failure> {
         if !self.keyboard.take() {
             if self.keyboard.is_anothers() {
                 return Err(Failure::usage("another bgctl has this terminal"));
             }
-            // In the background of a shell: stopped until it is brought to the foreground, as other programs are.
+            // In the background of a shell: stops until it is brought to the foreground, as other programs do.
             stop_here();
             if !self.keyboard.take() {
                 return Err(Failure::usage(
@@ -76,7 +76,7 @@ impl Canvas {
         Ok(())
     }
 
-    /// Takes the terminal again after this process was continued. `kill -STOP` leaves no time to give it back, so a
+    /// Takes over the terminal again after this process was continued. `kill -STOP` leaves no time to restore it, so a
     /// shell may have restored its own modes and written over the frame.
     ///
     /// # Errors
@@ -86,13 +86,13 @@ impl Canvas {
         self.enter()
     }
 
-    /// Gives the terminal back. Waits a moment for one that is slow.
+    /// Restores the terminal. Waits a moment for a slow one.
     pub fn leave(&mut self) {
         if !std::mem::take(&mut self.is_entered) {
             return;
         }
         let end = Instant::now() + FLUSH;
-        // If the terminal is gone, nobody sees the difference.
+        // If the terminal is gone, errors don't matter.
         let mut outcome = self.screen.leave();
         while outcome.is_ok() && self.screen.wants_write() && Instant::now() < end {
             let mut sources = [PollFd::new(self.screen.as_fd(), PollFlags::POLLOUT)];
@@ -103,13 +103,13 @@ impl Canvas {
         self.keyboard.give_back();
     }
 
-    /// The area to draw on, by the terminal's current size.
+    /// Returns the area to draw on, from the terminal's current size.
     pub fn area(&self) -> Rect {
         let size = self.screen.size();
         Rect::new(0, 0, size.cols, size.rows)
     }
 
-    /// Draws everything again at the next frame: the terminal may show something else.
+    /// Makes the next frame redraw everything, as the terminal may show something else.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -119,12 +119,12 @@ impl Canvas {
         self.show(b"\x1b[m\x1b[2J\x1b[?25l", None)
     }
 
-    /// Whether a frame can be drawn now: the terminal has taken the one before.
+    /// Reports whether a frame can be drawn now: the terminal has accepted the one before.
     pub fn is_free(&self) -> bool {
         !self.screen.wants_write()
     }
 
-    /// Shows a frame: what differs from the one before. Writes nothing if nothing does.
+    /// Shows a frame by writing the differences from the one before. Writes nothing if there are none.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -149,7 +149,7 @@ impl Canvas {
         if bytes.is_empty() { Ok(()) } else { self.show(&bytes, None) }
     }
 
-    /// Waits for a key or a signal after another program, so that its output can be read.
+    /// Waits for a key or a signal after another program has run, so that its output can be read.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -162,7 +162,7 @@ impl Canvas {
         ];
         let _ = poll(&mut sources, PollTimeout::NONE);
         if sources[0].any().unwrap_or(false) {
-            // Whatever key it is. A terminal that is gone is noticed by the loop.
+            // Any key will do. If the terminal is gone, the loop notices.
             let _ = self.keyboard.read(&mut [0; 64]);
         }
         self.show(b"\r\n", None)
@@ -172,7 +172,7 @@ impl Canvas {
         self.screen.show(bytes, restore).map_err(gone)
     }
 
-    /// Writes what the terminal did not take before.
+    /// Writes output that the terminal has not accepted yet.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -180,20 +180,19 @@ impl Canvas {
         self.screen.write().map_err(gone)
     }
 
-    /// Where output is pending.
+    /// Returns the descriptor to poll for writing; `None` if no output is pending.
     pub fn pending(&self) -> Option<BorrowedFd<'_>> {
         self.screen.wants_write().then(|| self.screen.as_fd())
     }
 
-    /// Where keys come from.
     pub fn keyboard(&self) -> &Keyboard {
         &self.keyboard
     }
 
-    /// Stops this process, as Ctrl-Z does, and continues with the terminal after it.
+    /// Stops this process, as Ctrl-Z does, and takes over the terminal again when continued.
     ///
     /// # Errors
-    /// Another program has the terminal.
+    /// Another program controls the terminal.
     pub fn stop(&mut self) -> Result<(), Failure> {
         self.leave();
         stop_here();
@@ -207,7 +206,7 @@ impl Drop for Canvas {
     }
 }
 
-/// The failure of a write. A closed terminal may refuse a frame before its SIGHUP is read: the end is the same.
+/// Creates the failure of a write. A closed terminal may reject a frame before its SIGHUP is read; both end alike.
 fn gone(error: io::Error) -> Failure {
     match error.raw_os_error() {
         Some(code) if code == Errno::EIO as i32 => {
@@ -218,7 +217,7 @@ fn gone(error: io::Error) -> Failure {
     }
 }
 
-/// Has a panic leave the alternate screen before it is reported, so that the report can be read.
+/// Makes a panic leave the alternate screen before it is reported, so that the report can be read.
 fn leave_before_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,5 +1,5 @@
-//! Connects to a host's daemon, at the start or again, beside everything else: on a thread of its own, as that may wait
-//! for long.
+//! Connects to a host's daemon, initially or again, in the background: on a separate thread, as connecting may take
+//! long.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -14,35 +14,35 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{DaemonWatch, Link, REFUSED};
 
-/// The pauses between attempts where nothing tells when it is worth one: the first one, and the longest.
+/// The first and the longest pause between attempts, for when no event indicates that another attempt is worthwhile.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
-/// Returns the pause that follows this one; the first one if there was none.
+/// Returns the pause that follows this one, or the first one.
 pub fn next_pause(before: Option<Duration>) -> Duration {
     let [first, longest] = PAUSES;
     before.map_or(first, |pause| longest.min(pause * 2))
 }
 
-/// When to make the first attempt, and what that may do.
+/// When to make the first attempt, and whether that may start a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
-    /// At once; it starts a daemon if the link agrees.
+    /// At once. Starts a daemon if the link's options allow it.
     Starts,
-    /// At once. Whoever has stopped a daemon does not want one to be started.
+    /// At once, without starting a daemon: a user who has stopped it does not want another.
     AtOnce,
-    /// The same after this pause: the connection before was made, and was then refused.
+    /// After this pause, without starting a daemon: the previous connection was made, but then refused.
     After(Duration),
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 pub enum Attempt {
-    /// There is a connection: it was the last attempt.
+    /// Connected. This was the last attempt.
     Made(Box<PolledClient>),
-    /// There is none; another attempt follows.
+    /// Not connected. Another attempt follows.
     Failed(Failure),
 }
 
-/// A connection that is being made. Dropped, it makes no further attempt.
+/// A connection in progress. Dropping it prevents further attempts.
 pub struct Connector {
     attempts: mpsc::Receiver<Attempt>,
     /// Readable when an attempt has ended.
@@ -51,10 +51,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Begins to connect until a daemon is there. Starts one in its first attempt at most.
+    /// Starts connecting, with repeated attempts until a daemon is there. Only the first attempt may start a daemon.
     ///
     /// # Errors
-    /// There can be no more threads or descriptors.
+    /// Out of threads or file descriptors.
     pub fn begin(link: Link, first: First) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect", &error);
         let (woken, wakes) = UnixStream::pair().map_err(cannot)?;
@@ -70,12 +70,12 @@ impl Connector {
         Ok(Self { attempts, woken, nudge })
     }
 
-    /// Readable when an attempt has ended.
+    /// Returns a descriptor that is readable when an attempt has ended.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
     }
 
-    /// The latest attempt that has ended since the last call.
+    /// Returns the latest attempt that has ended since the last call.
     pub fn latest(&self) -> Option<Attempt> {
         let mut bytes = [0; 64];
         while (&self.woken).read(&mut bytes).is_ok_and(|count| count == bytes.len()) {}
@@ -84,28 +84,28 @@ impl Connector {
 
     /// Ends the pause before the next attempt.
     pub fn nudge(&self) {
-        // A thread that is gone has made its last attempt.
+        // If the thread is gone, there are no more attempts.
         let _ = self.nudge.send(());
     }
 }
 
-/// The thread's end.
+/// The thread's end of the channel.
 struct Report {
     attempt: mpsc::Sender<Attempt>,
     wakes: UnixStream,
 }
 
 impl Report {
-    /// Returns whether anybody still waits for the connection.
+    /// Reports an attempt. Returns whether anybody is still waiting for the connection.
     fn tell(&mut self, attempt: Attempt) -> bool {
         let is_heard = self.attempt.send(attempt).is_ok();
-        // A socket that is full wakes as well.
+        // A full socket wakes the receiver as well.
         let _ = self.wakes.write(b".");
         is_heard
     }
 }
 
-/// Makes attempts until one succeeds, or nobody waits for that any more.
+/// Makes attempts until one succeeds or nobody is waiting for the connection any longer.
 fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Receiver<()>) {
     let mut starts = first == First::Starts;
     let mut pause = next_pause(None);
@@ -117,7 +117,7 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
         }
     }
     loop {
-        // Watched first, so that no daemon comes unseen in between.
+        // Start watching first, so that a daemon that starts in between is not missed.
         let watch = link.socket().and_then(DaemonWatch::new);
         let failure = match connected(&mut link, std::mem::take(&mut starts)) {
             Ok(client) => {
@@ -127,7 +127,7 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
             Err(failure) => failure,
         };
         let is_refused = failure.kind == REFUSED;
-        // One that does not answer, or lets nobody in at the moment, makes no other socket.
+        // A daemon that does not answer, or refuses at the moment, creates no new socket.
         let is_absent = failure.kind == "no_daemon" && failure.code == Code::NO_DAEMON;
         if !report.tell(Attempt::Failed(failure)) {
             return;
@@ -135,8 +135,8 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
         if is_absent && watch.is_ok_and(|watch| watch.wait().is_ok()) {
             continue;
         }
-        // Nothing tells when a host is back, a removed folder, or a daemon that was stopped. A host that does not let
-        // this user in would take more attempts for an attack.
+        // There is no event for the return of a host, of a removed folder or of a stopped daemon. A host that refuses
+        // this user would take more attempts for an attack.
         let waited = if is_refused {
             nudged.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
@@ -150,7 +150,7 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
     }
 }
 
-/// Connects once; to another machine, for as long as that may take.
+/// Connects once. Connecting to another machine may take long.
 fn connected(link: &mut Link, starts: bool) -> Result<PolledClient, Failure> {
     if starts {
         return link.polled();
@@ -177,7 +177,7 @@ mod tests {
 
     use crate::link::{Options, Target};
 
-    /// How long something may take that happens at once.
+    /// Timeout for events that are expected at once.
     const PATIENCE: Duration = Duration::from_mins(1);
 
     fn next(connector: &Connector) -> Attempt {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// A link to the daemon with a socket in this folder.
+    /// Returns a link to the daemon with a socket in this folder.
     fn link(folder: &std::path::Path) -> Link {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
         Link::new(Options {

@@ -1,5 +1,5 @@
-//! The loop of the live view: sleeps until a daemon, the keyboard, a signal or a visible time has something, tells
-//! the state, and draws what has changed. Idle, it makes no call and draws nothing.
+//! The loop of the live view: sleeps until a daemon, the keyboard or a signal has something or a visible time changes,
+//! updates the state, and redraws. When idle, it makes no calls and draws nothing.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -21,16 +21,15 @@ use crate::failure::Failure;
 use crate::render::wall::Clock;
 use crate::terminal::{LinkReady, Ready, Signals, Wants};
 
-/// The shortest time between two frames.
+/// Minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(16);
 
-/// How long an Escape may still become a longer sequence.
+/// How long to wait for an Escape to turn out to be the start of a sequence.
 const ESCAPE: Duration = Duration::from_millis(50);
 
-/// The shortest time between two frames that are drawn only because time passes.
+/// Minimum time between two frames drawn only because time passes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The signals that the loop handles.
 const SIGNALS: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -41,7 +40,7 @@ const SIGNALS: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// The live view at work.
+/// The running live view.
 pub struct Executor<'a> {
     environment: &'a dyn Environment,
     ui: Ui,
@@ -58,8 +57,8 @@ pub struct Executor<'a> {
 }
 
 impl<'a> Executor<'a> {
-    /// Takes the terminal, and begins to list: with the connection to the only host, else with those to all hosts that
-    /// it makes.
+    /// Takes over the terminal and starts listing, on the connection to the only host, or else on connections to all
+    /// hosts that this opens.
     ///
     /// # Errors
     /// There is no terminal, or the connection is broken.
@@ -91,7 +90,8 @@ impl<'a> Executor<'a> {
     /// The terminal is gone.
     pub fn run(mut self) -> Result<Code, Failure> {
         let code = self.turns()?;
-        // Of what is not known nobody can tell whether it was seen. What several hosts have is not this machine's.
+        // Without a complete list, the unseen failures are unknown. Failures on several hosts are not recorded on this
+        // machine.
         let model = &self.ui.model;
         if !model.is_several() && model.is_listed() && model.silence(HostNo::default()).is_none() {
             self.environment.left(model.unseen());
@@ -120,7 +120,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Draws a frame if something has changed and the terminal has taken the one before.
+    /// Draws a frame if something has changed and the terminal has accepted the previous one.
     fn draw(&mut self) -> Result<(), Failure> {
         let is_due = self.drawn_at.is_none_or(|at| at.elapsed() >= FRAME);
         if !self.is_dirty || !is_due || !self.canvas.is_free() {
@@ -137,7 +137,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Asks for what the last frame lacked.
+    /// Requests the data that the last frame lacked.
     fn tend(&mut self) -> Result<(), Failure> {
         self.is_dirty |= self.links.tend(&mut self.ui, &self.frame)?;
         Ok(())
@@ -154,7 +154,7 @@ impl<'a> Executor<'a> {
         wants.wait_with(&self.links.wants()).map_err(|error| Failure::io("can't wait", &error))
     }
 
-    /// When a visible time changes.
+    /// Returns the time at which something visible changes by itself.
     fn ticks_at(&self) -> Option<Instant> {
         let changes_in = Duration::from_millis(self.frame.changes_in?);
         let drawn_at = self.drawn_at?;
@@ -185,7 +185,7 @@ impl<'a> Executor<'a> {
         self.canvas.stop()
     }
 
-    /// Handles what was typed. Returns the exit code at the end.
+    /// Handles typed keys. Returns the exit code when the user leaves.
     fn typed(&mut self, ready: Ready) -> Result<Option<Code>, Failure> {
         let mut keys = Vec::new();
         if ready.keyboard {
@@ -218,7 +218,7 @@ impl<'a> Executor<'a> {
             Want::Stop => self.stop()?,
             Want::Redraw => self.canvas.forget()?,
             Want::Verb(host, args) => {
-                // What a user attaches to shows its end itself; of other verbs the output is to be read.
+                // An attached task shows its end itself; the output of other verbs should stay readable.
                 let returns_at_once = args.first().is_some_and(|verb| verb == "attach");
                 self.lend(returns_at_once, |environment| environment.verb(host, &args, &SIGNALS))?;
             }
@@ -230,7 +230,7 @@ impl<'a> Executor<'a> {
         Ok(None)
     }
 
-    /// Gives the terminal to another program until that ends.
+    /// Lends the terminal to another program until it ends.
     fn lend(
         &mut self,
         returns_at_once: bool,

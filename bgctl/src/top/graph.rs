@@ -1,22 +1,23 @@
-//! The graph of dependencies around a task, as lines: what it starts after, the task, and what starts after it.
+//! The dependency graph around a task, as lines: the tasks it starts after, the task itself, and those that start after
+//! it.
 
 use std::collections::{HashMap, HashSet};
 
 use super::model::Model;
 use super::task_key::TaskKey;
 
-/// The deepest level that is drawn.
+/// Maximum depth drawn.
 const DEPTH: usize = 12;
 
-/// The most lines.
+/// Maximum number of lines.
 const LINES: usize = 1000;
 
-/// Returns the lines. Tasks that were deleted are shown by their id alone.
+/// Returns the lines. Deleted tasks are shown only by their ids.
 pub fn lines(model: &Model, key: TaskKey) -> Vec<String> {
     let mut lines = Vec::new();
     let mut seen = HashSet::new();
     above(model, key, 0, &mut seen, &mut lines);
-    // The farthest condition comes first.
+    // The most distant condition comes first.
     lines.reverse();
     lines.push(format!("> {}", name(model, key)));
     let mut seen = HashSet::from([key]);

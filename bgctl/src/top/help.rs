@@ -1,10 +1,10 @@
-//! The keys, as the live view, `bgctl top --help` and the man page show them.
+//! The keys, as shown by the live view, `bgctl top --help` and the man page.
 
-/// The keys that matter most, in this order.
+/// The most important keys, in display order.
 pub const SHORT: [&str; 8] =
     ["F1 help", "q quit", "Enter open", "o output", "/ filter", "Tab fold", "x cancel", "y n answer"];
 
-/// All keys with what they do.
+/// All keys with their descriptions.
 pub const KEYS: [(&str, &str); 24] = [
     ("Up Down k j", "select a task; PageUp, PageDown, Home, End, the wheel and clicks work too"),
     ("Left Right", "fold or unfold the tasks below a heading"),

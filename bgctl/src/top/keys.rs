@@ -1,25 +1,24 @@
-//! What a terminal sends for keys, pastes and the mouse. Bytes go in, keys come out; a sequence may come in pieces.
+//! Decodes a terminal's input: keys, pastes and the mouse. Bytes go in, keys come out; a sequence may arrive in pieces.
 
-/// The most bytes of a paste to keep; the rest is dropped.
+/// Maximum number of bytes of a paste that are kept; the rest is dropped.
 const PASTE_BYTES: usize = 64 * 1024;
 
-/// The most bytes of a sequence that is none of these.
+/// Maximum number of bytes of an unknown sequence.
 const SEQUENCE_BYTES: usize = 64;
 
-/// The start of a paste, and its end.
+/// The sequences that start and end a paste.
 const PASTE: [&[u8]; 2] = [b"\x1b[200~", b"\x1b[201~"];
 
-/// What a press of Ctrl-C sends.
+/// The byte sent for Ctrl-C.
 const CTRL_C: u8 = 0x03;
 
-/// Something that the user did.
+/// A user action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// A character.
     Char(char),
     /// A letter with Ctrl.
     Ctrl(char),
-    /// A text, with everything that controls a terminal replaced.
+    /// A pasted text, with all control characters replaced.
     Paste(String),
     Enter,
     Tab,
@@ -27,13 +26,9 @@ pub enum Key {
     Escape,
     Backspace,
     Delete,
-    /// Arrow up.
     Up,
-    /// Arrow down.
     Down,
-    /// Arrow left.
     Left,
-    /// Arrow right.
     Right,
     PageUp,
     PageDown,
@@ -41,34 +36,34 @@ pub enum Key {
     End,
     /// F1.
     Help,
-    /// A press of the left mouse button in this row and column, from 0.
+    /// A press of the left mouse button in this row and column, counted from 0.
     Click(u16, u16),
-    /// A turn of the wheel by this many lines.
+    /// A turn of the mouse wheel by this many lines.
     Wheel(isize),
 }
 
-/// Collects bytes until they are a key.
+/// Collects bytes until they form keys.
 #[derive(Debug, Default)]
 pub struct Keys {
     held: Vec<u8>,
-    /// A paste so far. Its last bytes may be the beginning of its end.
+    /// A paste so far. Its last bytes may be the start of the sequence that ends it.
     paste: Option<Vec<u8>>,
 }
 
-/// What the beginning of some bytes is.
+/// The meaning of the first bytes.
 enum Found {
-    /// A key of this length. `None`: one that has no meaning here.
+    /// A key of this length in bytes. `None`: the sequence has no meaning here.
     Key(Option<Key>, usize),
-    /// A paste begins after this length.
+    /// The start of a paste, whose text begins after this many bytes.
     Paste(usize),
-    /// More bytes have to come.
+    /// An incomplete sequence.
     Part,
 }
 
 impl Keys {
-    /// Takes bytes and returns the keys that are complete.
+    /// Adds bytes and returns the complete keys.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Key> {
-        // A paste may have lost its end. Text that is pasted hardly ever comes as this single byte.
+        // The end of a paste may have been lost. Pasted text hardly ever arrives as just this byte.
         if bytes == [CTRL_C] && self.paste.take().is_some() {
             return vec![Key::Ctrl('c')];
         }
@@ -103,14 +98,14 @@ impl Keys {
         keys
     }
 
-    /// Takes the bytes of a paste, and returns those after it.
+    /// Adds bytes to a paste, and returns the bytes after its end.
     fn pasted<'a>(&mut self, bytes: &'a [u8], keys: &mut Vec<Key>) -> &'a [u8] {
         let Some(paste) = &mut self.paste else { return bytes };
         let known = paste.len();
         paste.extend_from_slice(bytes);
         let from = known.saturating_sub(PASTE[1].len());
         let Some(end) = memchr::memmem::find(&paste[from..], PASTE[1]).map(|end| from + end) else {
-            // What is dropped is not at the end, where the end of the paste may have begun.
+            // Bytes are dropped before the last ones, which may be the start of the sequence that ends the paste.
             let too_many = paste.len().saturating_sub(PASTE_BYTES + PASTE[1].len());
             let kept = PASTE_BYTES.min(paste.len());
             paste.drain(kept..(kept + too_many).min(paste.len()));
@@ -124,12 +119,12 @@ impl Keys {
         &bytes[behind..]
     }
 
-    /// Whether the beginning of a possible sequence is held back.
+    /// Reports whether the beginning of a possible sequence is held back.
     pub fn is_holding(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Nothing followed what is held back: an Escape was one.
+    /// Gives up waiting for the rest of a sequence: a lone ESC byte was the Escape key.
     pub fn give_up(&mut self) -> Option<Key> {
         let held = std::mem::take(&mut self.held);
         (held.first() == Some(&0x1b)).then_some(Key::Escape)
@@ -141,7 +136,7 @@ fn first(bytes: &[u8]) -> Found {
         [0x1b, b'[', ..] => sequence(bytes),
         [0x1b, b'O', last, ..] => Found::Key(named(*last), 3),
         [0x1b] | [0x1b, b'O'] => Found::Part,
-        // A key with Alt, or an Escape with a key behind it.
+        // A key with Alt, or Escape followed by another key.
         [0x1b, ..] => Found::Key(Some(Key::Escape), 1),
         [b'\r' | b'\n', ..] => Found::Key(Some(Key::Enter), 1),
         [b'\t', ..] => Found::Key(Some(Key::Tab), 1),
@@ -162,13 +157,13 @@ fn character(bytes: &[u8]) -> Found {
     let part = &bytes[..length.min(bytes.len())];
     match std::str::from_utf8(part) {
         Ok(text) => Found::Key(text.chars().next().map(Key::Char), length),
-        // No error but that the text ends too early.
+        // The only error is that the text ends too early.
         Err(error) if error.error_len().is_none() && part.len() < length => Found::Part,
         Err(_) => Found::Key(None, 1),
     }
 }
 
-/// Reads `ESC [`, its parameters and its last byte.
+/// Parses `ESC [`, its parameters and the final byte.
 fn sequence(bytes: &[u8]) -> Found {
     if bytes.starts_with(PASTE[0]) {
         return Found::Paste(PASTE[0].len());
@@ -187,7 +182,7 @@ fn sequence(bytes: &[u8]) -> Found {
         (b"5", b'~') => Some(Key::PageUp),
         (b"6", b'~') => Some(Key::PageDown),
         (b"11", b'~') => Some(Key::Help),
-        // F1 of the Linux console.
+        // F1 on the Linux console.
         (b"", b'[') => return if rest.len() < 2 { Found::Part } else { linux_console(rest[1]) },
         (b"", last) => named(last),
         _ => None,
@@ -212,10 +207,10 @@ const fn named(last: u8) -> Option<Key> {
     })
 }
 
-/// Lines that one turn of the wheel moves.
+/// Number of lines per turn of the wheel.
 const WHEEL: isize = 3;
 
-/// Reads `button;column;row` of a press, from 1.
+/// Parses `button;column;row` of a press, counted from 1.
 fn clicked(parameters: &[u8]) -> Option<Key> {
     let text = std::str::from_utf8(parameters).ok()?;
     let mut numbers = text.split(';').map(|number| number.parse::<u16>().ok());

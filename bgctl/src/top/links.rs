@@ -1,5 +1,5 @@
-//! The connections of the live view, one for each host. Each is made, lost and made again by itself, so that no host
-//! delays another.
+//! The connections of the live view, one for each host. They are established, lost and re-established independently, so
+//! that no host delays another.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::link::{REFUSED, end_children, reason};
 use crate::terminal::{LinkReady, LinkWants};
 
-/// A connection, or the attempts to make one.
+/// A connection, or the attempts to establish it.
 enum Connection {
     Live(Box<Wire>),
     Lost(Connector),
@@ -48,16 +48,16 @@ impl Connection {
 pub struct Links<'a> {
     environment: &'a dyn Environment,
     hosts: Vec<Connection>,
-    /// The last pause before connecting again to each host whose list was not answered since. A daemon may refuse a
-    /// connection that was made, again and again.
+    /// The last pause before reconnecting to each host that has not sent its list since. A daemon may accept a
+    /// connection and then refuse it, again and again.
     pauses: Vec<Option<Duration>>,
 }
 
 impl<'a> Links<'a> {
-    /// Begins to list with the connection to the only host; without one, begins to connect to all hosts.
+    /// Starts listing on the connection to the only host, or without one, starts connecting to all hosts.
     ///
     /// # Errors
-    /// The connection is broken, or there can be no more threads or descriptors.
+    /// The connection is broken, or there are no more threads or file descriptors.
     pub fn begin(
         environment: &'a dyn Environment,
         client: Option<PolledClient>,
@@ -78,25 +78,25 @@ impl<'a> Links<'a> {
         Ok(links)
     }
 
-    /// The previews that were read.
+    /// Returns the previews read so far.
     pub fn panes(&self) -> Panes<'_> {
         Panes(self.hosts.iter().map(Connection::panes).collect())
     }
 
-    /// What to wait for, in the order of the hosts.
+    /// Returns the events to wait for, in the order of the hosts.
     pub fn wants(&self) -> Vec<LinkWants<'_>> {
         self.hosts.iter().map(Connection::wants).collect()
     }
 
-    /// Handles what has happened on the connections. Returns whether anything may have changed.
+    /// Handles the events of all connections. Returns whether anything may have changed.
     ///
     /// # Errors
-    /// There can be no more threads or descriptors.
+    /// There are no more threads or file descriptors.
     pub fn ready(&mut self, ready: &[LinkReady], ui: &mut Ui) -> Result<bool, Failure> {
         let mut is_changed = false;
         for (host, ready) in ui.model.hosts().zip(ready) {
             is_changed |= match &mut self.hosts[host.index()] {
-                // It may have come after the wait: what is taken here is never told again.
+                // The attempt may have ended after the wait, so its result must be used: it is not reported again.
                 Connection::Lost(connector) => match connector.latest() {
                     Some(Attempt::Made(client)) => self.made(host, *client, ui)?,
                     Some(Attempt::Failed(failure)) => failed(host, &failure, ui),
@@ -105,7 +105,7 @@ impl<'a> Links<'a> {
                 Connection::Live(wire) => {
                     let tended = ready.tend(&mut wire.client);
                     let read = if ready.reads { wire.client.read() } else { Ok(()) };
-                    // What the daemon sent before it went away comes first.
+                    // Messages that the daemon sent before it went away come first.
                     let heard = ready.reads && self.hear(host, ui)?;
                     match tended.and(read) {
                         Ok(()) => heard,
@@ -117,7 +117,7 @@ impl<'a> Links<'a> {
         Ok(is_changed)
     }
 
-    /// Handles everything that has arrived from a host. Returns whether that was anything.
+    /// Handles everything that has arrived from a host. Returns whether there was anything.
     fn hear(&mut self, host: HostNo, ui: &mut Ui) -> Result<bool, Failure> {
         let mut is_changed = false;
         while let Connection::Live(wire) = &mut self.hosts[host.index()] {
@@ -136,14 +136,15 @@ impl<'a> Links<'a> {
         Ok(is_changed)
     }
 
-    /// A host has answered with its list.
+    /// Records that a host has sent its list.
     fn listed(&mut self, host: HostNo, ui: &mut Ui) {
         if self.pauses[host.index()].take().is_some() {
             ui.model.set_silence(host, None);
         }
     }
 
-    /// A host is connected. After one that was refused, why stays visible until there is an answer.
+    /// Starts using a new connection. If the last connection was refused, the reason stays visible until the host
+    /// answers.
     fn made(&mut self, host: HostNo, client: PolledClient, ui: &mut Ui) -> Result<bool, Failure> {
         if self.pauses[host.index()].is_none() {
             ui.model.set_silence(host, None);
@@ -157,7 +158,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Connects again to a host, if its connection was not lost before. What is known of its tasks stays.
+    /// Reconnects to a host, unless that is in progress already. Keeps the host's tasks.
     fn lost(&mut self, host: HostNo, error: ClientError, ui: &mut Ui) -> Result<bool, Failure> {
         match &self.hosts[host.index()] {
             Connection::Lost(_) => Ok(false),
@@ -197,7 +198,7 @@ impl<'a> Links<'a> {
         Ok(true)
     }
 
-    /// Tries at once to connect to a host that does not answer.
+    /// Immediately tries to connect to a host that does not answer.
     pub fn retry(&self, host: HostNo, ui: &mut Ui) {
         let Connection::Lost(connector) = &self.hosts[host.index()] else { return };
         connector.nudge();
@@ -205,10 +206,10 @@ impl<'a> Links<'a> {
         ui.model.set_silence(host, Some(Silence { since, why: "connecting".to_owned() }));
     }
 
-    /// Asks for what the last frame lacked. Returns whether anything may have changed.
+    /// Requests the data that the last frame lacked. Returns whether anything may have changed.
     ///
     /// # Errors
-    /// There can be no more threads or descriptors.
+    /// There are no more threads or file descriptors.
     pub fn tend(&mut self, ui: &mut Ui, frame: &Frame) -> Result<bool, Failure> {
         ui.model.keep_live(&frame.tasks);
         let mut is_changed = false;
@@ -225,7 +226,7 @@ impl<'a> Links<'a> {
         Ok(self.add_up_search(ui) || is_changed)
     }
 
-    /// Adds up how far the search is on the hosts that are connected. Returns whether that says anything new.
+    /// Sums the progress of the search on all connected hosts. Returns whether it has changed.
     fn add_up_search(&self, ui: &mut Ui) -> bool {
         let Some(known) = &mut ui.search else { return false };
         let mut sum = State { text: std::mem::take(&mut known.text), ..State::default() };
@@ -243,8 +244,8 @@ impl<'a> Links<'a> {
         is_new
     }
 
-    /// Begins a search in the outputs of all tasks, instead of the one before; an empty text ends it. A host whose tasks
-    /// are not known yet, or that does not answer, is searched as soon as they are.
+    /// Starts a search in the outputs of all tasks, replacing the previous one; an empty text ends the search. A host
+    /// that does not answer or has not listed its tasks yet is searched as soon as it has.
     pub fn search(&mut self, text: &str, ui: &mut Ui) {
         let is_live = |connection: &Connection| matches!(connection, Connection::Live(_));
         if !text.is_empty() && !self.hosts.iter().any(is_live) {
@@ -273,10 +274,10 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Does what a key wants, on each of the hosts that it is about.
+    /// Performs the action of a key on each of the hosts concerned.
     ///
     /// # Errors
-    /// There can be no more threads or descriptors.
+    /// There are no more threads or file descriptors.
     pub fn act(&mut self, act: Act, ui: &mut Ui) -> Result<(), Failure> {
         for (host, part) in act.by_host() {
             match &mut self.hosts[host.index()] {
@@ -300,15 +301,16 @@ impl Drop for Links<'_> {
     }
 }
 
-/// The text that a host is still to be searched for: it was not connected when the search began, or not listed.
+/// Returns the text of a search that a host has yet to start, as it was not connected or not listed when the search
+/// began.
 fn late_search(wire: &Wire, ui: &Ui) -> Option<String> {
     let search = ui.search.as_ref().filter(|_| wire.is_listed() && wire.search_state().is_none())?;
     Some(search.text.clone())
 }
 
-/// An attempt to connect to a host has failed. Returns whether that says anything new.
+/// Records a failed attempt to connect to a host. Returns whether the message has changed.
 fn failed(host: HostNo, failure: &Failure, ui: &mut Ui) -> bool {
-    // One host's title says all the time that it is connected to again.
+    // With a single host, the title always shows that it is being reconnected to.
     if !ui.model.is_several() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! How much of a processor tasks take: the difference between two measurements. Reads no clock.
+//! Measures the CPU use of tasks as the difference between two measurements. Reads no clock.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub const INTERVAL: Duration = Duration::from_millis(INTERVAL_MS);
 /// The same in milliseconds.
 pub const INTERVAL_MS: u64 = 2000;
 
-/// The last measurements.
+/// The previous measurements.
 #[derive(Debug, Default)]
 pub struct Meter {
     last: HashMap<TaskId, (u64, Instant)>,
@@ -20,7 +20,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Whether it is time to measure. If so, notes that it is done.
+    /// Reports whether a measurement is due, and if so, records it as requested.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= INTERVAL);
         if is_due {
@@ -29,17 +29,17 @@ impl Meter {
         is_due
     }
 
-    /// Takes a measurement. Returns the share of one processor since the one before, in percent; more than 100 if
-    /// several are busy. `None` for the first one.
+    /// Adds a measurement. Returns the use of one processor since the previous one, in percent; more than 100 if
+    /// several are busy. `None` for the first measurement.
     pub fn percent(&mut self, usage: &LiveUsage, now: Instant) -> Option<u64> {
         let cpu_ms = usage.user_ms.saturating_add(usage.system_ms);
         let (before, at) = self.last.insert(usage.id, (cpu_ms, now))?;
         let ms = u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-        // A process that has ended without being waited for takes its time with it.
+        // A process that has ended without being waited for no longer counts, so the time may decrease.
         (cpu_ms.saturating_sub(before) * 100).checked_div(ms)
     }
 
-    /// Forgets all but these.
+    /// Forgets all tasks but these.
     pub fn keep(&mut self, ids: &[TaskId]) {
         self.last.retain(|id, _| ids.contains(id));
     }

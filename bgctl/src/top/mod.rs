@@ -1,7 +1,6 @@
-//! `bgctl top`: a live view of all tasks. The state (`model`, `ui`) is pure: facts and keys go in, lines and wishes
-//! come out; `view` draws it into cells; `wire` speaks with a host's daemon, by events, and `links` has all of them;
-//! `executor` is the loop around that.
-//! What a verb does already is left to that verb.
+//! `bgctl top`: a live view of all tasks. The state (`model`, `ui`) is pure: facts and keys go in, lines and requests
+//! come out; `view` draws it into cells; `wire` talks to one host's daemon, `links` manages the connections to all
+//! hosts, and `executor` is the loop around them. Actions for which a verb exists already are left to that verb.
 
 mod act;
 mod canvas;
@@ -36,15 +35,15 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::Looked;
 
-/// Which daemons are looked at.
+/// The daemons to show.
 pub enum Hosts {
-    /// The one at the other end of this connection.
+    /// The daemon at the other end of this connection.
     One(Box<PolledClient>),
-    /// Those of the machines with these names, which are connected to when the view is there.
+    /// The daemons of the machines with these names, to which the view connects itself.
     Several(Vec<String>),
 }
 
-/// Shows the tasks until the user leaves, who has looked at this before.
+/// Shows the tasks until the user leaves. `looked`: the tasks that the user has looked at before.
 ///
 /// # Errors
 /// There is no terminal, or it is gone.

@@ -1,4 +1,4 @@
-//! A single frame as text, for scripts and pictures.
+//! A single frame as text, for scripts and screenshots.
 
 use std::fmt::Write as _;
 
@@ -20,15 +20,15 @@ use crate::state::Looked;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     pub rows: u16,
-    /// Columns.
     pub cols: u16,
 }
 
-/// A frame of the tasks that it is given.
+/// A frame under construction.
 pub struct Still(Ui);
 
 impl Still {
-    /// Begins a frame without tasks, of one host if there are no names, for a user who has looked at this before.
+    /// Starts a frame without tasks, of one host if there are no names. `looked`: the tasks that the user has looked at
+    /// before.
     pub fn new(names: &[String], looked: Option<Looked>) -> Self {
         let mut model = Model::new(names.len().max(1), looked);
         model.name_hosts(names);
@@ -37,7 +37,7 @@ impl Still {
         Self(ui)
     }
 
-    /// Takes a page of a host's list.
+    /// Adds a page of a host's list.
     pub fn add(&mut self, host: HostNo, page: &ListResult, clock: &Clock) {
         self.0.model.make_room(host, usize::try_from(page.summary.total()).unwrap_or(0));
         for task in &page.tasks {
@@ -45,13 +45,12 @@ impl Still {
         }
     }
 
-    /// A host does not answer: why.
+    /// Records why a host does not answer.
     pub fn silent(&mut self, host: HostNo, why: &str) {
         let why = format!("no answer: {why}");
         self.0.model.set_silence(host, Some(Silence { since: None, why }));
     }
 
-    /// Draws the frame.
     pub fn draw(mut self, filter: &str, size: Size, colour: bool, clock: &Clock) -> String {
         for host in self.0.model.hosts() {
             self.0.model.end_listing(host);
@@ -63,7 +62,7 @@ impl Still {
     }
 }
 
-/// Lists all tasks by as many calls as that takes.
+/// Lists all tasks, in as many calls as necessary.
 ///
 /// # Errors
 /// A call fails.
@@ -81,7 +80,7 @@ pub fn each_page(
     }
 }
 
-/// The cells as lines without trailing blanks, and without empty lines at the end.
+/// Returns the cells as lines, without trailing blanks and without empty lines at the end.
 fn text(buffer: &Buffer, colour: bool) -> String {
     let width = usize::from(buffer.area.width).max(1);
     let mut out = String::new();
@@ -117,7 +116,7 @@ fn text(buffer: &Buffer, colour: bool) -> String {
     out
 }
 
-/// The codes of a cell's style, each behind a semicolon.
+/// Returns the codes of a cell's style, each preceded by a semicolon.
 fn codes(cell: &Cell) -> String {
     let mut codes = String::new();
     for (modifier, code) in [

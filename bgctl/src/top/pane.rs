@@ -1,5 +1,5 @@
-//! What the preview shows of a task: the end of its output as a terminal would show it, with its colours. Bounded,
-//! however long the output is. No I/O.
+//! The preview of a task: the end of its output as a terminal would show it, with colours. Bounded, regardless of the
+//! length of the output. No I/O.
 
 use std::num::NonZero;
 
@@ -9,41 +9,40 @@ use bgd_shared::task::Task;
 
 use crate::render::clean;
 
-/// The most bytes of an output to keep: its end.
+/// Maximum number of bytes kept of an output, from its end.
 pub const TAIL: u64 = 64 * 1024;
 
-/// The size of the screen on which a task's own terminal is drawn: room for most terminals.
+/// The size of the screen on which a task's own terminal is drawn, which suffices for most terminals.
 const SCREEN: (u16, u16) = (100, 250);
 
 /// A task in the preview.
 pub struct Pane {
     source: Source,
-    /// Offset to continue from.
+    /// Offset of the next byte to read.
     pub next: u64,
-    /// Size of the output, as far as it is known.
+    /// The last known size of the output.
     pub end: u64,
-    /// Whether its terminal can't be shown any more.
+    /// Whether its terminal can no longer be shown.
     pub has_no_screen: bool,
     /// Whether the output has grown since it was read.
     pub is_stale: bool,
-    /// Whether a call for it is under way.
+    /// Whether a call for it is in flight.
     pub is_asked: bool,
     /// Its agent's last tool calls.
     tools: Vec<String>,
-    /// Number of its agent's tool calls.
     tool_calls: u64,
-    /// Its agent's plan, a line for each step.
+    /// Its agent's plan, one line per step.
     plan: Vec<String>,
-    /// What it has used of the machine, and what its agent has consumed.
+    /// The resources it has used, and its agent's consumption.
     used: Vec<String>,
-    /// Its agent's last output besides the answer.
+    /// Its agent's last message besides the answer.
     words: Option<String>,
     question: Option<NeedsInput>,
     error: Option<String>,
 }
 
 enum Source {
-    /// Nothing was read yet.
+    /// Nothing read yet.
     Nothing,
     /// The end of an output.
     Tail(Vec<u8>),
@@ -76,7 +75,7 @@ fn side(length: u16) -> NonZero<u16> {
 }
 
 impl Pane {
-    /// Takes what a task says besides its output.
+    /// Sets the data that a task has besides its output.
     pub fn set_task(&mut self, task: &Task) {
         self.tools = task.progress.last_tools.iter().map(|tool| clean(tool)).collect();
         self.tool_calls = task.progress.tool_calls;
@@ -93,7 +92,8 @@ impl Pane {
         self.error = task.error.as_deref().map(clean);
     }
 
-    /// Where to read on: behind what is known, or near the end if that is too far away; negative from the end.
+    /// Returns the offset at which to continue reading: after the known bytes, or near the end if that is too far away.
+    /// Negative offsets are from the end.
     pub fn continues_at(&self) -> i64 {
         match &self.source {
             Source::Tail(_) if self.end <= self.next.saturating_add(TAIL) => {
@@ -103,7 +103,7 @@ impl Pane {
         }
     }
 
-    /// Takes bytes of the output that begin at this offset. Bytes that do not follow the known ones replace them.
+    /// Adds bytes of the output that begin at this offset. Bytes that do not follow the known ones replace them.
     pub fn set_output(&mut self, offset: u64, bytes: &[u8]) {
         let follows = offset == self.next;
         let mut tail = match std::mem::replace(&mut self.source, Source::Nothing) {
@@ -118,7 +118,7 @@ impl Pane {
         self.next = offset.saturating_add(bytes.len() as u64);
     }
 
-    /// Takes bytes that the task's terminal shows.
+    /// Adds output of the task's terminal.
     pub fn set_screen(&mut self, bytes: &[u8], is_redraw: bool) {
         if is_redraw || !matches!(self.source, Source::Screen(_)) {
             let parser = vt100::Parser::new(side(SCREEN.0), side(SCREEN.1), 0);
@@ -129,12 +129,12 @@ impl Pane {
         }
     }
 
-    /// Whether something was read.
+    /// Reports whether anything was read.
     pub fn is_known(&self) -> bool {
         !matches!(self.source, Source::Nothing)
     }
 
-    /// Lines above the output: an agent's question, plan and tools, what was used, and why a task failed.
+    /// Returns the lines above the output: an agent's question, plan and tools, resource usage, and why a task failed.
     pub fn about(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(asked) = &self.question {
@@ -151,7 +151,7 @@ impl Pane {
         lines
     }
 
-    /// Draws the output on a screen of this size, of which the last lines are to be shown.
+    /// Draws the output on a screen of this size, showing the last lines.
     pub fn screen(&self, rows: u16, cols: u16) -> Drawn {
         match &self.source {
             Source::Nothing => Drawn { screen: None, from: 0 },
@@ -169,15 +169,14 @@ impl Pane {
     }
 }
 
-/// A screen, and its first row to be shown.
+/// A screen, and the first row to show.
 pub struct Drawn {
-    /// `None`: nothing is known yet.
+    /// `None` if nothing is known yet.
     pub screen: Option<vt100::Screen>,
-    /// The first row.
     pub from: u16,
 }
 
-/// The last row that has something.
+/// Returns the last row that is not blank, or the cursor's row if that is further down.
 fn last_row(screen: &vt100::Screen) -> u16 {
     let (rows, cols) = screen.size();
     let is_blank = |row: u16| {
@@ -187,7 +186,7 @@ fn last_row(screen: &vt100::Screen) -> u16 {
     (cursor + 1..rows.get()).rev().find(|row| !is_blank(*row)).unwrap_or(cursor)
 }
 
-/// Makes lines begin at the left as a terminal's own driver does, and does without a last line that is empty.
+/// Makes lines begin at the left, as a terminal driver does, and omits an empty last line.
 fn as_shown(bytes: &[u8]) -> Vec<u8> {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let mut out = Vec::with_capacity(bytes.len() + bytes.len() / 16);

@@ -1,5 +1,5 @@
-//! What the live view keeps of a task: as little as its lines, filters and order need, as there may be 100,000. Texts
-//! that many tasks share are stored once.
+//! The data that the live view keeps of a task: no more than its line, the filters and the order need, as there may be
+//! 100,000 tasks. Texts shared by many tasks are stored once.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -18,28 +18,28 @@ use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
 
-/// The most characters of a description to keep: more than a line has room for.
+/// Maximum number of characters kept of a description, more than fit on a line.
 const DESCRIPTION_CHARS: usize = 256;
 
-/// What a task is for its user right now, most urgent first.
+/// The relevance of a task to its user right now, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
-    /// Its agent waits for an answer.
+    /// The task's agent waits for an answer.
     Asks,
-    /// It has failed, and the user has not looked at it yet.
+    /// The task has failed, and the user has not looked at it yet.
     Failed,
     Running,
-    /// It has not started.
+    /// The task has not started.
     Pending,
-    /// It has ended.
+    /// The task has ended.
     Done,
 }
 
 impl Section {
-    /// All of them, in the order of the list.
+    /// All sections, in the order of the list.
     pub const ALL: [Self; 5] = [Self::Asks, Self::Failed, Self::Running, Self::Pending, Self::Done];
 
-    /// Its name in headings and filters.
+    /// Returns the name in headings and filters.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Asks => "asks",
@@ -51,24 +51,24 @@ impl Section {
     }
 }
 
-/// What many tasks have in common: those of a session, a group or a batch.
+/// Properties that tasks of the same session, group or batch have in common.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Labels {
-    /// The parent session.
+    /// The key of the parent session.
     pub session: Option<Rc<str>>,
     pub group: Rc<str>,
     pub batch: Option<TaskId>,
     pub tags: Box<[Rc<str>]>,
 }
 
-/// Texts and labels that are stored once, however many tasks have them.
+/// Texts and labels that are stored once, regardless of the number of tasks that have them.
 #[derive(Debug, Default)]
 pub struct Texts {
     texts: HashSet<Rc<str>>,
     labels: HashSet<Rc<Labels>>,
 }
 
-/// How many texts are kept before those that no task has any more are dropped; the same for labels.
+/// Number of texts kept before unused ones are dropped; the same applies to labels.
 const TEXTS: usize = 4096;
 
 impl Texts {
@@ -101,67 +101,63 @@ impl Texts {
     }
 }
 
-/// Drops what no task has any more, now and then.
+/// Drops entries that no task uses any longer. Does so only when the number of entries reaches a power of two.
 fn drop_unused<T: ?Sized + Eq + Hash>(all: &mut HashSet<Rc<T>>) {
     if all.len() >= TEXTS && all.len().is_power_of_two() {
         all.retain(|one| Rc::strong_count(one) > 1);
     }
 }
 
-/// When something last happened to a task.
+/// The latest event of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
-    /// It has not started, or nothing is known.
+    /// Not started, or unknown.
     Nothing,
-    /// It is running: its last activity.
+    /// Running, with the time of the last activity.
     Active(Timestamp),
-    /// It has ended then.
+    /// Ended at this time.
     Ended(Timestamp),
 }
 
 /// A task in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The host whose daemon has it.
+    /// The host whose daemon has the task.
     pub host: HostNo,
     pub id: TaskId,
     pub status: Status,
-    /// Whether it is an agent's.
     pub is_agent: bool,
-    /// Whether it has a terminal to attach to.
+    /// Whether it has a terminal that can be attached to.
     pub has_terminal: bool,
-    /// Whether it is held.
     pub is_held: bool,
     /// The status with its details, as in `bgctl list`.
     pub state: Rc<str>,
-    /// Its description, safe to show on a line.
+    /// The description, cleaned for display on one line.
     pub description: Box<str>,
     /// Time of submission.
     pub created_at: Timestamp,
     last: Last,
-    /// Its session, group, batch and tags.
     pub labels: Rc<Labels>,
     /// The tasks that it starts after.
     pub after: Box<[TaskId]>,
-    /// Its agent's open question.
     pub question: Option<Box<NeedsInput>>,
-    /// What its latest run has used, once it has ended.
+    /// The usage of the latest run, once it has ended.
     pub used: Option<Used>,
-    /// What its agent has consumed.
+    /// The total consumption of its agent.
     pub consumed: Option<Box<AgentUsage>>,
 }
 
-/// What a run has used of the machine.
+/// The resources that a run has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// CPU time, in milliseconds.
     pub cpu_ms: u64,
-    /// The most memory, in bytes.
+    /// Peak memory use, in bytes; `None` if unknown.
     pub peak_memory_bytes: Option<u64>,
 }
 
 impl Row {
-    /// Takes from a task of this host what is kept.
+    /// Extracts the data to keep from a task of this host.
     pub fn of(host: HostNo, task: &Task, texts: &mut Texts, clock: &Clock) -> Self {
         let is_active = task.status.is_active();
         let is_held = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held);
@@ -195,12 +191,12 @@ impl Row {
         }
     }
 
-    /// Which task it is.
+    /// Returns the key of the task.
     pub const fn key(&self) -> TaskKey {
         self.host.task(self.id)
     }
 
-    /// Time of its last activity, while it is running.
+    /// Returns the time of its last activity, while it is running.
     pub const fn active_at(&self) -> Option<Timestamp> {
         match self.last {
             Last::Active(at) => Some(at),
@@ -208,7 +204,7 @@ impl Row {
         }
     }
 
-    /// Time of its end.
+    /// Returns the time of its end.
     pub const fn ended_at(&self) -> Option<Timestamp> {
         match self.last {
             Last::Ended(at) => Some(at),
@@ -216,12 +212,12 @@ impl Row {
         }
     }
 
-    /// The first task that it starts after.
+    /// Returns the first task that it starts after.
     pub fn starts_after(&self) -> Option<TaskKey> {
         self.after.first().map(|first| self.host.task(*first))
     }
 
-    /// Where it belongs. `is_seen`: the user has looked at it since it failed.
+    /// Returns the section of the task. `is_seen`: the user has looked at it since it failed.
     pub fn section(&self, is_seen: bool) -> Section {
         match self.status {
             _ if self.question.is_some() => Section::Asks,
@@ -289,7 +285,7 @@ mod tests {
 
     #[test]
     fn r163_a_row_is_small_and_shares_what_others_have() {
-        // Of each there are 100,000.
+        // There are 100,000 of these.
         assert!(size_of::<Row>() <= 144, "{}", size_of::<Row>());
         let mut texts = Texts::default();
         let batch = |number: u128| Some(TaskId::from_u128(number));

@@ -1,5 +1,6 @@
-//! A search in the outputs of all tasks: what is to be read next, and what was found. Every output is read from its
-//! beginning to where it ends at that time, in pages; of one longer than [`MOST`] only the end. No I/O.
+//! A search in the outputs of all tasks: decides what to read next and records what was found. Each output is read in
+//! pages from its beginning to its size at that time, or only the last part of it if it is longer than [`MOST`]. No
+//! I/O.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,20 +9,20 @@ use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
 use bgd_shared::request::Stream;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// The most bytes of an output that are searched: its end.
+/// Maximum number of bytes of an output that are searched, from its end.
 pub const MOST: u64 = MOST_MIB * 1024 * 1024;
 
 /// The same in MiB.
 pub const MOST_MIB: u64 = 64;
 
-/// The most outputs that are read at a time.
+/// Maximum number of outputs read at a time.
 const READ_AT_ONCE: usize = 4;
 
-/// What a search is like at the moment.
+/// The progress of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub text: String,
-    /// Number of tasks that were searched.
+    /// Number of tasks searched so far.
     pub done: usize,
     /// Number of tasks to search.
     pub all: usize,
@@ -30,32 +31,31 @@ pub struct State {
 }
 
 impl State {
-    /// Whether it continues.
+    /// Reports whether the search is still in progress.
     pub const fn continues(&self) -> bool {
         self.done < self.all
     }
 }
 
-/// Where to read.
+/// A position to read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     pub id: TaskId,
-    /// Which of its outputs.
     pub stream: Stream,
-    /// Offset in bytes; negative: from the end.
+    /// Offset in bytes; negative if from the end.
     pub offset: i64,
 }
 
-/// A part of an output, as read.
+/// A part of an output.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
-    /// Offset in bytes: the requested one, or the end of a part that was dropped.
+    /// Offset in bytes: the requested one, or the end of a dropped part.
     pub offset: u64,
-    /// Where to read on.
+    /// Offset of the next page.
     pub next: u64,
-    /// Number of bytes of the output, as far as it is known.
+    /// Size of the output in bytes, as far as it is known.
     pub size: u64,
-    /// Whether there is a second output.
+    /// Whether standard error is a separate output.
     pub is_split: bool,
     pub bytes: &'a [u8],
 }
@@ -63,36 +63,36 @@ pub struct Page<'a> {
 /// An output that is being read.
 #[derive(Debug, Default)]
 struct Reading {
-    /// Where it ended when the search came to it.
+    /// The size of the output when the search started to read it.
     end: Option<u64>,
-    /// The last bytes of the page before: what is looked for may begin there.
+    /// The last bytes of the page before, as a match may begin there.
     carry: Vec<u8>,
     next: u64,
 }
 
 #[derive(Debug)]
 pub struct Search {
-    /// Its number: answers to another one mean nothing to it.
+    /// The number of this search, which identifies its replies.
     pub number: u64,
     pattern: Regex,
     carry: usize,
     waiting: VecDeque<TaskId>,
     reading: HashMap<TaskId, Reading>,
-    /// What it is like.
     pub state: State,
 }
 
 impl Search {
-    /// Begins to search these tasks in this order. Case is ignored. `None`: the text is too long.
+    /// Starts a search in these tasks, in this order. Case is ignored. Returns `None` if the text is too long.
     pub fn begin(number: u64, text: &str, tasks: VecDeque<TaskId>) -> Option<Self> {
         let pattern = RegexBuilder::new(&regex::escape(text)).case_insensitive(true).build().ok()?;
         let state = State { text: text.to_owned(), all: tasks.len(), ..State::default() };
-        // A character in the other case takes four bytes at most.
+        // A character takes at most four bytes, in either case.
         let carry = text.chars().count() * 4;
         Some(Self { number, pattern, carry, waiting: tasks, reading: HashMap::new(), state })
     }
 
-    /// The next output to read, from its beginning on. `None`: enough are being read, or there are no more.
+    /// Returns the next output to read, from its beginning. `None`: enough outputs are being read, or there are no
+    /// more.
     pub fn next(&mut self) -> Option<Position> {
         if self.reading.len() >= READ_AT_ONCE {
             return None;
@@ -102,14 +102,14 @@ impl Search {
         Some(Position { id, stream: Stream::Stdout, offset: 0 })
     }
 
-    /// A task is gone, or can't be read: nothing is found there.
+    /// Skips a task that is gone or can't be read: nothing is found there.
     pub fn skip(&mut self, id: TaskId) {
         if self.reading.remove(&id).is_some() {
             self.state.done += 1;
         }
     }
 
-    /// Takes what was read. Returns whether the text is there, and where to read on.
+    /// Searches a page. Returns whether the text was found, and the next position to read from.
     pub fn take(&mut self, id: TaskId, stream: Stream, page: Page<'_>) -> (bool, Option<Position>) {
         let Some(reading) = self.reading.get_mut(&id) else { return (false, None) };
         if page.offset != reading.next {
@@ -131,7 +131,7 @@ impl Search {
             if is_first && end > MOST {
                 self.state.cut += 1;
                 reading.carry.clear();
-                // From the end: with two outputs the size is that of both.
+                // From the end: with two outputs, the size is the sum of both.
                 offset = -i64::try_from(MOST).unwrap_or(i64::MAX);
             }
             return (false, Some(Position { id, stream, offset }));
@@ -145,7 +145,7 @@ impl Search {
     }
 }
 
-/// The bytes to read at once.
+/// Number of bytes to read at once.
 pub const PAGE: u64 = OUTPUT_CHUNK_BYTES;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Whose a task is: the live view may show several hosts, and an id says nothing about the host. Two hosts may even have
-//! equal ids, as with a copied disk.
+//! Tasks with their hosts: the live view may show several hosts, and an id does not identify the host. Two hosts may
+//! even have the same ids, as with a copied disk.
 
 use bgd_shared::id::TaskId;
 
@@ -8,12 +8,12 @@ use bgd_shared::id::TaskId;
 pub struct HostNo(pub u8);
 
 impl HostNo {
-    /// The number as an index.
+    /// Returns the number as an index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// The task of this host with this id.
+    /// Returns the task of this host with this id.
     pub const fn task(self, id: TaskId) -> TaskKey {
         TaskKey { host: self, id }
     }
@@ -22,14 +22,14 @@ impl HostNo {
 /// A task of one of the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskKey {
-    /// The host whose daemon has it.
+    /// The host whose daemon has the task.
     pub host: HostNo,
-    /// Its id there.
+    /// The id on that host.
     pub id: TaskId,
 }
 
 impl TaskKey {
-    /// The beginning of its id, as it is shown.
+    /// Returns the beginning of the id, for display.
     pub fn short(self) -> String {
         self.id.short()
     }

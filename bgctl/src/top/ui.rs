@@ -1,4 +1,4 @@
-//! What the keys do. A key changes the state, or says what is wanted from outside: a call, a verb, the end. No I/O.
+//! The handling of keys. A key changes the state, or requests something from outside: a call, a verb, the end. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,46 +10,45 @@ use super::model::{Head, Model, Spot};
 use super::task_key::{HostNo, TaskKey};
 use crate::options;
 
-/// The most characters of a typed line.
+/// Maximum number of characters of a typed line.
 const LINE_CHARS: usize = 4096;
 
-/// What is wanted from outside.
+/// A request to the surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
     /// A call to the daemon.
     Call(Act),
     /// A verb of `bgctl` with its arguments, which gets the terminal. Without a host, the arguments name one.
     Verb(Option<HostNo>, Vec<String>),
-    /// An attempt at once to connect to a host that does not answer.
+    /// An immediate attempt to connect to a host that does not answer.
     Retry(HostNo),
-    /// The output of a task in the pager.
+    /// Show the output of a task in the pager.
     Page(TaskKey),
-    /// A search in the outputs of all tasks; an empty one ends it.
+    /// Search the outputs of all tasks; an empty text ends the search.
     Search(String),
-    /// The process is to stop, as by Ctrl-Z.
+    /// Stop the process, as Ctrl-Z does.
     Stop,
-    /// Everything is to be drawn again.
+    /// Redraw everything.
     Redraw,
-    /// The end.
     Quit,
 }
 
-/// What keys are for.
+/// What keys currently do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     #[default]
     List,
-    /// A line is typed.
+    /// A line is being typed.
     Typing(Line, String),
-    /// A question before something ends work.
+    /// A confirmation before something ends work.
     Confirm(String, Want),
-    /// The keys are shown, from this line on.
+    /// The keys are shown, starting with this line.
     Help(usize),
-    /// A graph is shown, from this line on.
+    /// A graph is shown, starting with this line.
     Graph(Vec<String>, usize),
 }
 
-/// What a typed line is for.
+/// The purpose of a typed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     Filter,
@@ -57,45 +56,40 @@ pub enum Line {
     Search,
     /// A prompt to this task's agent.
     Prompt(TaskKey),
-    /// A verb for this host. `None`: it names one itself.
+    /// A verb for this host. `None`: the verb names a host itself.
     Verb(Option<HostNo>),
 }
 
 /// How the preview is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preview {
-    /// Beside the list where there is room.
+    /// Beside the list if there is room.
     #[default]
     Auto,
     /// Always, below the list if there is no room beside it.
     On,
-    /// Not at all.
     Off,
 }
 
-/// The state of the live view with its keys.
+/// The state of the live view, with its key handling.
 #[derive(Debug)]
 pub struct Ui {
-    /// The tasks.
     pub model: Model,
-    /// What keys are for.
     pub mode: Mode,
-    /// How the preview is shown.
     pub preview: Preview,
-    /// Something to tell the user until the next key.
+    /// A message shown until the next key.
     pub note: Option<String>,
-    /// What became of the last calls, by host; `Err`: what failed.
+    /// The outcomes of the last calls, by host; `Err` holds the error message.
     pub told: BTreeMap<HostNo, Result<String, String>>,
-    /// The search in progress, or done, on all hosts.
+    /// The search in progress or completed, over all hosts.
     pub search: Option<super::search::State>,
-    /// Whether nobody can press a key: a single frame is printed.
+    /// Whether no keys can be pressed, as only a single frame is printed.
     pub is_still: bool,
-    /// The lines that were drawn last, with the first one's row on the screen.
+    /// The screen row of the first list line, and the lines drawn last.
     pub drawn: (u16, Vec<Spot>),
 }
 
 impl Ui {
-    /// Starts with this list.
     pub fn new(model: Model) -> Self {
         Self {
             model,
@@ -109,7 +103,7 @@ impl Ui {
         }
     }
 
-    /// Handles a key. Returns what is wanted from outside.
+    /// Handles a key. Returns the request to the surroundings, if any.
     pub fn key(&mut self, key: Key) -> Option<Want> {
         self.note = None;
         self.told.clear();
@@ -142,7 +136,7 @@ impl Ui {
         }
     }
 
-    /// Tells the user what became of a call to a host. The words of several hosts stand side by side, failures first.
+    /// Shows the outcome of a call to a host. With several hosts, their messages are combined, failures first.
     pub fn tell(&mut self, host: HostNo, outcome: Result<String, String>) {
         if !self.model.is_several() {
             self.note = Some(outcome.unwrap_or_else(|failed| failed));
@@ -191,7 +185,7 @@ impl Ui {
         None
     }
 
-    /// The keys that do something with tasks.
+    /// Handles the keys that act on tasks.
     fn on_tasks(&mut self, key: &Key) -> Option<Want> {
         if let (Key::Enter, Some(Spot::Head(head))) = (key, self.model.selected()) {
             if let Head::Host(host) = head
@@ -221,7 +215,7 @@ impl Ui {
         }
     }
 
-    /// The selected task; says so if there is none.
+    /// Returns the selected task; shows a message if there is none.
     fn one(&mut self) -> Option<TaskKey> {
         let key = self.model.selected_task();
         if key.is_none() {
@@ -257,7 +251,7 @@ impl Ui {
         Some(Want::Page(key))
     }
 
-    /// Answers the selected task's question. Which option that is decides the same rule as in `bgctl answer`.
+    /// Answers the selected task's question. The option is chosen by the same rule as in `bgctl answer`.
     fn answer(&mut self, word: &str) -> Option<Want> {
         let key = self.one()?;
         let Some(asked) = self.model.row(key).and_then(|row| row.question.as_deref()) else {
@@ -292,7 +286,7 @@ impl Ui {
         Some(Want::Call(Act::Rerun(keys)))
     }
 
-    /// The chosen tasks with such a status; says why if there are none.
+    /// Returns the chosen tasks with such a status; shows `why_not` if there are none.
     fn those(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
         let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(|row| is_so(row.status));
         let keys: Vec<TaskKey> = self.model.chosen().into_iter().filter(is_chosen).collect();
@@ -321,7 +315,7 @@ impl Ui {
         Some(Want::Call(if is_held { Act::Release(keys) } else { Act::Hold(keys) }))
     }
 
-    /// Ends what is on top: a search, the marks, the filter.
+    /// Ends the search, else removes the marks, else clears the filter.
     fn escape(&mut self) -> Option<Want> {
         if self.search.is_some() {
             return Some(Want::Search(String::new()));
@@ -380,7 +374,7 @@ impl Ui {
         }
     }
 
-    /// The only host of the chosen tasks, or that of the selected heading.
+    /// Returns the only host of the chosen tasks, or that of the selected heading.
     fn target(&self) -> Option<HostNo> {
         if !self.model.is_several() {
             return self.model.hosts().next();
@@ -393,7 +387,7 @@ impl Ui {
         }
     }
 
-    /// What a question about a verb shows of its host. `None`: nobody has named one.
+    /// Returns the host prefix for the confirmation of a verb. `None` if neither the view nor the verb names a host.
     fn prefix(&self, host: Option<HostNo>, words: &[String]) -> Option<String> {
         match host {
             Some(host) if self.model.is_several() => Some(format!("-H {} ", self.model.host_name(host))),
@@ -402,7 +396,7 @@ impl Ui {
         }
     }
 
-    /// Where these tasks are, in words for a question; nothing if there is one host.
+    /// Describes the hosts of these tasks for a confirmation; empty if there is only one host in the view.
     fn on_hosts(&self, keys: &[TaskKey]) -> String {
         let hosts: BTreeSet<HostNo> = keys.iter().map(|key| key.host).collect();
         match hosts.first() {
@@ -414,7 +408,7 @@ impl Ui {
         }
     }
 
-    /// Runs a typed verb; one that ends work is asked about first.
+    /// Runs a typed verb; asks for confirmation first if it ends work.
     fn verb(&mut self, host: Option<HostNo>, text: &str) -> Option<Want> {
         let mut words = match super::words::split(text) {
             Ok(words) => words,
@@ -443,7 +437,7 @@ impl Ui {
     }
 }
 
-/// The first line to show after a key. `None`: the key ends what is shown.
+/// Returns the first line to show after a key. `None` if the key closes the text.
 fn scrolled(at: usize, key: &Key) -> Option<usize> {
     match key {
         Key::Down | Key::Char('j') => Some(at.saturating_add(1)),

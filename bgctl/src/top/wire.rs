@@ -1,5 +1,5 @@
-//! The side of a host's daemon of the live view: what it is asked, and what becomes of its answers and events. It only
-//! speaks of what is looked at: the list by events, and the outputs of visible tasks.
+//! The live view's communication with one host's daemon: its requests and the handling of replies and events. It
+//! requests only what is being looked at: the list by events, and the outputs of visible tasks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Instant;
@@ -32,13 +32,13 @@ use crate::percent::{LINE_BYTES, in_output};
 use crate::render::clean;
 use crate::render::wall::Clock;
 
-/// The most calls for the last lines of visible tasks at a time.
+/// Maximum number of calls in flight for the last lines of visible tasks.
 const LINES: usize = 8;
 
 /// The unparsed result of a call, or the daemon's refusal.
 type Outcome = Result<Box<RawValue>, RpcError>;
 
-/// What a call is for.
+/// The purpose of a call.
 enum Asked {
     Events,
     /// A page of the list.
@@ -49,25 +49,23 @@ enum Asked {
     Pane(TaskId),
     /// The terminal of a task, for the preview.
     Screen(TaskId),
-    /// What visible tasks use.
+    /// The resource usage of visible tasks.
     Usage,
-    /// A part of an output, for a search of this number.
+    /// A part of an output, for the search of this number.
     Search(TaskId, Stream, u64),
-    /// What a key does, in words for when it is done.
+    /// An action requested by a key, with the message for its completion.
     Act(String),
-    /// Nothing that matters.
+    /// A call whose result is ignored.
     Nothing,
 }
 
-/// A connection with what is known from it.
+/// A connection, and the data received from it.
 pub struct Wire {
-    /// The connection.
     pub client: PolledClient,
     host: HostNo,
-    /// The previews.
     pub panes: HashMap<TaskId, Pane>,
     asked: HashMap<u64, Asked>,
-    /// Tasks with an event since the current page was asked for: what the page says of them may be older. `None`:
+    /// Tasks with an event since the current page was requested: the page may have older data about them. `None`:
     /// everything is listed.
     touched: Option<HashSet<TaskId>>,
     attached: HashSet<TaskId>,
@@ -78,7 +76,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Subscribes to the events of a host, and asks for the first page of its list.
+    /// Subscribes to the events of a host, and requests the first page of its list.
     ///
     /// # Errors
     /// The connection is broken.
@@ -99,7 +97,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Subscribes and lists everything, at the start and after events were lost.
+    /// Subscribes and lists everything, initially or after events were lost.
     fn relist(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
         ui.model.begin_listing(self.host);
         self.call::<EventsSubscribe>(&SubscribeParams::default(), Asked::Events)?;
@@ -118,7 +116,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Handles a message of the daemon.
+    /// Handles a message from the daemon.
     ///
     /// # Errors
     /// The connection is broken, or the message is invalid.
@@ -133,8 +131,8 @@ impl Wire {
                     self.event(&event, ui);
                     Ok(())
                 }
-                // Events are missing: everything is looked up again. A subscription that has not ended would be
-                // doubled.
+                // Events are missing, so everything is listed again. Subscribing again would duplicate a subscription
+                // that has not ended.
                 News::Gap(gap) if gap.ended => self.relist(ui),
                 News::Gap(_) => {
                     ui.model.begin_listing(self.host);
@@ -180,7 +178,7 @@ impl Wire {
             Asked::Pane(id) => self.pane_read(id, outcome)?,
             Asked::Screen(id) => {
                 if let (Err(_), Some(pane)) = (outcome, self.panes.get_mut(&id)) {
-                    // It has ended meanwhile: its output is shown instead.
+                    // The task has ended meanwhile, so its output is shown instead.
                     self.attached.remove(&id);
                     (pane.has_no_screen, pane.is_stale, pane.is_asked) = (true, true, false);
                 }
@@ -216,7 +214,7 @@ impl Wire {
         let Ok(raw) = outcome else { return Ok(()) };
         let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
         pane.set_task(&answer.task);
-        // With `split` this counts both outputs, and the end is where nothing more comes.
+        // With `split` this counts both outputs, and a short read marks the end.
         let is_all = (answer.next - answer.offset) < OUTPUT_CHUNK_BYTES.min(TAIL);
         pane.end = if is_all { answer.next } else { answer.task.output.bytes };
         if let Ok(bytes) = answer.encoding.decode(answer.data) {
@@ -225,7 +223,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Takes a part of what a task's terminal shows.
+    /// Adds output of a task's terminal to its preview.
     fn shown(&mut self, news: OutputNews) {
         if let (Some(pane), Ok(bytes)) = (self.panes.get_mut(&news.id), news.encoding.decode(news.data)) {
             pane.is_asked = false;
@@ -233,7 +231,7 @@ impl Wire {
         }
     }
 
-    /// Asks for what is visible and not known yet, or not any more; ends what nobody looks at.
+    /// Requests the data of visible tasks that is missing or stale, and detaches from tasks that are no longer visible.
     ///
     /// # Errors
     /// The connection is broken.
@@ -251,7 +249,7 @@ impl Wire {
             }
             room -= 1;
             let known = ui.model.live(*key).cloned().unwrap_or_default();
-            // What comes meanwhile makes it stale again.
+            // Output that arrives meanwhile makes it stale again.
             ui.model.set_live(*key, Live { is_stale: false, ..known });
             self.call::<TaskOutput>(&output(key.id, -LINE_BYTES), Asked::Line(key.id))?;
         }
@@ -261,7 +259,7 @@ impl Wire {
         self.tend_search()
     }
 
-    /// Has the visible tasks that are running measured, every other second: no event tells what they use.
+    /// Requests the resource usage of the visible running tasks every other second, as no events report it.
     fn tend_usage(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
         let running = |key: &&TaskKey| {
             ui.model.row(**key).is_some_and(|row| matches!(row.status, Status::Running | Status::Resumed))
@@ -278,12 +276,12 @@ impl Wire {
     }
 
     fn measured(&mut self, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
-        // One of the tasks is gone, or the daemon is older than this method: the next measurement may succeed.
+        // One of the tasks is gone, or the daemon is too old for this method: the next measurement may succeed.
         let Ok(raw) = outcome else { return Ok(()) };
         let now = Instant::now();
         for usage in Protocol::result::<TaskUsage>(Ok(raw))?.usages {
             let cpu = self.meter.percent(&usage, now);
-            // Without it, the last line is still to be asked for.
+            // In this case the last line still has to be requested.
             let unread = || Live { is_stale: true, ..Live::default() };
             let key = self.host.task(usage.id);
             let known = ui.model.live(key).cloned().unwrap_or_else(unread);
@@ -313,7 +311,7 @@ impl Wire {
                 }
                 continue;
             }
-            // Without a pin it stays as it was when it was selected; with one, a terminal is attached to all the time.
+            // An unpinned preview stays as it was when selected; a pinned one stays attached to its terminal.
             let is_needed = !is_known || (is_pinned && (pane.is_stale || has_screen));
             if pane.is_asked || !is_needed {
                 continue;
@@ -338,20 +336,20 @@ impl Wire {
         self.call::<TaskDetach>(&DetachParams { id: id.into(), background: false }, Asked::Nothing)
     }
 
-    /// Begins a search in the outputs of these tasks, instead of the one before; without a text, ends it. Returns
-    /// false if the text is too long.
+    /// Starts a search in the outputs of these tasks, replacing the previous one; an empty text ends the search.
+    /// Returns false if the text is too long.
     pub fn search(&mut self, text: &str, tasks: VecDeque<TaskId>) -> bool {
         self.searches += 1;
         self.search = if text.is_empty() { None } else { Search::begin(self.searches, text, tasks) };
         text.is_empty() || self.search.is_some()
     }
 
-    /// Whether all tasks of the host are known.
+    /// Reports whether all tasks of the host are known.
     pub const fn is_listed(&self) -> bool {
         self.touched.is_none()
     }
 
-    /// What the search is like at the moment, if there is one.
+    /// Returns the state of the search, if there is one.
     pub fn search_state(&self) -> Option<&State> {
         self.search.as_ref().map(|search| &search.state)
     }
@@ -396,13 +394,13 @@ impl Wire {
             }
             more = then;
         } else {
-            // A task that is gone is not found.
+            // The task is gone, so nothing is found in it.
             search.skip(id);
         }
         more.map_or(Ok(()), |place| self.search_at(place, number))
     }
 
-    /// Does what a key wants.
+    /// Performs the action of a key.
     ///
     /// # Errors
     /// The connection is broken.
@@ -457,7 +455,7 @@ fn output(id: TaskId, offset: i64) -> OutputParams {
 }
 
 fn line_read(key: TaskKey, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
-    // A task that is gone has no line.
+    // The task is gone, so there is no line.
     let Ok(known) = outcome else { return Ok(()) };
     let answer = Protocol::result::<TaskOutput>(Ok(known))?;
     let line = answer.task.progress.last_line.as_deref().map(clean).unwrap_or_default();

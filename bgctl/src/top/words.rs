@@ -1,11 +1,11 @@
-//! A typed verb: split into words as a shell does, by blanks, with quotes and backslashes, without any expansion; and
-//! whether it ends work or names a host, as `bgctl` itself would read it.
+//! A typed verb: splits it into words as a shell does, at blanks, with quotes and backslashes, without any expansion;
+//! and determines whether it ends work or names a host, as `bgctl` itself would parse it.
 
 use std::ffi::OsString;
 
 use crate::cli::{self, DaemonVerb, Globals, SessionVerb, Verb};
 
-/// Returns the words.
+/// Splits a text into words.
 ///
 /// # Errors
 /// A quote is not closed.
@@ -33,13 +33,13 @@ pub fn split(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// What `bgctl` would read in these words, on a terminal, as it will be. `None`: it does not understand them.
+/// Parses these words as `bgctl` would on a terminal, which is where the verb will run. `None` if they are invalid.
 fn read(words: &[String]) -> Option<(Globals, Verb)> {
     let line = std::iter::once("bgctl".into()).chain(words.iter().map(OsString::from));
     cli::parse(line, true).ok()
 }
 
-/// Whether `bgctl` with these words would end or delete something. Words that it does not understand end nothing.
+/// Reports whether `bgctl` with these words would end or delete something. Invalid words end nothing.
 pub fn ends_work(words: &[String]) -> bool {
     let Some((_, verb)) = read(words) else { return false };
     match verb {
@@ -50,7 +50,7 @@ pub fn ends_work(words: &[String]) -> bool {
     }
 }
 
-/// Whether `bgctl` with these words speaks to a machine that they name. Words that it does not understand name none.
+/// Reports whether `bgctl` with these words would talk to a machine that they name. Invalid words name none.
 pub fn names_host(words: &[String]) -> bool {
     read(words).is_some_and(|(globals, _)| globals.host.is_some())
 }

@@ -1,5 +1,5 @@
-//! Gives what shows a daemon's answers to people any answers (R134): the daemon may be another version, and what is in
-//! them comes from jobs and agents. `edits` says what a target is.
+//! Feeds arbitrary answers to the code that shows a daemon's answers to people (R134): the daemon may be another
+//! version, and the contents of the answers come from jobs and agents. `edits` explains what a target is.
 
 #[macro_use]
 #[path = "../../../shared/tests/fuzz/edits.rs"]
@@ -32,7 +32,7 @@ fn is_harmless(text: &str) {
     assert!(!text.chars().any(harms), "{text:?}");
 }
 
-/// A task is shown in lists, trees and pages, and nothing in it reaches the terminal as a sequence.
+/// Shows a task in lists, trees and pages, and checks that no control sequence in it reaches the terminal.
 fn task(bytes: &[u8]) {
     let Ok(task) = strict::from_slice::<Task>(bytes) else { return };
     let tasks = [task];
@@ -47,7 +47,7 @@ fn task(bytes: &[u8]) {
     is_harmless(&table::summary_line(&tasks[0], &clock()));
 }
 
-/// The same of a daemon's status, and of its figures for Prometheus.
+/// Does the same with a daemon's status, and with its metrics for Prometheus.
 fn status(bytes: &[u8]) {
     let Ok(status) = strict::from_slice::<DaemonStatus>(bytes) else { return };
     is_harmless(&daemon::page(&status, clock().now));
@@ -61,7 +61,7 @@ targets! {
     r134_any_status_of_a_daemon_is_shown_without_control_of_the_terminal: status,
 }
 
-/// Without that, the edits would only be tried on what is not shown.
+/// Otherwise the edits would only be applied to invalid answers, which are not shown.
 #[test]
 fn the_seeds_are_what_daemons_really_send() {
     for seed in edits::seeds("r134_any_task_of_a_daemon_is_shown_without_control_of_the_terminal") {

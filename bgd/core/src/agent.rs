@@ -1,5 +1,5 @@
-//! Data that only agent tasks have: the prompt, the agent's id for the conversation, its tool calls, its questions,
-//! and how long it has been silent.
+//! Data of agent tasks: the prompt, the agent's id for the conversation, its tool calls, its questions, and how long it
+//! has been silent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,15 +17,14 @@ use super::time::{Mono, Now};
 /// How many of the agent's latest tools are kept.
 pub const LAST_TOOLS: usize = 3;
 
-/// How many questions of one task may wait. Further ones are denied at once.
+/// How many questions of one task may be pending. Further ones are denied at once.
 pub const QUESTIONS: usize = 64;
 
-/// The part of an agent task's spec that only agents have.
+/// The part of a spec that only agent tasks have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentWork {
-    /// The agent's name.
     pub name: Arc<str>,
-    /// How long it may be silent before it is marked as stalled, in milliseconds.
+    /// How long the agent may be silent before it is marked as stalled, in milliseconds.
     pub stalled_after_ms: u64,
     /// How long its questions wait before they are denied, in milliseconds.
     pub ask_timeout_ms: u64,
@@ -35,7 +34,7 @@ pub struct AgentWork {
     pub settings: Arc<AgentSettings>,
 }
 
-/// A question that waits for its answer.
+/// A pending question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// Its number within the task, from 1.
@@ -44,18 +43,17 @@ pub struct Question {
     pub key: u64,
     /// The question, for people.
     pub text: Box<str>,
-    /// The possible answers.
     pub options: Arc<[InputOption]>,
     /// When it is denied if nobody answers.
     pub deadline: Mono,
-    /// The same on the wall clock, for people.
+    /// The deadline on the wall clock, for people.
     pub expires_at: Timestamp,
 }
 
-/// Something that people should know of an agent's turn.
+/// Something that people should know about an agent's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// What it last said besides its answer: that it is retrying, or the last lines of its stderr.
+    /// The agent's last message besides its answer: that it is retrying, or the last lines of its stderr.
     LastWords,
     /// Why a completed turn may not be a success.
     Suspect,
@@ -81,33 +79,31 @@ impl Notes {
     }
 }
 
-/// Data that only agent tasks have.
+/// Data of an agent task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentPart {
     /// The prompt of the latest run.
     pub prompt: Arc<str>,
-    /// The environment, kept for resumes. Dropped when none can follow.
+    /// The environment, kept for resumes. Dropped once none can follow.
     #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,
-    /// The settings of the session.
     pub settings: Arc<AgentSettings>,
     /// The agent's own id for the conversation, once known.
     pub session: Option<Arc<str>>,
     /// How many tools it has called.
     pub tool_calls: u64,
-    /// The names of the latest ones, latest last.
+    /// The names of the latest tools, the latest last.
     pub last_tools: Vec<Box<str>>,
     /// Its plan for the current run.
     pub steps: Arc<[PlanStep]>,
-    /// What it has consumed, if it says so.
+    /// What it has consumed; `None` unless it reports that.
     pub consumed: Option<Box<Consumed>>,
     /// How many requests were denied because of the configuration or because nobody answered.
     pub denied: u64,
     /// The request that was denied last.
     pub last_denied: Option<Box<str>>,
-    /// Whether it is marked as stalled: it has been silent for too long.
+    /// Whether it has been silent for too long.
     pub stalled: bool,
-    /// Notes for people.
     pub notes: Notes,
     /// The run that produced its latest answer; 0 without one.
     pub answered: u32,
@@ -124,7 +120,6 @@ pub struct AgentPart {
 }
 
 impl AgentPart {
-    /// Creates the data of a new task.
     pub fn new(work: &AgentWork, prompt: Arc<str>, env: Arc<Env>) -> Self {
         Self {
             prompt,
@@ -148,7 +143,7 @@ impl AgentPart {
         }
     }
 
-    /// Returns the bytes of its texts as lists show them.
+    /// Returns the size of its texts in lists.
     pub fn text_bytes(&self) -> usize {
         let of_option = |option: &InputOption| option.id.len() + option.name.len();
         let of_question =
@@ -179,7 +174,7 @@ impl AgentPart {
         self.begin(now);
     }
 
-    /// Starts another run with this prompt and these settings. Drops the notes on the run before.
+    /// Starts another run with this prompt and these settings. Drops the notes on the previous run.
     pub fn begin_again(&mut self, now: Now, prompt: Arc<str>, settings: Arc<AgentSettings>) {
         (self.prompt, self.settings) = (prompt, settings);
         self.notes = Notes::default();
@@ -187,7 +182,7 @@ impl AgentPart {
         self.begin(now);
     }
 
-    /// Begins to count what another run consumes, without a plan.
+    /// Starts counting another run's consumption, without a plan.
     fn begin_count(&mut self, is_new_session: bool) {
         self.steps = Arc::default();
         if let Some(consumed) = &mut self.consumed {
@@ -195,12 +190,11 @@ impl AgentPart {
         }
     }
 
-    /// Records what it has consumed.
     pub fn consume(&mut self, report: &Report) {
         self.consumed.get_or_insert_default().take(report);
     }
 
-    /// Stores a note in place of an earlier one of the same kind.
+    /// Stores a note, replacing an earlier one of the same kind.
     pub fn note(&mut self, note: Note, text: Box<str>) {
         let place = match note {
             Note::LastWords => &mut self.notes.last_words,
@@ -227,19 +221,18 @@ impl AgentPart {
         self.env = Arc::default();
     }
 
-    /// Reduces it to what a notice needs: no environment, only the beginning of the prompt, only the first
-    /// question.
+    /// Reduces it to what a notice needs: no environment, only the beginning of the prompt, only the first question.
     pub fn shorten(&mut self) {
         self.drop_env();
         self.questions.truncate(1);
-        // Slightly more than is shown, so that it is evident that something was cut off.
+        // Slightly more than is shown, to make it evident that something was cut off.
         let end = self.prompt.floor_char_boundary(PROMPT_BYTES + 4);
         if end < self.prompt.len() {
             self.prompt = self.prompt[..end].into();
         }
     }
 
-    /// Returns whether the first question still needs a notice, and marks it as told.
+    /// Returns whether the first question still needs a notice, and marks it as notified.
     pub fn is_to_be_told(&mut self) -> bool {
         let Some(question) = self.questions.front() else { return false };
         let is_new = question.request > self.told;
@@ -265,13 +258,13 @@ impl AgentPart {
         self.last_tools.drain(..surplus);
     }
 
-    /// Records that so many requests were denied, and the last one.
+    /// Records denied requests, and the last of them.
     pub fn deny(&mut self, times: u64, what: Box<str>) {
         self.denied = self.denied.saturating_add(times);
         self.last_denied = Some(what);
     }
 
-    /// Adds a question. Returns false if too many are waiting already.
+    /// Adds a question. Returns false if too many are already pending.
     pub fn ask(
         &mut self,
         now: Now,
@@ -295,7 +288,7 @@ impl AgentPart {
         true
     }
 
-    /// Marks the agent as stalled if it has been silent for too long. Returns whether it did.
+    /// Marks the agent as stalled if it has been silent for too long. Returns whether it was marked.
     pub fn mark_if_stalled(&mut self, now: Now) -> bool {
         let is_due = self.silence_ends().is_some_and(|at| at <= now.mono);
         if is_due {
@@ -316,8 +309,8 @@ impl AgentPart {
         gone
     }
 
-    /// Removes the expired questions, counts them as denied and returns them. The clock for silence starts over, as
-    /// the agent was waiting for us.
+    /// Removes the expired questions, counts them as denied and returns them. The clock for silence starts over, as the
+    /// agent was waiting for the daemon.
     pub fn expired(&mut self, now: Now) -> Vec<Question> {
         let is_over = |question: &Question| question.deadline <= now.mono;
         let over: Vec<Question> =
@@ -333,13 +326,13 @@ impl AgentPart {
         over
     }
 
-    /// Returns when the core must look at it again.
+    /// Returns when the core must check it again.
     pub fn deadline(&self) -> Option<Mono> {
         self.questions.iter().map(|question| question.deadline).chain(self.silence_ends()).min()
     }
 
-    /// Returns when it is to be marked as stalled. `None` while a question is pending: an agent that waits for an
-    /// answer may be silent.
+    /// Returns when it becomes stalled. `None` while a question is pending: an agent that waits for an answer may be
+    /// silent.
     fn silence_ends(&self) -> Option<Mono> {
         self.stalls_at.filter(|_| self.questions.is_empty())
     }

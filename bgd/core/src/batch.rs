@@ -17,31 +17,28 @@ use super::task::{Spec, StopReason};
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Staged {
     pub batch: TaskId,
-    /// What its tasks have in common.
     pub common: Box<Command>,
     pub limits: BatchLimits,
-    /// Its tasks so far.
     pub items: VecDeque<BatchItem>,
-    /// What each task holds besides its command, in bytes.
+    /// Memory of each task besides its command, in bytes.
     pub each: usize,
-    /// What all of its tasks hold, including what they share, in bytes.
+    /// Memory of all its tasks, including what they share, in bytes.
     pub bytes: usize,
 }
 
-/// A complete batch with tasks that are still to be added.
+/// A complete batch, some of whose tasks are still to be added.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entering {
     pub batch: TaskId,
-    /// Who gets the answer once all tasks are added.
+    /// Who gets the reply once all tasks are added.
     pub to: ReplyTo,
-    /// The tasks of the last part, which the answer lists.
+    /// The tasks of the last part, which the reply lists.
     pub last: Vec<TaskId>,
-    /// Who has submitted it again meanwhile, and the tasks of their last part.
+    /// Who has submitted the batch again meanwhile, and the tasks of their last part.
     #[serde(default)]
     pub again: Vec<(ReplyTo, Vec<TaskId>)>,
     /// What its tasks have in common.
     pub spec: Spec,
-    /// The environment of its tasks.
     #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,
     /// The plan of each task. Its conditions are updated as the tasks they depend on start and end.
@@ -50,11 +47,11 @@ pub struct Entering {
     pub never: Option<StopReason>,
     /// The tasks that are still to be added.
     pub items: VecDeque<BatchItem>,
-    /// What each task holds besides its command, in bytes.
+    /// Memory of each task besides its command, in bytes.
     pub each: usize,
-    /// What all tasks still to be added hold, in bytes.
+    /// Memory of all tasks still to be added, in bytes.
     pub bytes: usize,
-    /// Whether it must be written down again: its tasks are to be added in another way than before.
+    /// Whether it must be persisted again because its remaining tasks are to be added differently.
     #[serde(skip)]
     pub is_changed: bool,
 }
@@ -67,7 +64,7 @@ pub struct BatchKey {
     pub key: Arc<str>,
     /// How many tasks were submitted.
     pub tasks: u64,
-    /// Some of them were not accepted after all, as they could not be written down.
+    /// Whether some of the tasks were withdrawn because they could not be persisted.
     #[serde(default)]
     pub is_torn: bool,
 }
@@ -82,18 +79,17 @@ impl BatchKey {
     }
 }
 
-/// A batch of a client that submits it again, of which further parts follow.
+/// A known batch that a client is submitting again, with further parts to follow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Repeated {
     pub batch: TaskId,
-    /// How many of its tasks have come so far.
+    /// How many of its tasks have arrived so far.
     pub tasks: u64,
 }
 
 /// A batch that has tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// Its idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Box<BatchKey>>,
     pub limits: BatchLimits,
@@ -101,9 +97,9 @@ pub struct Batch {
     pub members: u64,
     /// How many of its tasks have failed.
     pub failed: u32,
-    /// Whether the rest was cancelled because too many failed.
+    /// Whether the rest was cancelled because too many tasks failed.
     pub is_stopped: bool,
-    /// How many of its tasks are still to be added; `None` if all are, or an earlier release has noted it.
+    /// How many of its tasks are still to be added; `None` if all are added, or if an earlier release wrote the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<usize>,
 }
@@ -116,22 +112,22 @@ pub struct Batches {
     pub staged: BTreeMap<u64, Staged>,
     /// Complete batches whose tasks are being added, one batch after the other.
     pub entering: VecDeque<Entering>,
-    /// Batches that are submitted again, by the client that does so.
+    /// Batches that are being submitted again, by client.
     #[serde(default)]
     pub repeated: BTreeMap<u64, Repeated>,
-    /// What the keys of the known batches hold, in bytes.
+    /// Memory of the known batches' keys, in bytes.
     #[serde(default)]
     pub key_bytes: usize,
 }
 
 impl Batches {
-    /// Returns how many tasks have a place reserved.
+    /// Returns the number of places reserved for tasks.
     pub fn reserved_tasks(&self) -> usize {
         let staged = self.staged.values().map(|staged| staged.items.len());
         staged.chain(self.entering.iter().map(|entering| entering.items.len())).sum()
     }
 
-    /// Returns how many bytes keys hold or are reserved for tasks.
+    /// Returns the memory of keys and of tasks still to be added, in bytes.
     pub fn held(&self) -> usize {
         let staged = self.staged.values().map(|staged| staged.bytes);
         staged.chain(self.entering.iter().map(|entering| entering.bytes)).sum::<usize>() + self.key_bytes
@@ -155,7 +151,7 @@ impl Batches {
         self.known.iter().find(|(_, batch)| has_key(batch)).map(|(id, _)| *id)
     }
 
-    /// Forgets everything that a client has begun to submit.
+    /// Drops everything that a client has begun to submit.
     pub fn leave(&mut self, client: u64) {
         self.staged.remove(&client);
         self.repeated.remove(&client);

@@ -1,11 +1,11 @@
-//! Callers: who is waiting for an answer.
+//! Callers: who is waiting for a reply.
 
 use serde::{Deserialize, Serialize};
 
-/// Where an answer goes: a client and one of its calls.
+/// Where a reply goes: a client and one of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplyTo {
-    /// The connection.
+    /// The number of the client's connection.
     pub client: u64,
     /// The dispatcher's number for the call.
     pub call: u64,

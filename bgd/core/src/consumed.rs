@@ -1,4 +1,4 @@
-//! What agents consume of their models: reports within a run, added up over the runs of a task.
+//! The model consumption of agents: reports within a run, added up over the runs of a task.
 
 use bgd_shared::consumption::{AgentUsage, Amount, Cost};
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// Numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
-    /// Read by the model.
+    /// Tokens read by the model.
     pub input: u64,
-    /// Written by it.
+    /// Tokens written by the model.
     pub output: u64,
-    /// Read from or written to a cache.
+    /// Tokens read from or written to a cache.
     pub cached: u64,
 }
 
@@ -28,7 +28,7 @@ impl Tokens {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
     pub tokens: u64,
-    /// Tokens that it has room for, if that is known.
+    /// How many tokens it has room for, if known.
     pub size: Option<u64>,
 }
 
@@ -37,28 +37,28 @@ pub struct Context {
 pub enum Covers {
     /// This run so far.
     Run,
-    /// The conversation so far, over its runs. Some agents begin anew with each process.
+    /// The conversation so far, across runs. Some agents start over with each process.
     Session,
 }
 
-/// What an agent says that it has consumed. What it does not say is as before.
+/// An agent's report of its consumption. Missing values are unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// In this run so far.
+    /// Tokens in this run so far.
     pub tokens: Option<Tokens>,
-    /// The context now.
+    /// The current context.
     pub context: Option<Context>,
-    /// The cost so far, and of what.
+    /// The cost so far, and what it covers.
     pub cost: Option<(Covers, Cost)>,
 }
 
 impl Report {
-    /// Whether it says nothing.
+    /// Reports whether it has no values.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Takes in a later report of the same process, so that this one says all that both say.
+    /// Merges a later report of the same process into this one.
     pub fn update(&mut self, later: &Self) {
         let Self { tokens, context, cost } = later;
         self.tokens = tokens.or(self.tokens);
@@ -72,10 +72,10 @@ impl Report {
     }
 }
 
-/// What an agent has consumed in the runs of a task.
+/// An agent's consumption in the runs of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumed {
-    /// Tokens of earlier runs, and those of this run.
+    /// Tokens of earlier runs, and of this run.
     tokens: Option<[Tokens; 2]>,
     context: Option<Context>,
     cost: Option<Spent>,
@@ -87,12 +87,12 @@ struct Spent {
     currency: Box<str>,
     earlier: Amount,
     run: Amount,
-    /// What was last said of the conversation.
+    /// The last reported cost of the conversation.
     session: Amount,
 }
 
 impl Consumed {
-    /// Begins another run. In a new conversation, its cost begins at 0.
+    /// Begins another run. In a new conversation, the cost starts at 0.
     pub fn begin_run(&mut self, is_new_session: bool) {
         if let Some([earlier, run]) = &mut self.tokens {
             *earlier = earlier.plus(std::mem::take(run));
@@ -108,7 +108,7 @@ impl Consumed {
         }
     }
 
-    /// Takes a report of this run.
+    /// Records a report of this run.
     pub fn take(&mut self, report: &Report) {
         if let Some(tokens) = report.tokens {
             self.tokens.get_or_insert_default()[1] = tokens;
@@ -123,7 +123,7 @@ impl Consumed {
     }
 
     fn pay(&mut self, covers: Covers, cost: &Cost) {
-        // Amounts in two currencies can't be added. The latest one counts.
+        // Amounts in two currencies can't be added, so the latest one counts.
         let same = self.cost.take().filter(|spent| *spent.currency == *cost.currency);
         let spent = self.cost.insert(same.unwrap_or_else(|| Spent {
             currency: cost.currency.as_str().into(),
@@ -134,7 +134,7 @@ impl Consumed {
         match covers {
             Covers::Run => spent.run = cost.amount,
             Covers::Session => {
-                // An amount below the last one: the agent has begun anew, as it was started again.
+                // The amount is below the last one: the agent was restarted and has started over.
                 let more = cost.amount.minus(spent.session).unwrap_or(cost.amount);
                 spent.run = spent.run.plus(more);
                 spent.session = cost.amount;
@@ -142,7 +142,7 @@ impl Consumed {
         }
     }
 
-    /// Returns the sum of all runs, as it is on the wire.
+    /// Returns the sum of all runs, in its wire form.
     pub fn total(&self) -> AgentUsage {
         let tokens = self.tokens.map(|[earlier, run]| earlier.plus(run));
         let cost = self.cost.as_ref();
@@ -159,7 +159,7 @@ impl Consumed {
         }
     }
 
-    /// Returns the bytes of its texts.
+    /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         self.cost.as_ref().map_or(0, |spent| spent.currency.len())
     }

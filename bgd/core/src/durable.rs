@@ -1,6 +1,6 @@
-//! What a durable daemon writes down of the core: rows that were changed in a step, and everything that a core is built
-//! from again (R125 to R128). Requests that wait, connections and who owns which parent session are no part of it: they
-//! end with the daemon's process.
+//! The persistent form of a durable daemon's core: the rows changed in a step, and everything from which a core is
+//! rebuilt (R125 to R128). Waiting requests, connections and the owners of parent sessions are not part of it: they end
+//! with the daemon's process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::sharing::KeptEnv;
 use super::task::Snapshot;
 use super::time::Mono;
 
-/// A task with what other parts of the core have of it.
+/// A task with its data from other parts of the core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRow {
     pub task: Snapshot,
@@ -28,10 +28,8 @@ pub struct TaskRow {
     pub kept: Option<KeptEnv>,
 }
 
-/// An item of an inbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ItemRow {
-    /// The parent session.
     pub session: Arc<str>,
     pub notice: Arc<Notice>,
 }
@@ -40,34 +38,30 @@ pub struct ItemRow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NoticeRow {
     pub notice: Arc<Notice>,
-    /// What was tried so far.
+    /// The delivery attempts so far.
     pub tried: Option<Tried>,
 }
 
 /// Numbers that only grow, and the clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// The number of the last event.
     pub seq: u64,
-    /// The ordinal of the last task.
     pub last: Ordinal,
-    /// What was counted of inboxes.
     pub inboxes: InboxCounts,
-    /// The number of the last notice.
     #[serde(default)]
     pub notices: u64,
-    /// The monotonic clock.
+    /// The monotonic clock when these were written.
     pub mono: Mono,
     /// The wall clock at the same moment.
     pub wall: Timestamp,
 }
 
-/// How many numbers are left out where it is not known which ones were told: more than a daemon ever tells.
+/// How many numbers are skipped if it is unknown which ones were published: more than a daemon can ever publish.
 const LEFT_OUT: u64 = 1 << 32;
 
 impl Counters {
-    /// Leaves out all numbers of events, items and notices that may have been told since these were written. What is left out
-    /// grows with the time, so that no number is told twice if these are lost again and again.
+    /// Skips all numbers of events, items and notices that may have been published since these were written. The skip
+    /// grows with time, so that no number is published twice even if these are lost repeatedly.
     pub fn leave_out(&mut self, now: Timestamp) {
         let told = u64::try_from(now.unix_ms()).unwrap_or_default().saturating_mul(1000);
         for number in [&mut self.seq, &mut self.inboxes.last, &mut self.notices] {
@@ -76,30 +70,29 @@ impl Counters {
     }
 }
 
-/// What was changed since the last look. `None` stands for what was removed.
+/// The changes since the last call. `None` stands for a removed row.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub tasks: Vec<(Ordinal, Option<TaskRow>)>,
     /// Items of inboxes, by their numbers.
     pub items: Vec<(u64, Option<ItemRow>)>,
-    /// Notices that go to channels, by their numbers. The core does not know which ones do.
+    /// Notices for channels, by their numbers. The core does not know which notices these are.
     pub notices: Vec<(u64, Option<NoticeRow>)>,
     pub batches: Vec<(TaskId, Option<Batch>)>,
-    /// Batches whose tasks are being added: all that were to be added when this was noted. How many are left since is in
-    /// [`Batch::left`].
+    /// Batches whose tasks are being added: all tasks that were still to be added when the row was written. How many
+    /// are left since then is in [`Batch::left`].
     pub entering: Vec<(TaskId, Option<Box<Entering>>)>,
-    /// The groups, if one of them was changed.
+    /// The groups, if any of them changed.
     pub groups: Option<Groups>,
-    /// The numbers that only grow.
     pub counters: Counters,
-    /// The tasks among them that are new.
+    /// The new tasks among the changed ones.
     pub added: Vec<TaskId>,
 }
 
 impl Changes {
-    /// Returns about how many bytes they are.
+    /// Returns the approximate size, in bytes.
     pub fn bytes(&self) -> usize {
-        /// A row besides its texts.
+        /// The size of a row besides its texts.
         const ROW: usize = 1024;
         let task = |row: &TaskRow| row.task.text_bytes() + row.task.spec.own_bytes();
         let tasks = self.tasks.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, task));
@@ -112,7 +105,7 @@ impl Changes {
     }
 }
 
-/// What a core is built from again.
+/// The persisted data from which a core is rebuilt.
 #[derive(Debug, Default)]
 pub struct Kept {
     /// Tasks, oldest first.
@@ -125,13 +118,12 @@ pub struct Kept {
     /// Batches whose tasks were being added.
     pub entering: Vec<Entering>,
     pub groups: Groups,
-    /// The numbers that only grow.
     pub counters: Counters,
 }
 
 impl Kept {
-    /// Moves what waits for a time on the monotonic clock to one that has begun anew, as after a reboot: the wall clock says
-    /// how long that is. It may have been set back meanwhile, so nothing waits longer than it would have.
+    /// Converts waits for a monotonic time to a restarted monotonic clock, as after a reboot: the wall clock provides
+    /// the remaining time. As the wall clock may have been set back meanwhile, no wait becomes longer than it was.
     pub fn rebase(&mut self, mono: Mono, wall: Timestamp) {
         let written = self.counters.mono;
         let plans = self.tasks.iter_mut().filter_map(|(_, row)| row.task.plan.as_deref_mut());

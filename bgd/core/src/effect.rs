@@ -1,4 +1,4 @@
-//! Effects: what the core wants done, in the order in which it must happen.
+//! Effects: the actions that the core requests, in the order in which they must happen.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,15 +22,13 @@ use super::task::{ExecutorName, Finished, Snapshot, Spec};
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Begin a run of a task. The executor reports [`super::Fact::Started`], [`super::Fact::StartFailed`] or
-    /// [`super::Fact::Refused`]; none of them for a process that already runs ([`Begin::HandedOver`]).
+    /// [`super::Fact::Refused`]; none of them for a process that is already running ([`Begin::HandedOver`]).
     Start {
         /// The executor, which owns the run from now on.
         executor: ExecutorName,
         task: TaskId,
         run: u32,
-        /// What the task is.
         spec: Arc<Spec>,
-        /// What the run begins with.
         begin: Begin,
     },
     /// Act on a run.
@@ -39,18 +37,16 @@ pub enum Effect {
         executor: ExecutorName,
         task: TaskId,
         run: u32,
-        /// What to do.
         control: Control,
     },
-    /// End a run. A process: send this signal to its whole tree; SIGKILL also goes to processes that the tree
-    /// starts meanwhile. Stopped processes are continued so that they can react. An agent: ask it to end its turn;
+    /// End a run. For a process: send this signal to its whole tree; SIGKILL also goes to processes that the tree
+    /// starts meanwhile. Stopped processes are continued so that they can react. For an agent: ask it to end its turn;
     /// SIGKILL forces it to.
     End {
         /// The run's executor.
         executor: ExecutorName,
         task: TaskId,
         run: u32,
-        /// The signal's number.
         signal: i32,
     },
     /// The task was cleared: remove its output and everything else kept for it.
@@ -61,108 +57,103 @@ pub enum Effect {
         /// Its latest run.
         run: u32,
     },
-    /// A run and all of its processes have ended. Only of a core that notes what is changed: by then that is written down.
+    /// A run and all of its processes have ended. Only from a core that tracks changes: this is persisted by then.
     Over {
         /// The run's executor.
         executor: ExecutorName,
         task: TaskId,
         run: u32,
     },
-    /// What its executor has reported of a run is written down ([`super::PlaceFact::Lost`], [`super::PlaceFact::Submitting`]).
-    /// Only of a core that notes what is changed.
+    /// A fact of the executor about a run is persisted ([`super::PlaceFact::Lost`], [`super::PlaceFact::Submitting`]).
+    /// Only from a core that tracks changes.
     Written {
         /// The run's executor.
         executor: ExecutorName,
         task: TaskId,
         run: u32,
     },
-    /// All that became of runs until now is written down. Only a dispatcher says so, never the core: when a durable daemon
-    /// begins, with 0, and where an executor has asked for it, with its number.
+    /// All facts about runs so far are persisted. Sent only by a dispatcher, never by the core: with 0 when a durable
+    /// daemon starts, and with an executor's number when that executor has asked for it.
     CaughtUp {
-        /// Which question it answers.
+        /// The number of the request that this answers.
         mark: u64,
     },
-    /// Answer a call.
+    /// Reply to a call.
     Reply {
-        /// Whose call.
+        /// The call.
         to: ReplyTo,
-        /// The answer.
         reply: Reply,
     },
     /// Publish an event to the subscribers.
     Event {
-        /// Its number.
         seq: u64,
         /// When it happened.
         at: Timestamp,
-        /// What happened.
         kind: EventKind,
         /// The task at that time.
         task: Snapshot,
     },
-    /// Notify whoever requested the task. Comes after the event.
+    /// Notify the task's requester. Comes after the event.
     Notice {
         notice: Arc<Notice>,
-        /// Clients that learn of it anyway: they wait for the task's end, or have requested it.
+        /// Clients that learn of it anyway: they are waiting for the task's end, or have requested it.
         seen_by: BTreeSet<u64>,
     },
-    /// Every task has ended and every call is answered: end the daemon. No effect follows.
+    /// Every task has ended and every call has its reply: end the daemon. No effect follows.
     Exit,
 }
 
-/// What a run begins with.
+/// How a run begins.
 #[derive(Clone, Debug)]
 pub enum Begin {
     /// Start a process.
     Process {
-        /// Its environment.
         env: Arc<Env>,
-        /// What it is told about its slots, group, attempt and dependencies.
+        /// Information for the process about its slots, group, attempt and dependencies.
         place: Box<RunPlace>,
     },
     /// Give an agent a prompt.
     Prompt {
-        /// The agent's environment.
         env: Arc<Env>,
         prompt: Arc<str>,
         /// Settings to apply to the session first.
         settings: Arc<AgentSettings>,
         /// The session to continue; `None` for a new one.
         session: Option<Arc<str>>,
-        /// The tasks that it was ordered after.
+        /// The tasks that it comes after.
         after: Box<[AfterTask]>,
     },
     /// Supervise the process that came with [`super::Request::Adopt`].
     HandedOver,
 }
 
-/// What a process is told about its slots, group, attempt and dependencies (R102, R104), and another place about its
-/// priority.
+/// Information for a process about its slots, group, attempt and dependencies (R102, R104), and for another place about
+/// its priority.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunPlace {
-    /// The numbers of its slots in ascending order; empty if it takes none.
+    /// The numbers of its slots in ascending order; empty if it occupies none.
     pub slots: Box<[u32]>,
     /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
-    /// The number of this attempt, if there may be several.
+    /// The number of this attempt; `None` if there can be only one.
     pub attempt: Option<u32>,
     /// Its priority, -100 to 100, for the queue of another place.
     pub priority: i32,
-    /// The tasks that it was ordered after.
+    /// The tasks that it comes after.
     pub after: Box<[AfterTask]>,
 }
 
-/// A task that another one was ordered after.
+/// A task that another task comes after.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AfterTask {
     pub id: TaskId,
-    /// The task as it is when the other one starts; `None` if it was cleared.
+    /// The task as it is when the other task starts; `None` if it was cleared.
     pub task: Option<Snapshot>,
-    /// Whether the place that gets the other one must not start it before this one has succeeded there.
+    /// Whether the place that gets the other task must not start it before this task has succeeded there.
     pub is_awaited: bool,
 }
 
-/// The answer to a call.
+/// The reply to a call.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Task(Snapshot),
@@ -174,20 +165,19 @@ pub enum Reply {
     },
     /// Tasks were submitted again: pairs of new and old id.
     Rerun(Vec<(TaskId, TaskId)>),
-    /// A job that was moved to the background, or a process that was taken over.
+    /// A job that was moved to the background, or a process that was adopted.
     Backgrounded(Snapshot),
     /// Several tasks, after a cancel, hold, release, pause or continue.
     Tasks(Vec<Snapshot>),
     /// A block has ended.
     Blocked {
-        /// Every task that it named.
+        /// Every named task.
         tasks: Vec<Snapshot>,
         /// Whether it ended by timeout.
         timed_out: bool,
     },
     /// Tasks were removed.
     Cleared {
-        /// How many tasks.
         cleared: u64,
     },
     /// A parent session has ended.
@@ -200,16 +190,15 @@ pub enum Reply {
     /// The content of an inbox.
     Inbox {
         items: Vec<Item>,
-        /// Whether there are more.
+        /// Whether there are more items.
         more: bool,
         /// How many dropped items no acknowledgement has covered yet.
         lost: u64,
     },
     /// Items of an inbox were removed.
     Acknowledged {
-        /// How many were removed.
         acknowledged: u64,
-        /// How many are left.
+        /// How many items are left.
         left: u64,
     },
     /// The client owns the parent session.
@@ -218,9 +207,8 @@ pub enum Reply {
     Group(GroupState),
     /// Every task has ended, and the daemon is about to.
     ShutDown {
-        /// How many tasks were cancelled.
         cancelled: u64,
-        /// How many go on without the daemon.
+        /// How many keep running without the daemon.
         left: u64,
     },
     /// The request failed.
@@ -273,49 +261,47 @@ pub enum CoreError {
     NotComplete(TaskId, Status, Option<Box<Finished>>),
     /// A job that was to be moved to the background has already ended.
     EndedFirst(TaskId, Status),
-    /// The job can't be moved to the background, and why.
     NotBackgroundable(TaskId, Unmovable),
     /// The task is not running.
     NotRunning(TaskId, Status),
-    /// The task is an agent's; only processes take signals.
+    /// The task is an agent's; only processes accept signals.
     NoSignals(TaskId),
-    /// The task can't be paused or continued, and why.
     NotPausable(TaskId, Unpausable),
     /// The task has no conversation to continue; only agent tasks do.
     NoAgent(TaskId),
-    /// Only completed tasks, and those whose turn was cut, can be resumed.
+    /// Only completed tasks, and those whose turn was cut short, can be resumed.
     NotResumable(TaskId, Status),
-    /// A resume is under way, or the agent is working on one.
+    /// A resume is in progress, or the agent is working on one.
     BeingResumed(TaskId),
-    /// The task is about to be removed, once the tasks cleared together with it have ended.
+    /// The task will be removed once the tasks cleared together with it have ended.
     BeingCleared(TaskId),
-    /// The resume was cancelled before the agent had the prompt.
+    /// The resume was cancelled before the agent received the prompt.
     Withdrawn(TaskId),
-    /// The agent refused the prompt: for example, the conversation never had an id or is forgotten, or the agent
-    /// can't be reached.
+    /// The agent refused the prompt: for example, the conversation never had an id or is forgotten, or the agent can't
+    /// be reached.
     Refused(TaskId, Box<Refusal>),
-    /// The agent does not, or no longer, ask this question. Names the requested question and the one that is next,
+    /// The agent is not, or no longer, asking this question. Contains the requested question and the next pending one,
     /// if any.
     NotAsked(TaskId, u64, Option<u64>),
-    /// The question has no such option; lists those that it has.
+    /// The question has no such option; lists its options.
     NoSuchOption(TaskId, Box<str>, Vec<Box<str>>),
     /// The task is still active, so it can't be cleared.
     StillActive(TaskId, Status),
-    /// The connection already has this many foreground jobs, the limit.
+    /// The connection has reached this limit on foreground jobs.
     TooManyJobs(usize),
-    /// The connection already owns this many parent sessions, the limit.
+    /// The connection has reached this limit on parent sessions.
     TooManySessions(usize),
-    /// The answers that the connection waits for would have more tasks than this, the limit.
+    /// The pending replies of the connection would exceed this limit on their tasks.
     TooManyWaits(usize),
-    /// The connection already has this many waiting reads of inboxes, the limit.
+    /// The connection has reached this limit on waiting reads of inboxes.
     TooManyReads(usize),
-    /// The limit on tasks, which is this, is reached.
+    /// This limit on tasks is reached.
     Full(usize),
     /// The request would exceed the limit on memory. All values are in bytes.
     FullMemory {
-        /// Held by tasks, inboxes and batches that are still being added.
+        /// Memory of tasks, inboxes and batches that are still being added.
         held: usize,
-        /// What the request would add.
+        /// Additional memory for the request.
         more: usize,
         limit: usize,
     },
@@ -330,7 +316,7 @@ pub enum CoreError {
 pub enum OrderError {
     /// No group has this name; lists the existing ones.
     UnknownGroup(Box<str>, Vec<Arc<str>>),
-    /// The limit on groups, which is this, is reached.
+    /// This limit on groups is reached.
     TooManyGroups(usize),
     /// This many tasks of the group have not ended.
     GroupInUse(Arc<str>, u64),
@@ -338,13 +324,12 @@ pub enum OrderError {
     DefaultGroup,
     /// The task wants more slots than its group has.
     TooManySlots {
-        /// How many it wants.
         wanted: u32,
         group: Arc<str>,
         /// How many slots the group has.
         slots: u32,
     },
-    /// The batch does not fit beside the tasks that exist or have their places reserved.
+    /// The batch does not fit beside the tasks that exist or have reserved places.
     LargeBatch {
         /// How many tasks of the batch have arrived so far.
         wanted: usize,
@@ -353,9 +338,8 @@ pub enum OrderError {
     },
     /// The task has not ended, so it can't be submitted again.
     NotEnded(TaskId, Status),
-    /// The task can't be submitted again, and why.
     NotRepeatable(TaskId, Unrepeatable),
-    /// This many tasks are too many to submit again in one request.
+    /// This many tasks can't be submitted again in one request.
     TooManyReruns(usize),
     /// No batch has an id with this prefix.
     NoBatch(Box<str>),

@@ -1,4 +1,4 @@
-//! How a task ended, and why: its outcome, the reasons of failures and cancellations, and what is left of its tree.
+//! How a task ended and why: its outcome, the reasons for failures and cancellations, and what is left of its tree.
 
 use bgd_shared::order::Condition;
 use bgd_shared::show::plain;
@@ -10,38 +10,33 @@ use super::elsewhere::Cause;
 use super::plan::{AttemptError, EndedTask};
 use super::time::Mono;
 
-/// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Completed, failed or cancelled.
     pub outcome: Outcome,
-    /// The leader's process id, if there was one.
+    /// The leader's process id; `None` without a process.
     pub pid: Option<i32>,
     /// When the run started; `None` if it never did.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
     pub completed_at: Timestamp,
-    /// How the leader ended.
+    /// The leader's exit; `None` if it had none.
     pub exit: Option<Exit>,
     /// Whether processes of its tree are left.
     pub lingering: Lingering,
-    /// Whether it was a foreground job to its end, so that its client has seen how it ended.
+    /// Whether it was a foreground job until its end, so that its client has seen the end.
     #[serde(default)]
     pub in_foreground: bool,
 }
 
-/// The outcome of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,
-    /// It failed, and why.
     Failed(Failure),
-    /// It was ended on purpose, and why.
+    /// It was ended on purpose.
     Cancelled(StopReason),
 }
 
 impl Outcome {
-    /// Whether an agent task that ended so can be resumed.
+    /// Reports whether an agent task with this outcome can be resumed.
     pub const fn is_resumable(&self) -> bool {
         match self {
             Self::Completed | Self::Failed(Failure::Interrupted(_)) => true,
@@ -58,7 +53,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the status of a task that ended so.
+    /// Returns the status of a task with this outcome.
     pub const fn status(&self) -> Status {
         match self {
             Self::Completed => Status::Completed,
@@ -73,34 +68,32 @@ impl Outcome {
 pub enum Failure {
     /// Its process could not be started.
     Spawn(Box<SpawnFailure>),
-    /// Its process ended unsuccessfully by itself; [`Finished::exit`] says how.
+    /// Its process exited unsuccessfully by itself; see [`Finished::exit`].
     Exit,
     /// Its agent refused the prompt or ended the turn with this error.
     Agent(Box<str>),
-    /// Its agent's turn was cut for this reason, which is not the agent's. It can be resumed (R127).
+    /// Its agent's turn was cut short for this reason, which is not the agent's fault. It can be resumed (R127).
     Interrupted(Box<str>),
     /// It was to be kept alive, but ended too soon too often in a row (R109).
     CrashLoop {
-        /// How often in a row.
         ends: u32,
-        /// Why the last attempt failed, if its exit does not say.
+        /// Why the last attempt failed, if its exit does not explain it.
         error: Option<Box<AttemptError>>,
     },
     /// It exceeded its time limit.
     TimedOut {
         /// The limit, in milliseconds.
         limit_ms: u64,
-        /// The last thing that its agent said besides its answer.
+        /// The agent's last message besides its answer.
         last_words: Option<Box<str>>,
     },
     /// It was not ready in time.
     NotReady {
-        /// The time that it was allowed, in milliseconds.
+        /// The time it had to become ready, in milliseconds.
         limit_ms: u64,
     },
-    /// It failed in the place that ran it, for a reason that its exit does not tell.
+    /// It failed in the place that ran it, for a reason not evident from its exit.
     Elsewhere {
-        /// The kind of reason.
         cause: Cause,
         /// The reason, for people.
         message: Box<str>,
@@ -108,7 +101,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the bytes of its texts.
+    /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Exit | Self::NotReady { .. } => 0,
@@ -143,19 +136,18 @@ impl<T: Into<Box<str>>> From<T> for SpawnFailure {
 /// What is left of the tree of a finished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lingering {
-    /// Nothing.
     No,
-    /// Processes that nobody has told to end.
+    /// Processes that were not asked to end.
     Yes,
-    /// Processes that were told to end. Holds the time at which SIGKILL is due; `None` once it was sent.
+    /// Processes that were asked to end. Holds the time at which SIGKILL is due; `None` once it was sent.
     Ending(Option<Mono>),
-    /// Processes that survive SIGKILL, or one that is still being started long after it was told to end. Nobody waits for
-    /// them: nothing is left to try.
+    /// Processes that survive SIGKILL, or one that is still being started long after it was asked to end. The daemon
+    /// does not wait for them, as nothing is left to try.
     Stuck,
 }
 
 impl Lingering {
-    /// Whether there is nothing left to wait for.
+    /// Reports whether there is nothing left to wait for.
     pub const fn is_settled(self) -> bool {
         match self {
             Self::No | Self::Stuck => true,
@@ -167,7 +159,7 @@ impl Lingering {
 /// Why a task is being ended. The first reason wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
-    /// A user asked for it.
+    /// At a user's request.
     Cancelled,
     /// Its time limit was exceeded, in milliseconds.
     TimedOut(u64),
@@ -179,7 +171,7 @@ pub enum StopReason {
     Abandoned,
     /// The daemon is shutting down.
     Shutdown,
-    /// A condition on another task can no longer come true (R103).
+    /// A condition on another task can no longer be met (R103).
     Dependency(Condition, EndedTask),
     /// This many tasks of its batch have failed (R112).
     MaxFails(u32),

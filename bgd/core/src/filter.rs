@@ -11,7 +11,6 @@ use super::task::{Spec, Task};
 /// Selects the tasks that meet every condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// The parent session.
     pub session: Option<Arc<str>>,
     pub group: Option<Arc<str>>,
     /// The batch: its id, or a prefix of it.
@@ -23,12 +22,12 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether a task passes, ignoring the parent session. `batch` is what [`Self::batch`] was resolved to.
+    /// Reports whether a task passes, ignoring the parent session. `batch` is the resolved [`Self::batch`].
     pub(super) fn holds(&self, task: &Task, batch: Option<TaskId>) -> bool {
         self.holds_for(task.status(), task.plan(), &task.spec, batch)
     }
 
-    /// The same for a task of which only this is known.
+    /// Like [`Self::holds`], for a task of which only these parts are known.
     pub(super) fn holds_for(&self, status: Status, plan: &Plan, spec: &Spec, batch: Option<TaskId>) -> bool {
         let has = |tag: &String| spec.tags.iter().any(|known| **known == **tag);
         (self.status.is_empty() || self.status.contains(&status))
@@ -37,7 +36,7 @@ impl Filter {
             && self.tags.iter().all(has)
     }
 
-    /// Whether the filter uses a field that has no index: group, batch or labels.
+    /// Reports whether the filter uses a field without an index: group, batch or labels.
     pub(super) fn needs_look(&self) -> bool {
         self.group.is_some() || self.batch.is_some() || !self.tags.is_empty()
     }

@@ -1,9 +1,9 @@
-//! What tasks hold, in bytes: their texts, their environments and a fixed cost per task. What several tasks share
-//! counts once.
+//! The memory of tasks, in bytes: their texts, their environments and a fixed cost per task. Values shared by several
+//! tasks count once.
 //!
-//! The total is updated as tasks come, change and go, so that a submit can be refused before memory runs out. What
-//! comes later can't be refused: a task's error, an agent's questions and tools, the items of inboxes. All of that
-//! has limits of its own, and as it counts too, submits are refused sooner.
+//! The total is updated as tasks come, change and go, so that a submit can be refused before memory runs out. Later
+//! additions can't be refused: a task's error, an agent's questions and tools, inbox items. These have limits of their
+//! own and count too, so that submits are refused sooner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn optional(some: Option<&str>) -> usize {
     some.map_or(0, text_bytes)
 }
 
-/// Returns the cost of an environment, however many tasks share it.
+/// Returns the cost of an environment, regardless of how many tasks share it.
 pub fn env_bytes(env: &Env) -> usize {
     env.0.iter().map(|(name, value)| text_bytes(name) + os_text(value)).sum()
 }
@@ -81,7 +81,7 @@ fn on_bytes(on: &On) -> usize {
 }
 
 impl Spec {
-    /// Returns the cost of a task with this spec, without what it may share with others.
+    /// Returns the cost of a task with this spec, without values that it may share with others.
     pub fn own_bytes(&self) -> usize {
         let work = match &self.work {
             Work::Argv(argv) => argv_bytes(argv),
@@ -97,12 +97,12 @@ impl Spec {
         TASK_BYTES + work + labels + file + ready + optional(self.description.as_deref())
     }
 
-    /// Returns the cost of what it may share with other tasks.
+    /// Returns the cost of the values that it may share with other tasks.
     pub fn shared_bytes(&self) -> usize {
         self.shared().map(|shared| shared.bytes).sum()
     }
 
-    /// Returns what it may share with other tasks.
+    /// Returns the values that it may share with other tasks.
     fn shared(&self) -> impl Iterator<Item = Shared> {
         let cwd = Shared::new(&self.cwd, os_text(&self.cwd));
         let rlimits = self.rlimits.as_ref().map(|rlimits| Shared::new(rlimits, rlimits_bytes(rlimits)));
@@ -139,7 +139,7 @@ impl Task {
         state + plan + elsewhere + self.agent.as_deref().map_or(0, AgentPart::own_bytes)
     }
 
-    /// Returns its cost, without what it shares with others.
+    /// Returns its cost, without values shared with other tasks.
     pub fn own_bytes(&self) -> usize {
         self.fixed_bytes() + self.changing_bytes()
     }
@@ -161,7 +161,7 @@ impl Task {
 }
 
 impl Plan {
-    /// Returns its cost, without what it shares with others.
+    /// Returns its cost, without values shared with other tasks.
     pub fn own_bytes(&self) -> usize {
         let again = self.again.as_deref().map_or(0, |again| {
             let codes = if let Rule::Retry { codes, .. } = &again.rule { size_of_val(&**codes) } else { 0 };
@@ -176,7 +176,7 @@ impl Plan {
 }
 
 impl Failure {
-    /// Returns its cost besides its inline place in the task.
+    /// Returns its cost beyond its inline size in the task.
     fn own_bytes(&self) -> usize {
         match self {
             Self::Exit | Self::NotReady { .. } => 0,
@@ -226,7 +226,7 @@ impl AgentPart {
 /// A value that several tasks may hold.
 #[derive(Clone, Copy, Debug)]
 struct Shared {
-    /// Its address, which is unique for as long as any task holds the value.
+    /// Its address, which is unique as long as any task holds the value.
     at: usize,
     bytes: usize,
 }
@@ -245,17 +245,17 @@ pub struct Changing {
 }
 
 impl Changing {
-    /// Returns what this task holds now.
+    /// Returns the current variable cost of a task.
     pub fn of(task: &Task) -> Self {
         Self { own: task.changing_bytes(), envs: task.envs() }
     }
 }
 
-/// What all tasks hold together.
+/// The cost of all tasks together.
 #[derive(Debug, Default, Serialize)]
 pub struct Held {
     bytes: usize,
-    /// How many tasks hold each shared value, by its address.
+    /// The number of holders of each shared value, by address.
     #[serde(skip)]
     shared: HashMap<usize, usize>,
 }
@@ -291,9 +291,9 @@ impl Held {
         self.end(Changing::of(task));
     }
 
-    /// Replaces what a task held by what it holds now.
+    /// Replaces a task's former variable cost with its current one.
     pub fn change(&mut self, before: Changing, after: Changing) {
-        // The new part first: a value that stays must not drop to zero holders in between.
+        // Add the new part first: a value that stays must not drop to zero holders in between.
         self.begin(after);
         self.end(before);
     }

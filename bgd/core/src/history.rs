@@ -1,5 +1,5 @@
-//! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first. The
-//! wall clock decides about their age, as it is the one that goes on while no daemon runs.
+//! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first.
+//! Their age is measured by the wall clock, as it is the clock that advances while no daemon runs.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,17 @@ const AT_ONCE: usize = 256;
 pub struct HistoryLimits {
     /// How long after its end a task is kept, in milliseconds.
     pub age_ms: u64,
-    /// Bytes of output of all finished tasks. The task that ended last is kept, however large its output is.
+    /// Bytes of output of all finished tasks. The task that ended last is kept, regardless of its size.
     pub bytes: u64,
     /// How many finished tasks are kept, at least 1.
     #[serde(default = "unlimited")]
     pub tasks: usize,
-    /// Bytes of memory that finished tasks take. The task that ended last is kept, however much it takes.
+    /// Bytes of memory of all finished tasks. The task that ended last is kept, regardless of its size.
     #[serde(default = "unlimited")]
     pub memory: usize,
 }
 
-/// What a daemon that knew no such limit had.
+/// The default for records of a daemon without this limit.
 const fn unlimited() -> usize {
     usize::MAX
 }
@@ -34,11 +34,10 @@ const fn unlimited() -> usize {
 /// A finished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// When it ended.
     ended: Timestamp,
     /// How many bytes of its output are kept.
     output: u64,
-    /// Bytes of memory that it takes and shares with no other task.
+    /// Its memory, in bytes, without values shared with other tasks.
     memory: usize,
 }
 
@@ -55,17 +54,15 @@ pub struct History {
 }
 
 impl History {
-    /// Creates a history with these limits, and without tasks.
     pub fn new(limits: Option<HistoryLimits>) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Returns the limits.
     pub fn limits(&self) -> Option<HistoryLimits> {
         self.limits
     }
 
-    /// Returns what the history has of a task; `None` unless it is over and none of its processes are left.
+    /// Returns a task's entry; `None` without limits, and while the task is unfinished or has processes left.
     pub fn part(&self, task: &Task) -> Option<Part> {
         self.limits?;
         match &task.state {
@@ -82,7 +79,7 @@ impl History {
         }
     }
 
-    /// Notes that a task has changed, came or went.
+    /// Notes that a task was added, changed or removed.
     pub fn change(&mut self, ordinal: Ordinal, before: Option<Part>, after: Option<Part>) {
         if before == after {
             return;
@@ -99,12 +96,12 @@ impl History {
         }
     }
 
-    /// Returns when the next task is too old.
+    /// Returns when the next task becomes too old.
     pub fn due(&self) -> Option<Timestamp> {
         Some(self.ended.first()?.0.plus_ms(self.limits?.age_ms))
     }
 
-    /// Whether there is more than the limits allow, apart from the age.
+    /// Reports whether a limit other than the age is exceeded.
     pub fn is_too_large(&self) -> bool {
         let count = self.ended.len();
         count > 1
@@ -119,13 +116,12 @@ impl History {
         (is_due || self.is_too_large()).then(|| self.ended.first().map(|(_, ordinal)| *ordinal)).flatten()
     }
 
-    /// Returns the most tasks to remove in one step.
     pub fn at_once() -> usize {
         AT_ONCE
     }
 }
 
-/// Returns how many bytes of a task's output are kept by the daemon.
+/// Returns how many bytes of a task's output the daemon keeps.
 fn kept_bytes(task: &Task) -> u64 {
     if task.spec.output_file.is_some() {
         return 0;

@@ -1,6 +1,6 @@
 //! The inboxes of parent sessions: the notices that each has not acknowledged. An item is delivered until it is
 //! acknowledged, and never after that. Each inbox is bounded, and so are all of them together: the oldest items are
-//! dropped first, and counted. This module knows nothing about tasks and sends no answers itself.
+//! dropped first, and counted. This module knows nothing about tasks and sends no replies itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,43 +16,40 @@ use super::time::Mono;
 /// Cost of an item besides the texts of its task: the snapshot and the index entries.
 const ITEM_BYTES: usize = 768;
 
-/// Number of a waiting read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InboxWaitId(pub u64);
 
 /// A read that waits for an item.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InboxWait {
-    /// Who gets the answer.
+    /// Who gets the reply.
     pub to: ReplyTo,
-    /// The parent session.
     pub session: Arc<str>,
     /// Only items with a higher number than this.
     pub after: u64,
     /// The most items to return.
     pub limit: usize,
-    /// When it is answered even without an item.
+    /// When the reply is sent even without an item.
     pub deadline: Mono,
 }
 
 /// Ended waits with their numbers.
 pub type Ended = Vec<(InboxWaitId, InboxWait)>;
 
-/// The inbox of one parent session.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Inbox {
     /// Items with their numbers, oldest first.
     items: VecDeque<Item>,
-    /// How many dropped items no acknowledgement has covered yet.
+    /// How many dropped items no acknowledgement covers yet.
     lost: u64,
-    /// The number of the last of those; 0 for none.
+    /// The number of the last dropped item; 0 for none.
     lost_upto: u64,
-    /// Waiting reads by the number after which they want items. An item ends those with a lower number.
+    /// Waiting reads by the number after which they want items. An item ends the reads with lower numbers.
     waits: BTreeSet<(u64, InboxWaitId)>,
 }
 
 impl Inbox {
-    /// Whether it holds nothing that must be kept.
+    /// Reports whether it has no content that must be kept.
     fn is_idle(&self) -> bool {
         self.items.is_empty() && self.waits.is_empty() && self.lost == 0
     }
@@ -62,46 +59,45 @@ impl Inbox {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Inboxes {
     by_session: HashMap<Arc<str>, Inbox>,
-    /// The parent session of every item, oldest first. Numbers are never reused, so an inbox that is no longer
-    /// needed can be dropped without a trace.
+    /// The parent session of every item, oldest first. Numbers are never reused, so an inbox that is no longer needed
+    /// can be dropped without a trace.
     items: BTreeMap<u64, Arc<str>>,
     /// Total bytes of the texts of all items.
     bytes: usize,
     last: u64,
     /// The parent sessions whose inboxes have losses, by the number of the last lost item.
     losses: BTreeMap<u64, Arc<str>>,
-    /// How many items of any inbox were ever dropped unacknowledged.
+    /// How many items of all inboxes were dropped unacknowledged so far.
     lost: u64,
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
     last_wait: u64,
-    /// The numbers of the items that were added or removed since [`Inboxes::take_touched`]; `None` unless somebody writes
-    /// that down.
+    /// The numbers of the items added or removed since [`Inboxes::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
     touched: Option<BTreeSet<u64>>,
 }
 
-/// What was counted of inboxes.
+/// Persistent counts of all inboxes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InboxCounts {
     /// The number of the last item.
     pub last: u64,
-    /// How many items of any inbox were ever dropped unacknowledged.
+    /// How many items of all inboxes were dropped unacknowledged so far.
     pub lost: u64,
 }
 
 impl Inboxes {
-    /// Notes from now on which items are added or removed.
+    /// Starts recording which items are added or removed.
     pub fn track(&mut self) {
         self.touched = Some(BTreeSet::new());
     }
 
-    /// Returns the numbers of the items that were added or removed since the last call.
+    /// Returns the numbers of the items added or removed since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<u64> {
         self.touched.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Returns the item of this number with its parent session.
+    /// Returns an item with its parent session.
     pub fn item(&self, number: u64) -> Option<(Arc<str>, Arc<Notice>)> {
         let session = self.items.get(&number)?;
         let items = &self.by_session.get(session)?.items;
@@ -109,12 +105,11 @@ impl Inboxes {
         Some((Arc::clone(session), Arc::clone(&items.get(at)?.1)))
     }
 
-    /// Returns what was counted.
     pub fn counts(&self) -> InboxCounts {
         InboxCounts { last: self.last, lost: self.lost }
     }
 
-    /// Fills inboxes again, oldest items first.
+    /// Restores inboxes, oldest items first.
     pub fn fill(
         &mut self,
         counts: &InboxCounts,
@@ -128,12 +123,12 @@ impl Inboxes {
         self.lost += counts.lost;
     }
 
-    /// Numbers items after this one, if it is not in use yet.
+    /// Gives further items numbers after this one, unless it was already used.
     pub fn number_after(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
 
-    /// Adds an item, then drops what exceeds `limit` (at least 1) in this inbox or the limits on all inboxes.
+    /// Adds an item, then drops the excess over `limit` (at least 1) in this inbox or over the limits on all inboxes.
     /// Returns the waits that the item ends, oldest first.
     pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {
         self.last += 1;
@@ -145,7 +140,7 @@ impl Inboxes {
         inbox.items.push_back((number, notice));
         let mut over: Vec<InboxWaitId> =
             inbox.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id).collect();
-        // More than one may go: the limit may have been lowered.
+        // There may be several excess items: the limit may have been lowered.
         for _ in limit.max(1)..inbox.items.len() {
             self.drop_oldest(session);
         }
@@ -179,7 +174,7 @@ impl Inboxes {
         }
     }
 
-    /// Whether there is an item after this number.
+    /// Reports whether there is an item after this number.
     pub fn has_any(&self, session: &str, after: u64) -> bool {
         let newest = self.by_session.get(session).and_then(|inbox| inbox.items.back());
         newest.is_some_and(|(number, _)| *number > after)
@@ -192,9 +187,9 @@ impl Inboxes {
         (inbox.items.range(begin..).take(limit).cloned().collect(), inbox.lost)
     }
 
-    /// Removes the items up to this number, and the count of lost ones if all of those are up to it too: a client
-    /// that has read that far either got them or was told of the loss. Returns how many items were removed and how
-    /// many are left.
+    /// Removes the items up to this number, and resets the count of lost items if all of those are up to it too: a
+    /// client that has read that far either received them or was informed of the loss. Returns how many items were
+    /// removed and how many are left.
     pub fn acknowledge(&mut self, session: &str, upto: u64) -> (u64, u64) {
         let (done, left) = self.forget(session, upto);
         (done as u64, left as u64)
@@ -233,7 +228,7 @@ impl Inboxes {
         id
     }
 
-    /// Whether this call waits for an item.
+    /// Reports whether this call waits for an item.
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.waits_of(to.client).any(|id| self.waits.get(&id).is_some_and(|wait| wait.to == to))
     }
@@ -244,7 +239,6 @@ impl Inboxes {
         self.by_client.range(theirs).map(|(_, id)| *id)
     }
 
-    /// Removes a waiting read.
     pub fn end_wait(&mut self, id: InboxWaitId) -> Option<InboxWait> {
         let wait = self.waits.remove(&id)?;
         self.by_client.remove(&(wait.to.client, id));
@@ -283,8 +277,8 @@ impl Inboxes {
         })
     }
 
-    /// Returns what the items hold, in bytes. Texts of tasks that still exist are counted here too, since an item
-    /// may soon be their only holder.
+    /// Returns the memory of the items, in bytes. Texts of existing tasks also count here, since an item may soon be
+    /// their only holder.
     pub fn held(&self) -> usize {
         self.bytes + self.items.len() * ITEM_BYTES
     }
@@ -454,7 +448,7 @@ mod tests {
         assert_eq!((inboxes.items.len(), numbers(&inboxes, "d")), (1, vec![5]), "the newest is always kept");
     }
 
-    /// Would not finish in time if every item needed a search through all of them.
+    /// Would not finish in time if every item required a search through all of them.
     #[test]
     fn a_hundred_thousand_items_and_ten_thousand_waits_come_and_go() {
         let (mut inboxes, news, session) = (Inboxes::default(), notice(1), Arc::from("a"));

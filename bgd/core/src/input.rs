@@ -28,28 +28,27 @@ use super::task::{SpawnFailure, Spec};
 /// Everything that can happen to the core, except the passing of time.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A client asks for something.
+    /// A client makes a request.
     Request {
-        /// Who gets the answer.
+        /// Who gets the reply.
         to: ReplyTo,
-        /// What it asks for.
         request: Request,
     },
     /// An executor observed something.
     Fact {
         task: TaskId,
+        /// The number of the run within the task.
         run: u32,
-        /// What was observed.
         fact: Fact,
     },
     /// A client has disconnected. Its waits end.
     Disconnected {
-        /// The connection.
+        /// The number of its connection.
         client: u64,
     },
-    /// A part of a batch was refused before it came here: what came before it is dropped, too.
+    /// A part of a batch was refused before it reached the core; the earlier parts are dropped, too.
     PartRefused {
-        /// The connection.
+        /// The number of the client's connection.
         client: u64,
     },
     /// Nothing happened; [`super::Core::has_more`] asked for another step.
@@ -60,7 +59,7 @@ pub enum Input {
         /// The groups besides the default one, with their slots.
         groups: BTreeMap<Arc<str>, u32>,
     },
-    /// Whether pending tasks may not start for now, as nothing could write that down.
+    /// Whether pending tasks may not start for now, because the daemon could not persist their start.
     HoldStarts(bool),
 }
 
@@ -79,9 +78,7 @@ pub enum Request {
     Adopt {
         /// The task. Its environment and its idempotency key are ignored.
         command: Box<Command>,
-        /// The process id.
         pid: i32,
-        /// When the process started.
         started_at: Timestamp,
     },
     /// R30: gives a follow-up prompt to the session of a completed agent task.
@@ -95,7 +92,7 @@ pub enum Request {
     /// Answers a pending question of an agent.
     Answer {
         id: TaskRef,
-        /// The question's number within the task.
+        /// The number of the question within the task.
         request: u64,
         /// The id of the chosen option.
         option: Box<str>,
@@ -137,14 +134,12 @@ pub enum Request {
     Edit(Box<Edit>),
     /// R100: creates a group, or changes its number of slots.
     SetGroup {
-        /// The group's name.
         name: Arc<str>,
         /// How many slots it has, at least 1.
         slots: u32,
     },
     /// R100: pauses or unpauses a group.
     PauseGroup {
-        /// The group's name.
         name: Arc<str>,
         /// True to pause, so that none of its tasks start; false to unpause.
         paused: bool,
@@ -159,7 +154,7 @@ pub enum Request {
         id: TaskRef,
         /// The signal's number.
         signal: i32,
-        /// Whether every process of the tree gets it, or only the leader.
+        /// Whether every process of the tree gets the signal, or only the leader.
         tree: bool,
     },
     /// R106: pauses the processes of tasks, or continues them.
@@ -181,7 +176,6 @@ pub enum Request {
     },
     /// Reads the unacknowledged items of a parent session's inbox.
     ReadInbox {
-        /// The parent session's key.
         session: Arc<str>,
         /// Only items with a higher number than this.
         after: u64,
@@ -192,22 +186,21 @@ pub enum Request {
     },
     /// Removes items from an inbox.
     AckInbox {
-        /// The parent session's key.
         session: Arc<str>,
         /// The number of the last item to remove.
         upto: u64,
     },
     /// R11: ends the daemon.
     Shutdown {
-        /// How long tasks get to end, in milliseconds; `None` for the configured grace.
+        /// How long tasks have to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
-        /// What a durable daemon leaves to the next one.
+        /// What a durable daemon leaves to its successor.
         leaves: Leaves,
     },
 }
 
-/// Which running tasks a durable daemon leaves to the next one when it ends. What is pending stays in any case. The less it
-/// leaves, the stronger is the order: [`Ord::min`] of two is the stronger one.
+/// Which running tasks a durable daemon leaves to its successor. Pending tasks are always left. The less it leaves, the
+/// stronger the order: [`Ord::min`] of two orders is the stronger one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leaves {
     /// No running task.
@@ -215,7 +208,7 @@ pub enum Leaves {
     Nothing,
     /// Those on other machines and clusters.
     Elsewhere,
-    /// All that can outlive it.
+    /// All tasks that can outlive it.
     All,
 }
 
@@ -233,7 +226,7 @@ pub struct Command {
     pub key: Option<Arc<str>>,
     /// Whether it is a foreground job of the calling client.
     pub foreground: bool,
-    /// How it is to be ordered among other tasks.
+    /// How it is ordered among other tasks.
     pub plan: PlanRequest,
 }
 
@@ -250,9 +243,10 @@ pub struct BatchLimits {
 pub struct Part {
     /// The batch's id; new with the first part.
     pub batch: TaskId,
-    /// With the first part: what its tasks have in common, and its limits. The common work and id are ignored.
+    /// Only with the first part: what the batch's tasks have in common, and its limits. The work and the id in it are
+    /// ignored.
     pub first: Option<(Box<Command>, BatchLimits)>,
-    /// Its tasks: each has a new random id and a command.
+    /// Each has a new random id.
     pub items: Vec<BatchItem>,
     /// Whether more parts follow.
     pub more: bool,
@@ -262,26 +256,24 @@ pub struct Part {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BatchItem {
     pub id: TaskId,
-    /// Its command.
     pub argv: Box<[OsText]>,
 }
 
-/// How a new task is to be ordered among others.
+/// How a new task is ordered among others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
     /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
     /// Priority: higher starts first.
     pub priority: i32,
-    /// How many slots it takes.
+    /// How many slots it occupies.
     pub slots: u32,
     /// Conditions on other tasks.
     pub after: Vec<After>,
-    /// The earliest start.
     pub start: Option<StartTime>,
     /// Whether it is held until it is released.
     pub hold: bool,
-    /// Whether and when it starts again after it has ended by itself.
+    /// Whether and when it starts again after ending by itself.
     pub again: Option<Rule>,
 }
 
@@ -311,7 +303,7 @@ pub struct Edit {
     pub group: Option<Arc<str>>,
     /// New priority.
     pub priority: Option<i32>,
-    /// How many slots it takes from now on.
+    /// How many slots it occupies from now on.
     pub slots: Option<u32>,
     /// Conditions on other tasks, which replace the earlier ones.
     pub after: Option<Vec<After>>,
@@ -322,11 +314,9 @@ pub struct Edit {
 /// Which tasks a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// The tasks with these ids.
     Ids(Vec<TaskRef>),
     /// All tasks, or all of one parent session.
     All {
-        /// The parent session.
         session: Option<Arc<str>>,
     },
     /// The tasks that pass this filter.
@@ -338,9 +328,10 @@ pub enum Selection {
 pub struct Rerun {
     /// The tasks. Those not selected by id are skipped unless they have ended.
     pub which: Selection,
-    /// Whether to restrict them to those that have failed.
+    /// Whether to restrict them to failed tasks.
     pub failed: bool,
-    /// Whether to include tasks that were cancelled because a condition on one of them could not come true.
+    /// Whether to include tasks that were cancelled because their condition on one of these tasks could no longer be
+    /// met.
     pub with_dependents: bool,
     /// Idempotency key.
     pub key: Option<Arc<str>>,
@@ -351,7 +342,6 @@ pub struct Rerun {
 /// Which tasks to cancel, and how.
 #[derive(Clone, Debug)]
 pub struct Cancel {
-    /// The tasks to cancel.
     pub which: Selection,
     /// The first signal; `None` for SIGTERM.
     pub signal: Option<i32>,
@@ -359,12 +349,11 @@ pub struct Cancel {
     pub grace_ms: Option<u64>,
 }
 
-/// Why an agent did not take a prompt.
+/// Why an agent did not accept a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Machine-readable kind.
     pub kind: ErrorKind,
-    /// What is wrong, for people.
+    /// What is wrong, in words for people.
     pub message: Box<str>,
     /// What to do about it.
     pub hint: Option<Box<str>>,
@@ -394,17 +383,17 @@ impl Refusal {
 /// What an executor observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The process runs, or the agent's session has the prompt of this run.
+    /// The process is running, or the agent's session has received this run's prompt.
     Started {
         /// The process id; `None` for an agent whose process the daemon did not start.
         pid: Option<i32>,
     },
     /// The process could not be started.
     StartFailed {
-        /// Why it could not be started.
+        /// Why the start failed.
         failure: SpawnFailure,
     },
-    /// The agent did not take the prompt.
+    /// The agent did not accept the prompt.
     Refused(Box<Refusal>),
     /// The agent's id for the conversation is known.
     Session {
@@ -413,29 +402,30 @@ pub enum Fact {
     },
     /// The agent has called tools.
     Tools {
-        /// How many calls that were, at least as many as there are names.
+        /// The number of calls, at least that of the names.
         calls: u64,
-        /// Names of the latest of them, for people, latest last: of all, or of [`LAST_TOOLS`](crate::LAST_TOOLS).
+        /// Names of the latest calls, for people, the latest last: all of them, or the last
+        /// [`LAST_TOOLS`](crate::LAST_TOOLS).
         latest: Vec<Box<str>>,
     },
-    /// What the agent has consumed of its model.
+    /// What the agent has consumed: tokens, context and cost.
     Consumed(Box<Report>),
-    /// The agent has made a plan, or changed it.
+    /// The agent has made or changed its plan.
     Planned {
-        /// All of its steps that are kept.
+        /// All steps that are kept.
         steps: Arc<[PlanStep]>,
     },
-    /// The agent was denied something automatically, without asking anybody.
+    /// The agent was automatically denied something, without anybody being asked.
     Denied {
         /// How often, at least once.
         times: u64,
-        /// What it was the last time, for people.
+        /// What was denied last, for people.
         what: Box<str>,
     },
     /// Something that people should know about the agent. Does not count as activity.
     Noted {
-        /// The kind of note.
         note: Note,
+        /// For people.
         text: Box<str>,
     },
     /// The agent showed activity.
@@ -459,8 +449,8 @@ pub enum Fact {
         /// Success, or the error.
         result: Result<(), Box<str>>,
     },
-    /// The processes of the run have got the first of the orders to go on or to end that were not delivered: each order is
-    /// reported, in their order, unless the run ends before.
+    /// The run's processes have received the oldest undelivered order to continue or to end. Each order is reported, in
+    /// sequence, unless the run ends first.
     Delivered,
     /// The leader has ended.
     Exited {
@@ -469,13 +459,13 @@ pub enum Fact {
         /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,
     },
-    /// What the run has used of the machine. Comes before [`Fact::Exited`], and once more before [`Fact::TreeEmpty`] if
-    /// the rest of the tree counts too.
+    /// What the run has used of the machine. Comes before [`Fact::Exited`], and again before [`Fact::TreeEmpty`] if the
+    /// rest of the tree counts too.
     Used(Usage),
     /// No process of the tree is left.
     TreeEmpty,
-    /// Processes of the tree have not ended long after SIGKILL. [`Fact::Exited`] and [`Fact::TreeEmpty`] may still
-    /// follow, but nobody waits for them any longer.
+    /// Processes of the tree are still alive long after SIGKILL. [`Fact::Exited`] and [`Fact::TreeEmpty`] may still
+    /// follow, but the daemon no longer waits for them.
     GaveUp {
         /// Which processes, and why they are still alive, for people.
         why: Box<str>,
@@ -500,70 +490,69 @@ pub enum Fact {
         /// Why, for people.
         why: Box<str>,
     },
-    /// What another machine or a cluster says of a run there.
+    /// What another machine or a cluster reports about a run there.
     Elsewhere(PlaceFact),
 }
 
-/// What another machine or a cluster says of a run there.
+/// What another machine or a cluster reports about a run there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceFact {
-    /// The run is about to be submitted as a part of this submission, and may be there from now on. Of a durable daemon, that
-    /// is done once it is written down.
+    /// The run is about to be submitted as part of this submission, and may exist there from now on. A durable daemon
+    /// submits it once this fact is persisted.
     Submitting {
-        /// The key of the submission.
         key: Arc<str>,
+        /// The run's index in the submission.
         index: u32,
     },
-    /// It has the run under this id.
+    /// The place has accepted the run.
     Accepted {
         /// Its id there.
         id: Box<str>,
     },
     /// The run waits there.
     Waiting {
-        /// Why, in that place's words.
+        /// Why, in the words of that place.
         reason: Box<str>,
     },
     /// The run has started there.
     Started {
-        /// When, by that place's clock.
+        /// When, by the clock there; `None` if unknown.
         at: Option<Timestamp>,
     },
-    /// The running task was put back into the queue there.
+    /// The running task was requeued there.
     Requeued {
-        /// Why, in that place's words.
+        /// Why, in the words of that place.
         reason: Box<str>,
     },
-    /// The place can't be asked at the moment. Nothing follows from that.
+    /// The place can't be queried at the moment. Nothing about the run follows from that.
     Unknown {
         /// Why, for people.
         why: Box<str>,
     },
-    /// The place can be asked again.
+    /// The place can be queried again.
     Known,
-    /// The processes of the run are stopped there, or go on again, whoever wanted that.
+    /// The processes of the run were paused or continued there, by whomever.
     Paused {
-        /// Whether they are stopped.
+        /// True if paused, false if continued.
         paused: bool,
     },
-    /// It refused to do something to the run, which goes on as before.
+    /// The place refused an operation on the run, which keeps running as before.
     Refused {
-        /// What was asked for; `None` if that was said with the submission.
+        /// The refused operation; `None` if the place refused something with the submission.
         control: Option<Control>,
-        /// What, and why, for people.
+        /// What was refused and why, for people.
         why: Box<str>,
     },
-    /// The run did not start, and the place does not have it any more: what it was to follow there has not succeeded, or
-    /// can't be followed.
+    /// The run did not start, and the place no longer has it: its dependency there did not succeed, or can't be
+    /// tracked.
     GivenBack {
-        /// Its environment.
+        /// The task's environment.
         env: Arc<Env>,
     },
-    /// Some of its output is not in the files here. Of a durable daemon, nothing that comes after it is written there before
-    /// this is written down.
+    /// Some of its output is missing from the files here. A durable daemon writes no later output to them until this is
+    /// persisted.
     Lost {
         stream: Stream,
-        /// How many bytes.
         bytes: u64,
         /// Why, for people.
         why: Box<str>,

@@ -1,4 +1,4 @@
-//! Interning: equal values are stored once, and dropped when nobody holds them any more.
+//! Interning: equal values are stored once, and dropped once they have no holder.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
@@ -10,7 +10,7 @@ pub struct Interner<T> {
     /// By hash; colliding values share a list. The hasher has no random key: only the user's own programs could
     /// choose collisions.
     values: HashMap<u64, Vec<Weak<T>>, BuildHasherDefault<DefaultHasher>>,
-    /// At this many entries, those that nobody holds are removed.
+    /// At this many entries, those without a holder are removed.
     sweep_at: usize,
 }
 
@@ -22,8 +22,8 @@ impl<T> Default for Interner<T> {
     }
 }
 
-/// What was shared already, by address: where many values are one allocation, that is hashed and compared once. It is
-/// held meanwhile, so that no other gets its address.
+/// The values already shared, by address: where many values are one allocation, it is hashed and compared only once.
+/// The allocations are held meanwhile, so that their addresses stay unique.
 #[derive(Debug)]
 pub struct Seen<T>(HashMap<usize, (Arc<T>, Arc<T>)>);
 
@@ -40,13 +40,13 @@ impl<T: Hash + Eq> Interner<T> {
         self.find(hash, &value).unwrap_or_else(|| self.add(hash, Arc::new(value)))
     }
 
-    /// Returns the shared value equal to this one, which is itself if there is none yet.
+    /// Returns the shared value equal to this one, or makes this one the shared value.
     pub fn share_arc(&mut self, value: &Arc<T>) -> Arc<T> {
         let hash = self.values.hasher().hash_one(&**value);
         self.find(hash, value).unwrap_or_else(|| self.add(hash, Arc::clone(value)))
     }
 
-    /// Like [`Self::share_arc`], but hashes each allocation only once, as `seen` remembers it.
+    /// Like [`Self::share_arc`], but uses `seen` to hash each allocation only once.
     pub fn share_seen(&mut self, value: &Arc<T>, seen: &mut Seen<T>) -> Arc<T> {
         let at = Arc::as_ptr(value).addr();
         let (_, shared) = seen.0.entry(at).or_insert_with(|| (Arc::clone(value), self.share_arc(value)));

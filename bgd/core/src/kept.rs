@@ -1,5 +1,5 @@
-//! The environments that tasks were submitted with, kept so that the tasks can be submitted again (R116). They are
-//! not part of a task, so nobody who reads a task gets its environment.
+//! The environments that tasks were submitted with, kept so that the tasks can be submitted again (R116). They are not
+//! part of a task, so that reading a task does not reveal its environment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::held::env_bytes;
 use super::ordinal::Ordinal;
 
-/// Environments by task, up to a number of bytes. An environment shared by several tasks counts once. Beyond the
-/// limit, those of the oldest tasks are dropped.
+/// Environments by task, up to a number of bytes. An environment shared by several tasks counts once. Beyond the limit,
+/// those of the oldest tasks are dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KeptEnvs {
     #[serde(with = "super::sharing::envs")]
     by_task: BTreeMap<Ordinal, Arc<Env>>,
-    /// How many tasks have each environment, by its address.
+    /// The number of tasks with each environment, by its address.
     #[serde(skip)]
     holders: HashMap<usize, usize>,
     #[serde(skip)]
@@ -58,7 +58,7 @@ impl KeptEnvs {
         }
     }
 
-    /// Returns every environment with its task, so that deserialised ones can be shared again.
+    /// Returns each task with its environment, so that deserialised environments can be shared again.
     pub fn into_each(self) -> impl Iterator<Item = (Ordinal, Arc<Env>)> {
         self.by_task.into_iter()
     }

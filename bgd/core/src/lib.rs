@@ -1,9 +1,9 @@
 //! The core: every decision about tasks, as a pure function with memory.
 //!
-//! [`Core::handle`] takes the time and an input and returns effects. [`Core::deadline`] says when to call
-//! [`Core::on_deadline`]. The core may not do I/O, read a clock or draw random numbers: ids, times and facts come
-//! in with the input, so that tests can run millions of random histories against it in seconds. Executors carry out
-//! the effects and report facts. A fact names its task and run, so that a late one changes nothing.
+//! [`Core::handle`] takes the time and an input and returns effects. [`Core::deadline`] returns when to call
+//! [`Core::on_deadline`]. The core may not do I/O, read a clock or draw random numbers: ids, times and facts come in
+//! with the input, so that tests can run millions of random histories against it in seconds. Executors carry out the
+//! effects and report facts. A fact names its task and run, so that a late one changes nothing.
 //!
 //! The whole state can be serialised at any time.
 

@@ -1,4 +1,4 @@
-//! Limits on tasks, bytes and times, as data: whoever is limited enforces them.
+//! Limits on tasks, bytes and times. Plain data: other modules enforce them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use crate::history::HistoryLimits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreLimits {
     /// Tasks that run at once, at least 1. Further ones wait, except those that must not (foreground jobs, resumes,
-    /// handed-over processes): they count too, but start even above the limit.
+    /// handed-over processes): these count too, but start even above the limit.
     pub max_concurrent_tasks: usize,
     /// Tasks kept, including finished ones.
     pub tasks: usize,
-    /// Bytes that tasks and inboxes may hold. A request that would exceed it is refused.
+    /// Memory of tasks and inboxes, in bytes. A request that would exceed it is refused.
     pub memory: usize,
     /// Bytes of environments kept so that tasks can be submitted again.
     pub environments: usize,
@@ -20,7 +20,7 @@ pub struct CoreLimits {
     pub grace_ms: u64,
     /// Items per inbox, at least 1. Beyond that, the oldest are dropped.
     pub inbox_items: usize,
-    /// How long finished tasks are kept; `None`: until they are cleared.
+    /// How long finished tasks are kept; `None` until they are cleared.
     #[serde(default)]
     pub history: Option<HistoryLimits>,
 }

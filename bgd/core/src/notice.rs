@@ -1,4 +1,4 @@
-//! What the core reports about a task to whoever requested it.
+//! What the core reports about a task to its requester.
 
 use std::sync::Arc;
 
@@ -9,15 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::task::Snapshot;
 
-/// One piece of news about a task. How it is worded is not the core's concern.
+/// One piece of news about a task. The core does not decide how it is worded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Notice {
-    /// Its number among all notices, in the order in which they came up.
+    /// Its number among all notices, in chronological order.
     #[serde(default)]
     pub number: u64,
-    /// What happened.
     pub kind: NoticeKind,
-    /// When it happened.
     pub at: Timestamp,
     /// How many other tasks of the parent session were active at that time; `None` without a parent session.
     pub active: Option<u64>,
@@ -28,34 +26,35 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// Bytes of its texts: its cost besides a fixed part.
+    /// Returns the size of its texts, its only variable cost.
     pub fn text_bytes(&self) -> usize {
         let label = |label: &Option<Arc<str>>| label.as_deref().map_or(0, str::len);
         self.task.text_bytes() + label(&self.task.spec.session) + label(&self.task.spec.channel)
     }
 }
 
-/// What was tried so far to deliver a notice to its channel.
+/// The attempts so far to deliver a notice to its channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
-    /// The last failure, and when the next try is due.
+    /// The last failure, and when the next attempt is due.
     pub retry: ChannelRetry,
-    /// From the beginning of the first try to the last failure, in milliseconds. No time counts in which no daemon ran.
+    /// From the beginning of the first attempt to the last failure, in milliseconds. Time in which no daemon ran does
+    /// not count.
     pub spent_ms: u64,
 }
 
-/// What has become of a notice that was given to its channel.
+/// The delivery state of a notice that was given to its channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The channel holds it, which delays no other one.
+    /// The channel is holding it back, without delaying other notices.
     Held,
-    /// A try has failed; another one follows.
+    /// An attempt has failed; another one follows.
     Tried(Box<Tried>),
-    /// It was delivered or given up.
+    /// It was delivered, or given up.
     Over,
-    /// It was given up, but its channel has something of it that it shows later.
+    /// It was given up, but its channel keeps a trace of it to show later.
     Missed,
-    /// What its channel had of a missed one was shown, or is not kept any more.
+    /// The trace of a missed notice was shown, or is no longer kept.
     Seen,
 }
 

@@ -2,6 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Number of a task in the order of submission. Orders the queue and serves as the cursor of lists.
+/// A task's number in order of submission. Orders the queue and serves as the cursor of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ordinal(pub u64);

@@ -1,5 +1,5 @@
-//! Which client owns which parent session: a session ends when its last owner disconnects (R54). This module only
-//! keeps track; it ends nothing itself.
+//! The owners of parent sessions: a session ends when its last owner disconnects (R54). This module only keeps track of
+//! owners; it does not end anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Owners {
     by_client: BTreeSet<(u64, Arc<str>)>,
-    /// How many clients own each session, at least one.
+    /// The number of owners of each session, at least one.
     counts: BTreeMap<Arc<str>, u64>,
 }
 
@@ -32,7 +32,7 @@ impl Owners {
         self.by_client.range((client, Arc::from(""))..).take_while(move |(owner, _)| *owner == client)
     }
 
-    /// Removes a client. Returns the sessions whose last owner it was, in the order of their keys.
+    /// Removes a client. Returns the sessions of which it was the last owner, ordered by key.
     pub fn leave(&mut self, client: u64) -> Vec<Arc<str>> {
         let theirs: Vec<(u64, Arc<str>)> = self.of(client).cloned().collect();
         let mut ended = Vec::new();

@@ -1,4 +1,4 @@
-//! How a task is ordered among others: what its submitter asked for, and what has come of that so far.
+//! How a task is ordered among others: its submitter's requests, and how far they are fulfilled.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Plan {
     pub batch: Option<TaskId>,
     /// Priority within its group, -100 to 100; higher starts first.
     pub priority: i32,
-    /// How many slots it takes.
+    /// How many slots it occupies.
     pub slots: u32,
     /// Whether it is held until it is released.
     pub held: bool,
@@ -33,7 +33,7 @@ pub struct Plan {
     pub after: Vec<Dependency>,
     /// Replaces the description that it was submitted with.
     pub description: Option<Box<str>>,
-    /// Whether and when it starts again after it has ended by itself.
+    /// Whether and when it starts again after ending by itself.
     pub again: Option<Box<Again>>,
     /// The task of which this is a rerun.
     pub rerun_of: Option<TaskId>,
@@ -54,17 +54,16 @@ pub static PLAIN: Plan = Plan {
 };
 
 impl Plan {
-    /// Returns the name of its group.
     pub fn group(&self) -> &str {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// Whether it waits for nothing but slots.
+    /// Reports whether it waits for nothing but slots.
     pub fn is_open(&self) -> bool {
         !self.held && self.not_before.is_none() && self.after.iter().all(Dependency::is_no_hindrance)
     }
 
-    /// Whether it waits in a place that has the task it comes after, too.
+    /// Reports whether it waits in a place that also has the tasks it comes after.
     pub fn is_held_by_place(&self) -> bool {
         self.after.iter().any(|one| !one.met && one.held_by == HeldBy::Place)
     }
@@ -89,7 +88,7 @@ impl Plan {
         }
     }
 
-    /// Returns the bytes of its texts as lists show them.
+    /// Returns the size of its texts in lists.
     pub fn text_bytes(&self) -> usize {
         let attempts = self.again.iter().flat_map(|again| &again.attempts);
         self.group().len()
@@ -99,7 +98,8 @@ impl Plan {
     }
 }
 
-/// Upper bound for a condition in a task object, in bytes; it appears there as such and in what the task waits for.
+/// Upper bound for a condition in a task object, in bytes; it appears there both as a condition and among the reasons
+/// for waiting.
 const DEPENDENCY_TEXT: usize = 130;
 
 /// Approximate size of an attempt in a task object, in bytes.
@@ -112,23 +112,23 @@ pub enum NotBefore {
     Delay {
         /// The end of the delay on the monotonic clock, which decides.
         at: Mono,
-        /// The same on the wall clock, for people.
+        /// The end of the delay on the wall clock, for people.
         wall: Timestamp,
     },
-    /// A wall-clock time. That clock may be set.
+    /// A wall-clock time. The wall clock may be set.
     Wall(Timestamp),
     /// The start of its next attempt.
     Attempt {
         /// The start on the monotonic clock, which decides.
         at: Mono,
-        /// The same on the wall clock, for people.
+        /// The start on the wall clock, for people.
         wall: Timestamp,
     },
 }
 
 impl NotBefore {
-    /// Moves it to another monotonic clock, on which it is `mono` now: the wall clock says how much is left. Never waits
-    /// longer than it would have from `written` on, on the clock before.
+    /// Converts it to another monotonic clock, on which the time is `mono` now: the wall clock provides the remaining
+    /// time. The wait never becomes longer than it was at `written` on the previous clock.
     pub fn rebase(&mut self, written: Mono, mono: Mono, now: Timestamp) {
         match self {
             Self::Delay { at, wall } | Self::Attempt { at, wall } => {
@@ -151,19 +151,17 @@ impl NotBefore {
 /// A condition on another task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dependency {
-    /// The other task.
     pub task: TaskId,
     pub ordinal: Ordinal,
-    /// What must happen to it.
+    /// The state that the other task must reach.
     pub condition: Condition,
-    /// Whether the condition has come true.
     pub met: bool,
-    /// Who sees to it until then.
+    /// Who checks the condition until it is met.
     #[serde(default)]
     pub held_by: HeldBy,
 }
 
-/// Who keeps a task from starting before a condition has come true.
+/// Who keeps a task from starting before a condition is met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldBy {
     /// The core: the task stays in its queue.
@@ -176,13 +174,13 @@ pub enum HeldBy {
 }
 
 impl Dependency {
-    /// Whether the core need not wait for it.
+    /// Reports whether the core need not wait for the condition.
     pub fn is_no_hindrance(&self) -> bool {
         self.met || self.held_by == HeldBy::Place
     }
 }
 
-/// What happened to a task, as far as conditions on it are concerned.
+/// The state of a task, as far as conditions on it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
     Started,
@@ -200,7 +198,7 @@ pub struct EndedTask {
     pub has_begun: bool,
     /// Whether it was ready in its last attempt.
     pub was_ready: bool,
-    /// How it ended, if that is known and short.
+    /// A short reason for its end, if there is one.
     pub how: Option<HowEnded>,
 }
 
@@ -209,33 +207,32 @@ pub struct EndedTask {
 pub enum HowEnded {
     /// Its process exited with this code.
     Code(i32),
-    /// A signal of this number ended its process.
+    /// This signal ended its process.
     Signal(i32),
-    /// Its time limit ended it.
+    /// It exceeded its time limit.
     TimedOut,
     /// It was not ready in time.
     NotReady,
 }
 
-/// What an event of one task means for the conditions of another task on it.
+/// The effect of one task's state change on another task's conditions on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConditionChange {
-    /// Some condition has come true.
+    /// Some condition is now met.
     pub is_met: bool,
     /// Some condition is still open.
     pub is_open: bool,
-    /// A condition that can no longer come true, and why.
+    /// A condition that can no longer be met, and why.
     pub never: Option<(Condition, EndedTask)>,
 }
 
 /// The verdict on a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It may still come true.
+    /// It may still be met.
     Open,
-    /// It has come true.
     Met,
-    /// It can no longer come true.
+    /// It can no longer be met.
     Never(EndedTask),
 }
 
@@ -261,7 +258,7 @@ const fn judge(condition: Condition, became: Became) -> Verdict {
     }
 }
 
-/// Whether and when a task starts again after it has ended by itself, and its attempts so far.
+/// Whether and when a task starts again after ending by itself, and its attempts so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Again {
     pub rule: Rule,
@@ -272,9 +269,9 @@ pub struct Again {
     pub attempt: u32,
     /// When the current attempt started; `None` before that.
     pub began: Option<Mono>,
-    /// With [`Rule::Restart`]: how many attempts in a row ended too early.
+    /// With [`Rule::Restart`]: how many attempts in a row ended early.
     pub early_ends: u32,
-    /// Where this attempt begins in the output and, if kept apart, in standard error, in bytes.
+    /// Where this attempt begins in the output and, if separate, in standard error, in bytes.
     pub offset: [u64; 2],
     /// The most recent attempts that have ended.
     pub attempts: Vec<Attempt>,
@@ -289,40 +286,37 @@ pub enum Rule {
         times: u32,
         /// Upper bound of the delay before the second attempt, in milliseconds. It doubles with each attempt.
         delay_ms: u64,
-        /// What that bound may grow to, in milliseconds.
+        /// Upper bound of that bound, in milliseconds.
         max_delay_ms: u64,
         /// The exit codes to retry after. Empty without `signal` means any failure.
         codes: Box<[i32]>,
         /// Whether to retry after an end by a signal.
         signal: bool,
     },
-    /// R109: keep the task alive until it is told to end.
+    /// R109: keep the task alive until it is asked to end.
     Restart(Restart),
 }
 
 /// An attempt that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Its number, from 1.
+    /// From 1.
     pub attempt: u32,
-    /// The leader's process id, if there was one.
+    /// The leader's process id; `None` without a process.
     pub pid: Option<i32>,
-    /// When it began.
     pub started_at: Timestamp,
-    /// When it ended.
     pub completed_at: Timestamp,
-    /// How the leader ended.
     pub exit: Option<Exit>,
-    /// Why it failed, if its exit does not say.
+    /// Why it failed, if its exit does not explain it.
     pub error: Option<AttemptError>,
-    /// What it used of the machine, if that is known.
+    /// Its use of the machine, if known.
     pub usage: Option<Usage>,
-    /// Where it begins in the output and, if kept apart, in standard error, in bytes.
+    /// Where it begins in the output and, if separate, in standard error, in bytes.
     pub offset: [u64; 2],
 }
 
 impl Attempt {
-    /// Returns the bytes of its texts.
+    /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         let error = self.error.as_ref().map_or(0, AttemptError::text_bytes);
         let exit = if let Some(Exit::Unknown(why)) = &self.exit { why.len() } else { 0 };
@@ -331,7 +325,7 @@ impl Attempt {
 }
 
 impl AttemptError {
-    /// Returns the bytes of its text.
+    /// Returns the size of its text.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Agent(text) | Self::Spawn(text) => text.len(),
@@ -350,20 +344,19 @@ pub enum AttemptError {
     Spawn(Box<str>),
     /// It was not ready in time.
     NotReady {
-        /// The time that it was allowed, in milliseconds.
+        /// The time it had to become ready, in milliseconds.
         limit_ms: u64,
     },
     /// Why it failed in the place that ran it.
     Elsewhere {
-        /// The kind of reason.
         cause: Cause,
         /// The reason, for people.
         message: Box<str>,
     },
 }
 
-/// Returns a number from 0 to `longest` that looks random and is always the same for the same seed and attempt.
-/// Uses the mixer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// Returns a number from 0 to `longest` that looks random and is always the same for the same seed and attempt. Uses
+/// the mixer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[allow(clippy::cast_possible_truncation, reason = "the halves of a random number are random")]
 pub const fn draw(seed: u128, attempt: u32, longest: u64) -> u64 {
     let mut bits =
@@ -386,7 +379,7 @@ mod tests {
         const DAY: u64 = 86_400_000;
         let begin = Timestamp::default().plus_ms(20_000 * DAY);
         let end = begin.plus_ms(10_000);
-        // It was written down with six seconds left.
+        // It was persisted with six seconds left.
         for (now, left) in [
             (begin.plus_ms(4_000), 6_000),
             (begin.plus_ms(7_000), 3_000),

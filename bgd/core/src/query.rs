@@ -9,27 +9,26 @@ use super::filter::Filter;
 use super::ordinal::Ordinal;
 use super::task::{Snapshot, Task, Work};
 
-/// How much text one page searches, so that a search delays nobody. The next page goes on from there.
+/// How many bytes of text one page searches, so that a search does not delay other calls. The next page continues from
+/// there.
 pub const SEARCH_BYTES: usize = 4 << 20;
 
-/// What it costs to look at a task, as if it were so much text.
+/// The cost of checking a task, in equivalent bytes of text.
 const LOOK_BYTES: usize = 64;
 
-/// What it costs to search a task besides its texts.
+/// The cost of searching a task besides its texts, in equivalent bytes of text.
 const SEARCHED_BYTES: usize = 256;
 
-/// A query for a page of tasks.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
     /// Only tasks that pass this filter.
     pub filter: Filter,
-    /// The page size.
     pub limit: usize,
     /// Only tasks older than this one.
     pub after: Option<Ordinal>,
     /// Only tasks that have not ended before this time.
     pub since: Option<Timestamp>,
-    /// Only tasks with this text.
+    /// Only tasks that contain this text.
     pub text: Option<Text>,
 }
 
@@ -39,18 +38,18 @@ pub struct Page {
     pub tasks: Vec<Snapshot>,
     /// The cursor of the next page; `None` if this is the last.
     pub next: Option<Ordinal>,
-    /// The counts of the parent session that the filter names, or of all tasks.
+    /// The counts of the filter's parent session, or of all tasks.
     pub summary: Summary,
 }
 
 impl ListQuery {
-    /// Whether a task passes, ignoring the parent session and the text. `batch` is what the filter's batch was resolved to.
+    /// Reports whether a task passes, ignoring the parent session and the text. `batch` is the filter's resolved batch.
     pub(super) fn holds(&self, task: &Task, batch: Option<TaskId>) -> bool {
         let ended = || task.finished().map(|finished| finished.completed_at);
         self.filter.holds(task, batch) && self.since.is_none_or(|since| ended().is_none_or(|at| at >= since))
     }
 
-    /// Whether the query uses something that has no index.
+    /// Reports whether the query uses something without an index.
     pub(super) fn needs_look(&self) -> bool {
         self.filter.needs_look() || self.since.is_some()
     }
@@ -61,12 +60,11 @@ impl ListQuery {
 pub struct Text(Box<str>);
 
 impl Text {
-    /// Creates the search for a text.
     pub fn new(text: &str) -> Self {
         Self(text.to_lowercase().into())
     }
 
-    /// Whether a task's description, command line, prompt or one of its labels has the text.
+    /// Reports whether the text is in a task's description, command line, prompt or any of its labels.
     pub(super) fn is_in(&self, task: &Task) -> bool {
         let has = |text: &str| text.to_lowercase().contains(&*self.0);
         let has_command = match &task.spec.work {
@@ -86,8 +84,8 @@ impl Text {
     }
 }
 
-/// Returns the newest tasks that are wanted and have the text. What all of that costs is bounded: if it would be too
-/// much, `stopped` is set to the last task that was looked at.
+/// Returns the newest wanted tasks that contain the text. The total cost is bounded: if it would be exceeded, `stopped`
+/// is set to the last task that was checked.
 pub fn search<'a>(
     newest: impl Iterator<Item = (Ordinal, &'a Task)>,
     wanted: impl Fn(&Task) -> bool,
@@ -114,7 +112,7 @@ pub fn search<'a>(
     found
 }
 
-/// Returns what it costs to look at a task, in bytes of text, or to search it too.
+/// Returns the cost of checking a task, and of searching it if it is wanted, in bytes of text.
 fn searched_bytes(task: &Task, is_wanted: bool) -> usize {
     if is_wanted { SEARCHED_BYTES + task.text_bytes() } else { LOOK_BYTES }
 }

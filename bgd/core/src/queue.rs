@@ -1,7 +1,7 @@
-//! The queue: groups with their slots, and the tasks that wait for these. Within a group the highest priority goes
-//! first, then the earliest submission. No task overtakes the first one, even while that does not fit (R100 to
-//! R102). A batch may limit how many of its tasks compete at once (R112). The queue knows nothing of the other
-//! reasons for which a task may wait.
+//! The queue: groups with their slots, and the tasks that wait for slots. Within a group, the highest priority goes
+//! first, then the earliest submission. No task overtakes the first one, even while the first one does not fit (R100 to
+//! R102). A batch may limit how many of its tasks compete at once (R112). The queue does not know the other reasons for
+//! which a task may wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,19 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use super::task::{Ordinal, State, Task};
 
-/// What a task demands from the queue.
+/// A task's requirements to the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Its group; `None` means the default group.
     pub group: Option<Arc<str>>,
     /// Priority: higher starts first.
     pub priority: i32,
-    /// How many slots it takes.
+    /// How many slots it occupies.
     pub slots: u32,
     pub batch: Option<TaskId>,
 }
 
-/// How a task stands in the queue.
+/// A task's standing in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It waits for slots.
@@ -52,7 +52,7 @@ impl From<&Task> for Standing {
     }
 }
 
-/// The slot numbers of a group. The lowest free one is always handed out first.
+/// The slot numbers of a group. The lowest free number is always handed out first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Numbers {
     /// Free numbers below `top`.
@@ -73,7 +73,7 @@ impl Numbers {
         })
     }
 
-    /// Takes this number, if it is free.
+    /// Takes this number if it is free.
     fn take_this(&mut self, number: u32) {
         if number > self.top {
             self.holes.extend(self.top + 1..number);
@@ -91,19 +91,18 @@ impl Numbers {
     }
 }
 
-/// A group of tasks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Group {
     slots: u32,
     is_paused: bool,
     numbers: Numbers,
-    /// The waiting tasks in starting order, each with the number of slots that it takes.
+    /// The waiting tasks in starting order, each with the number of slots that it occupies.
     waiting: BTreeSet<(Reverse<i32>, Ordinal, u32)>,
 }
 
 impl Group {
-    /// Returns the first waiting task if it can start now. A task that wants more slots than the group has, because
-    /// the limit was lowered later, starts once nobody else has any.
+    /// Returns the first waiting task if it can start now. A task that wants more slots than the group has, because the
+    /// limit was lowered later, starts once no other task has any.
     fn next(&self) -> Option<Ordinal> {
         let (_, ordinal, slots) = *self.waiting.first().filter(|_| !self.is_paused)?;
         let taken = self.numbers.taken();
@@ -116,7 +115,7 @@ impl Group {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct BatchLane {
     jobs: u32,
-    /// How many of its tasks compete for slots or have some.
+    /// How many of its tasks compete for slots or have slots.
     admitted: u32,
     /// The tasks waiting to be admitted, in order.
     parked: BTreeSet<Parked>,
@@ -142,9 +141,7 @@ impl Parked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSlots {
     pub name: Arc<str>,
-    /// How many slots it has.
     pub slots: u32,
-    /// How many are taken.
     pub taken: u32,
     /// Whether it is paused, so that none of its tasks start.
     pub is_paused: bool,
@@ -163,14 +160,14 @@ pub struct Queue {
     configured: BTreeMap<Arc<str>, u32>,
     /// The batches that limit how many of their tasks run at once.
     lanes: BTreeMap<TaskId, BatchLane>,
-    /// Those in `lanes` that may have room for another task.
+    /// The batches in `lanes` that may have room for another task.
     roomy: BTreeSet<TaskId>,
     /// Whether groups were changed, created or removed since [`Queue::take_groups`].
     #[serde(skip)]
     is_changed: bool,
 }
 
-/// The groups with what clients and the configuration have set.
+/// The groups as set by clients and the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
     /// Each group's name, its slots, and whether it is paused.
@@ -254,20 +251,19 @@ impl Queue {
         self.lanes.insert(batch, BatchLane { jobs, ..BatchLane::default() });
     }
 
-    /// Drops a batch that has no tasks left.
     pub fn forget_batch(&mut self, batch: TaskId) {
         self.lanes.remove(&batch);
         self.roomy.remove(&batch);
     }
 
-    /// Whether a task waits for other tasks of its batch.
+    /// Reports whether a task waits for other tasks of its batch.
     pub fn is_parked(&self, task: Ordinal, standing: &Standing) -> bool {
         let Standing::Waits(demand) = standing else { return false };
         let lane = demand.batch.and_then(|batch| self.lanes.get(&batch));
         lane.is_some_and(|lane| lane.parked.contains(&Parked::new(task, demand)))
     }
 
-    /// Lets parked tasks compete for slots as far as their batches have room.
+    /// Lets parked tasks compete for slots where their batches have room.
     pub fn admit(&mut self) {
         while let Some(batch) = self.roomy.pop_first() {
             while let Some(lane) = self.lanes.get_mut(&batch).filter(|lane| lane.admitted < lane.jobs)
@@ -326,7 +322,6 @@ impl Queue {
         self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.slots)
     }
 
-    /// Whether a group is paused.
     pub fn is_paused(&self, group: Option<&str>) -> bool {
         self.groups.get(group.unwrap_or(&self.default)).is_some_and(|group| group.is_paused)
     }
@@ -337,7 +332,6 @@ impl Queue {
         std::iter::once(&self.default).chain(others).filter_map(|name| self.group(name))
     }
 
-    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
@@ -358,7 +352,7 @@ impl Queue {
         Some(Groups { all: all.collect(), configured: self.configured.clone() })
     }
 
-    /// Sets the groups to what they were.
+    /// Restores the groups.
     pub fn set_groups(&mut self, groups: Groups) {
         for (name, slots, is_paused) in groups.all {
             self.set(&name, slots);
@@ -367,7 +361,7 @@ impl Queue {
         self.configured = groups.configured;
     }
 
-    /// Gives a task back the very slots that it had, as its processes know their numbers.
+    /// Gives a task the same slots as before, as its processes know their numbers.
     pub fn resume(&mut self, task: Ordinal, demand: &Demand, numbers: &[u32]) {
         self.change(task, &Standing::Out, &Standing::HasSlots(demand.clone()));
         let drawn = self.numbers.remove(&task).unwrap_or_default();
@@ -393,7 +387,6 @@ impl Queue {
         self.update_startable(&name);
     }
 
-    /// Pauses or unpauses a group.
     pub fn pause(&mut self, name: &str, is_paused: bool) {
         self.is_changed = true;
         if let Some((name, _)) = self.groups.get_key_value(name) {
@@ -408,13 +401,13 @@ impl Queue {
         self.is_changed = true;
         self.groups.remove(name);
         self.startable.remove(name);
-        // If the configuration still has the group, the next reload creates it again.
+        // If the configuration still lists the group, the next reload creates it again.
         self.configured.remove(name);
     }
 
     /// Applies the groups of the configuration. New and changed ones get their configured slots. A group that was
-    /// changed at runtime keeps its slots until its entry changes. Groups that are no longer configured stay, as
-    /// they may have tasks.
+    /// changed at runtime keeps its slots until its entry changes. Groups that are no longer configured stay, as they
+    /// may have tasks.
     pub fn configure(&mut self, groups: BTreeMap<Arc<str>, u32>) {
         for (name, slots) in &groups {
             if self.configured.get(name) != Some(slots) {

@@ -1,4 +1,4 @@
-//! All tasks, with indexes that keep the cost of each look-up independent of their number.
+//! All tasks, with indexes that keep the cost of each lookup independent of their number.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::query::{ListQuery, Page, search};
 use super::task::{Ordinal, Place, Spec, State, Task};
 use super::touched::Touched;
 
-/// The most candidates that the error for an ambiguous id lists.
+/// The most candidates listed in the error for an ambiguous id.
 pub const CANDIDATES: usize = 20;
 
 /// The tasks of one parent session.
@@ -29,7 +29,7 @@ pub const CANDIDATES: usize = 20;
 struct SessionIndex {
     members: BTreeSet<Ordinal>,
     summary: Summary,
-    /// Idempotency keys.
+    /// The tasks by idempotency key.
     keys: HashMap<Arc<str>, Ordinal>,
 }
 
@@ -48,7 +48,7 @@ pub struct Registry {
     held: Held,
     kept: KeptEnvs,
     history: History,
-    /// What was changed since [`Self::take_touched`]; `None` unless somebody writes it down.
+    /// The changes since [`Self::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
     touched: Option<Touched>,
     #[serde(skip)]
@@ -63,7 +63,7 @@ pub struct Registry {
     ons: Interner<On>,
 }
 
-/// Values that were already shared while kept tasks are read: only these are one allocation in many of them.
+/// The values already shared while kept tasks are read: only these often come as one allocation.
 #[derive(Debug, Default)]
 pub struct SeenValues {
     envs: Seen<Env>,
@@ -105,7 +105,6 @@ impl From<Stored> for Registry {
 }
 
 impl Registry {
-    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
@@ -120,7 +119,7 @@ impl Registry {
         self.envs.share(env)
     }
 
-    /// Returns the shared copy of an environment that may be shared already.
+    /// Returns the shared copy of an environment that may already be shared.
     pub fn share_kept_env(&mut self, env: &Arc<Env>) -> Arc<Env> {
         self.envs.share_arc(env)
     }
@@ -142,7 +141,7 @@ impl Registry {
         }
     }
 
-    /// Returns what all tasks hold, in bytes.
+    /// Returns the memory of all tasks, in bytes.
     pub fn held(&self) -> usize {
         self.held.bytes()
     }
@@ -158,17 +157,17 @@ impl Registry {
         self.tasks.get(ordinal).map(Box::as_ref)
     }
 
-    /// Notes from now on what is changed.
+    /// Starts recording changes.
     pub fn track(&mut self) {
         self.touched = Some(Touched::default());
     }
 
-    /// Returns what was changed since the last call; `None` if nothing was.
+    /// Returns the changes since the last call; `None` if there were none.
     pub fn take_touched(&mut self) -> Option<Touched> {
         self.touched.as_mut().filter(|touched| !touched.is_empty()).map(std::mem::take)
     }
 
-    /// Whether somebody writes down what is changed.
+    /// Reports whether changes are persisted.
     pub fn is_tracked(&self) -> bool {
         self.touched.is_some()
     }
@@ -204,7 +203,7 @@ impl Registry {
         }
     }
 
-    /// Adds a task that was kept, under the ordinal that it had, with the environment that it was submitted with.
+    /// Adds a persisted task under its former ordinal, with the environment that it was submitted with.
     pub fn insert_again(
         &mut self,
         ordinal: Ordinal,
@@ -214,7 +213,7 @@ impl Registry {
     ) {
         self.share_task(&mut task, seen);
         self.insert_at(ordinal, task);
-        // What is kept is what was kept, not what the state would say.
+        // Keep what was kept before, regardless of the task's state.
         self.kept.forget(ordinal);
         if let Some(env) = kept {
             self.kept.keep(ordinal, self.envs.share_seen(&env, &mut seen.envs));
@@ -285,8 +284,8 @@ impl Registry {
         self.change_unnoted(ordinal, change)
     }
 
-    /// Like [`Self::change`], for what may be forgotten when the daemon is killed: it is written down with the next other
-    /// change of the task.
+    /// Like [`Self::change`], for changes that may be lost if the daemon is killed: they are persisted with the task's
+    /// next other change.
     pub fn change_unnoted<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
         let (before, held, part) = (task.status(), Changing::of(task), self.history.part(task));
@@ -309,7 +308,6 @@ impl Registry {
         Some(result)
     }
 
-    /// Returns a task by its ordinal.
     pub fn get(&self, ordinal: Ordinal) -> Option<&Task> {
         self.tasks.get(&ordinal).map(Box::as_ref)
     }
@@ -329,7 +327,6 @@ impl Registry {
         }
     }
 
-    /// Returns the finished tasks and when they go.
     pub fn history(&self) -> &History {
         &self.history
     }
@@ -339,12 +336,11 @@ impl Registry {
         self.kept.get(ordinal)
     }
 
-    /// Returns the ordinal of a task.
     pub fn ordinal(&self, id: TaskId) -> Option<Ordinal> {
         self.by_id.get(&id).copied()
     }
 
-    /// Resolves a reference to the one task that it names.
+    /// Resolves a reference to the only matching task.
     ///
     /// # Errors
     /// No task matches, or several do; the error then lists candidates.
@@ -373,7 +369,7 @@ impl Registry {
         }
     }
 
-    /// Returns the tasks that pass a filter, oldest first. `batch` is what the filter's batch was resolved to.
+    /// Returns the tasks that pass a filter, oldest first. `batch` is the filter's resolved batch.
     pub fn matching(&self, filter: &Filter, batch: Option<TaskId>) -> Vec<Ordinal> {
         let mut found = self.of_session(filter.session.as_deref());
         found.retain(|ordinal| self.get(*ordinal).is_some_and(|task| filter.holds(task, batch)));
@@ -390,9 +386,9 @@ impl Registry {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))
     }
 
-    /// Returns a page of tasks. The cost depends on the length of the page. With a filter by group, batch or label,
-    /// or by status within a session, it also depends on how many tasks are passed over, of that session or of all.
-    /// `batch` is what the query's batch was resolved to.
+    /// Returns a page of tasks. The cost depends on the length of the page. With a filter by group, batch or label, or
+    /// by status within a session, it also depends on how many tasks are skipped, of that session or of all. `batch` is
+    /// the query's resolved batch.
     pub fn list(&self, query: &ListQuery, batch: Option<TaskId>) -> Page {
         let ListQuery { filter, limit, after, text, .. } = query;
         let end = after.unwrap_or(Ordinal(u64::MAX));
@@ -429,7 +425,7 @@ impl Registry {
         Page { tasks, next, summary }
     }
 
-    /// Returns how many of these fit on one page, at least 1.
+    /// Returns how many of these tasks fit on one page, at least 1.
     fn how_many_fit(&self, found: &[Ordinal]) -> usize {
         let mut bytes = 0;
         let fits = found.iter().take_while(|ordinal| {

@@ -1,5 +1,5 @@
-//! Resource limits in a serialised core: one text, such as `as - -,core 0 -,nofile 1024 4096`. Nearly all tasks have the same
-//! sixteen limits, which as a map took two fifths of a task's row and half of the time to read it.
+//! Resource limits in a serialised core: one text, such as `as - -,core 0 -,nofile 1024 4096`. Nearly all tasks have
+//! the same sixteen limits; as a map, they took up two fifths of a task's row and half of the time to read it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,11 +11,11 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 thread_local! {
-    /// What was read last: mostly the next ones are the same.
+    /// The last limits read: the next ones are mostly the same.
     static LAST: RefCell<(String, Weak<Rlimits>)> = RefCell::default();
 }
 
-/// Returns the limits in this text: those that were read last if it is the same, else what `read` makes of it.
+/// Returns the limits in this text: the last ones read if the text is the same, else the result of `read`.
 fn shared<E>(text: &str, read: impl FnOnce() -> Result<Rlimits, E>) -> Result<Arc<Rlimits>, E> {
     LAST.with_borrow_mut(|(known, last)| {
         if let Some(same) = last.upgrade().filter(|_| known == text) {
@@ -47,17 +47,17 @@ fn parse(text: &str) -> Option<Rlimits> {
         return Some(Rlimits::new());
     }
     let rlimits: Rlimits = text.split(',').map(limit).collect::<Option<_>>()?;
-    // Nothing else is written: no name twice, no other order, no `+1`.
+    // Only the canonical form is valid: no duplicate names, no other order, no `+1`.
     (text_of(&rlimits) == text && !rlimits.contains_key("")).then_some(rlimits)
 }
 
-/// Writes them, for `#[serde(with)]`.
+/// Serialises limits, for `#[serde(with)]`.
 #[allow(clippy::ref_option, reason = "serde's derive calls it with this type")]
 pub fn serialize<S: Serializer>(rlimits: &Option<Arc<Rlimits>>, serializer: S) -> Result<S::Ok, S::Error> {
     rlimits.as_deref().map(text_of).serialize(serializer)
 }
 
-/// Reads them, also as a map of an earlier program.
+/// Deserialises limits, also from the map that earlier releases wrote.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Rlimits>>, D::Error> {
     Ok(Option::<Read>::deserialize(deserializer)?.map(|Read(rlimits)| rlimits))
 }

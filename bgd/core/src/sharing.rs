@@ -1,6 +1,6 @@
-//! Environments in a serialised core: many tasks have the same one, which is then written once. Only while
-//! [`written_once`] or [`read_once`] runs, or with names while [`written_by_name`] or [`read_by_name`] does; otherwise each
-//! task's is written in full.
+//! Environments in a serialised core: many tasks have the same one, which is then written once. That applies while
+//! [`written_once`] or [`read_once`] is running, and with numbers while [`written_by_name`] or [`read_by_name`] is
+//! running. Otherwise, the environment of each task is written in full.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -16,27 +16,27 @@ thread_local! {
     static WRITTEN: RefCell<Option<HashMap<usize, u32>>> = const { RefCell::new(None) };
     /// The environments read so far.
     static READ: RefCell<Option<Vec<Arc<Env>>>> = const { RefCell::new(None) };
-    /// Gives each environment the number that it is written as.
+    /// Assigns each environment its number in the written form.
     static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
-    /// The environments that are read by their numbers.
+    /// The environments that can be read by number.
     static KNOWN: RefCell<Option<Known>> = const { RefCell::new(None) };
 }
 
-/// Gives each environment the number that it is written as.
+/// Assigns each environment its number in the written form.
 pub type Names = Box<dyn FnMut(&Arc<Env>) -> u32>;
 
 /// Environments by their numbers.
 pub type Known = HashMap<u32, Arc<Env>>;
 
-/// Writes a number for each environment while `write` runs: the one that `names` gives it. Returns `names` with what was
-/// written.
+/// While `write` runs, writes the number assigned by `names` in place of each environment. Returns `names` with the
+/// result of `write`.
 pub fn written_by_name<T>(names: Names, write: impl FnOnce() -> T) -> (Option<Names>, T) {
     NAMES.set(Some(names));
     let written = write();
     (NAMES.take(), written)
 }
 
-/// Reads environments by their numbers while `read` runs. Returns `known` with what was read.
+/// Reads environments by their numbers while `read` runs. Returns `known` with the result of `read`.
 pub fn read_by_name<T>(known: Known, read: impl FnOnce() -> T) -> (Known, T) {
     KNOWN.set(Some(known));
     let result = read();
@@ -51,7 +51,7 @@ pub fn written_once<T>(write: impl FnOnce() -> T) -> T {
     written
 }
 
-/// Reads what was written by [`written_once`] while `read` runs.
+/// Reads the output of [`written_once`] while `read` runs.
 pub fn read_once<T>(read: impl FnOnce() -> T) -> T {
     READ.set(Some(Vec::new()));
     let result = read();
@@ -59,7 +59,7 @@ pub fn read_once<T>(read: impl FnOnce() -> T) -> T {
     result
 }
 
-/// An environment, or the number of one that was written before.
+/// An environment, or the number of one written earlier.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Shared {
@@ -74,7 +74,7 @@ pub mod env {
         WRITTEN,
     };
 
-    /// Writes it, or its number if it was written before.
+    /// Writes an environment, or its number if it was written earlier.
     pub fn serialize<S: Serializer>(env: &Arc<Env>, serializer: S) -> Result<S::Ok, S::Error> {
         if let Some(number) = NAMES.with_borrow_mut(|names| names.as_mut().map(|names| names(env))) {
             return serializer.serialize_u32(number);
@@ -91,7 +91,6 @@ pub mod env {
         }
     }
 
-    /// Reads it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Env>, D::Error> {
         let shared = Shared::deserialize(deserializer)?;
         if let Shared::Same(number) = &shared
@@ -116,7 +115,7 @@ pub mod env {
     }
 }
 
-/// An environment, serialised as all others are.
+/// An environment, serialised like all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptEnv(pub Arc<Env>);
 
@@ -142,7 +141,6 @@ pub mod envs {
     #[derive(Deserialize)]
     struct Own(#[serde(with = "super::env")] Arc<Env>);
 
-    /// Writes them.
     pub fn serialize<S: Serializer>(
         envs: &BTreeMap<Ordinal, Arc<Env>>,
         serializer: S,
@@ -150,7 +148,6 @@ pub mod envs {
         serializer.collect_map(envs.iter().map(|(ordinal, env)| (ordinal, Ref(env))))
     }
 
-    /// Reads them.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<BTreeMap<Ordinal, Arc<Env>>, D::Error> {

@@ -1,4 +1,4 @@
-//! A task in the core: what never changes, and its state with the data that belongs to that state.
+//! A task in the core: the parts that never change, and its state with the data that belongs to that state.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ pub const SIGKILL: i32 = 9;
 /// The first signal sent to end a task, unless the request names another.
 pub const SIGTERM: i32 = 15;
 
-/// How long a process has to disappear once SIGKILL is due, in milliseconds, also if it is still being started. After that
-/// nobody waits for it any longer.
+/// How long a process has to disappear once SIGKILL is due, in milliseconds, even if it is still being started. After
+/// that, the daemon stops waiting for it.
 pub const GIVE_UP_MS: u64 = 10_000;
 
 /// What a task runs.
@@ -45,7 +45,7 @@ pub enum Work {
     Agent(AgentWork),
 }
 
-/// Name of an executor in the dispatcher's table.
+/// The name of an executor in the dispatcher's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorName(pub &'static str);
 
@@ -56,7 +56,7 @@ impl ExecutorName {
     pub const AGENT: Self = Self("agent");
 }
 
-/// Each kind of place elsewhere has an executor of its name.
+/// Each kind of place elsewhere has an executor of that name.
 impl From<ExecutorKind> for ExecutorName {
     fn from(kind: ExecutorKind) -> Self {
         Self(kind.as_str())
@@ -80,17 +80,14 @@ pub struct Spec {
     pub origin: Origin,
     /// Description for people; `None` means the command line.
     pub description: Option<Box<str>>,
-    /// What it runs.
     pub work: Work,
     /// Where it runs, if not on this machine.
     pub on: Option<Arc<On>>,
-    /// The parent session.
     pub session: Option<Arc<str>>,
     /// The channel for its notices.
     pub channel: Option<Arc<str>>,
     /// Where the submitter is; only set if the channel needs it.
     pub place: Option<Arc<Place>>,
-    /// Free labels.
     pub tags: Box<[Box<str>]>,
     /// The working directory.
     pub cwd: Arc<OsText>,
@@ -99,7 +96,6 @@ pub struct Spec {
     /// Its resource limits; `None` for the daemon's.
     #[serde(default, with = "super::rlimits")]
     pub rlimits: Option<Arc<Rlimits>>,
-    /// Standard input.
     pub stdin: Option<Stdin>,
     /// Whether standard output and standard error go to descriptors of the submitter.
     pub given: [bool; 2],
@@ -107,12 +103,12 @@ pub struct Spec {
     pub pty: Option<TerminalSize>,
     /// Whether the user started it directly, so that it can't be moved to the background.
     pub direct: bool,
-    /// Whether it goes on in the background when its client is gone.
+    /// Whether it continues in the background when its client is gone.
     #[serde(default)]
     pub stays: bool,
     /// Whether standard output and standard error have separate output files.
     pub split: bool,
-    /// The file that the process itself writes to, in place of an output file of the daemon.
+    /// The file that the process itself writes to, instead of an output file of the daemon.
     pub output_file: Option<Box<OsText>>,
     /// Time limit for a run, in milliseconds.
     pub time_limit_ms: Option<u64>,
@@ -123,8 +119,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Creates a spec with nothing but the daemon's own settings: for helper processes, and as a base for other
-    /// specs.
+    /// Creates a spec with only the daemon's own settings: for helper processes, and as a base for other specs.
     pub fn of_daemon() -> Self {
         Self {
             origin: Origin::Submit,
@@ -151,12 +146,11 @@ impl Spec {
         }
     }
 
-    /// Whether it starts with descriptors that its submitter has sent.
+    /// Reports whether it starts with descriptors that its submitter has sent.
     pub fn takes_descriptors(&self) -> bool {
         self.stdin == Some(Stdin::Fd) || self.given != [false; 2]
     }
 
-    /// Returns the name of the executor that runs it.
     pub fn executor(&self) -> ExecutorName {
         match (&self.work, &self.on) {
             (Work::Agent(_), _) => ExecutorName::AGENT,
@@ -165,12 +159,11 @@ impl Spec {
         }
     }
 
-    /// Whether it runs as a process of this machine.
+    /// Reports whether it runs as a process of this machine.
     pub fn is_here(&self) -> bool {
         self.executor() == ExecutorName::LOCAL
     }
 
-    /// Returns whether it is a process or an agent.
     pub const fn kind(&self) -> Kind {
         match self.work {
             Work::Argv(_) | Work::Shell(_) => Kind::Process,
@@ -178,7 +171,7 @@ impl Spec {
         }
     }
 
-    /// Returns the bytes of its texts, which the size of its task object depends on.
+    /// Returns the size of its texts, on which the size of its task object depends.
     pub fn text_bytes(&self) -> usize {
         let work = match &self.work {
             Work::Argv(argv) => argv.iter().map(|text| text.as_bytes().len()).sum(),
@@ -198,10 +191,9 @@ impl Spec {
     }
 }
 
-/// A request to end a task that has not started yet.
+/// An order to end a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
-    /// Why it is to end.
     pub reason: StopReason,
     /// The first signal.
     pub signal: i32,
@@ -220,55 +212,51 @@ impl StopOrder {
 /// The state of a task, with the data that only exists in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum State {
-    /// Waits for a slot, or for something else that its plan asks for.
+    /// It waits for slots, or for something else in its plan.
     Queued {
-        /// Its environment. Dropped as soon as the process has it.
+        /// The environment. Dropped as soon as the process has it.
         #[serde(with = "super::sharing::env")]
         env: Arc<Env>,
     },
-    /// Has a slot. The process is being started, or the agent is being given the prompt.
+    /// It has its slots. The process is being started, or the agent is being given the prompt.
     Starting {
-        /// Set if the task was told to end meanwhile.
+        /// Set if the task was asked to end meanwhile.
         stop: Option<StopOrder>,
         /// The environment of a process on this machine, for the next daemon; only in a durable one.
         #[serde(default)]
         env: Option<KeptEnv>,
-        /// When nobody waits for the start of its process any longer; only if it was told to end meanwhile.
+        /// When the daemon stops waiting for the start of its process; only if the task was asked to end meanwhile.
         #[serde(default)]
         give_up_at: Option<Mono>,
     },
-    /// The process runs, or the agent works.
+    /// The process or the agent is running.
     Running {
-        /// The leader, or the agent's process; `None` if the daemon did not start that.
+        /// The leader, or the agent's process; `None` if the daemon did not start it.
         pid: Option<i32>,
-        /// When it started.
         started_at: Timestamp,
-        /// When its time limit is exceeded.
+        /// When its time limit is exceeded; `None` without a limit.
         time_limit: Option<Mono>,
     },
     /// The tree, or the agent's turn, is being ended.
     Stopping {
-        /// The leader, or the agent's process; `None` if the daemon did not start that.
+        /// The leader, or the agent's process; `None` if the daemon did not start it.
         pid: Option<i32>,
-        /// When it started.
         started_at: Timestamp,
-        /// Why it is being ended.
         reason: StopReason,
         /// When SIGKILL is due; `None` once it was sent.
         kill_at: Option<Mono>,
         /// How the leader ended, if only other processes of the tree are left.
         exit: Option<Exit>,
     },
-    /// It has ended.
     Finished(Finished),
-    /// It has ended, and a follow-up prompt is on its way to the agent. Until the agent has it, clients see the
+    /// It has ended, and a follow-up prompt is on its way to the agent. Until the agent receives it, clients see the
     /// task as it was.
-    // Boxed: it would make the state of each task half as large again.
+    // Boxed: it would make the state of every task half as large again.
     Resuming(Box<Resuming>),
 }
 
 impl State {
-    /// Returns the environment that a process is yet to get.
+    /// Returns the environment for a process that is still to be started.
     pub fn env_mut(&mut self) -> Option<&mut Arc<Env>> {
         match self {
             Self::Queued { env } | Self::Starting { env: Some(KeptEnv(env)), .. } => Some(env),
@@ -280,7 +268,7 @@ impl State {
         }
     }
 
-    /// Returns when SIGKILL is due, if the tree was told to end by another signal.
+    /// Returns when SIGKILL is due, if the tree was asked to end by another signal.
     pub fn kill_at(&self) -> Option<Mono> {
         match self {
             Self::Stopping { kill_at, .. }
@@ -293,7 +281,7 @@ impl State {
         }
     }
 
-    /// Changes when SIGKILL is due, if it is.
+    /// Changes when SIGKILL is due, if it is due at all.
     pub fn set_kill_at(&mut self, at: Mono) {
         if let Self::Stopping { kill_at: Some(kill_at), .. }
         | Self::Finished(Finished { lingering: Lingering::Ending(Some(kill_at)), .. }) = self
@@ -302,7 +290,7 @@ impl State {
         }
     }
 
-    /// Returns how the task ended, if it has. Also while it is being resumed.
+    /// Returns how the task ended, if it has, even while it is being resumed.
     pub fn finished(&self) -> Option<&Finished> {
         match self {
             Self::Queued { .. } | Self::Starting { .. } | Self::Running { .. } | Self::Stopping { .. } => {
@@ -319,20 +307,18 @@ impl State {
 pub struct Resuming {
     /// How the task had ended.
     pub finished: Finished,
-    /// The follow-up prompt.
     pub prompt: Arc<str>,
     /// The settings to apply to the session.
     pub settings: Arc<AgentSettings>,
-    /// Who gets the answer to the resume.
+    /// Who gets the reply to the resume.
     pub to: ReplyTo,
-    /// Set if the task was told to end meanwhile.
+    /// Set if the task was asked to end meanwhile.
     pub stop: Option<StopOrder>,
 }
 
 /// Output that the daemon could not write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// How many bytes.
     pub bytes: u64,
     /// The most recent reason.
     pub why: Box<str>,
@@ -341,7 +327,6 @@ pub struct Lost {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Task {
     pub id: TaskId,
-    /// Everything about it that never changes.
     pub spec: Arc<Spec>,
     /// Its idempotency key, unique within its parent session.
     pub key: Option<Arc<str>>,
@@ -354,27 +339,26 @@ pub struct Task {
     /// Whether its processes are paused.
     pub paused: bool,
     /// The number of this run, which its facts carry. It counts every attempt, including a resume that the agent
-    /// refused, so that a late fact is never taken for one of another run.
+    /// refused, so that a late fact is never mistaken for one of another run.
     pub run: u32,
     /// How often it was resumed.
     pub resume_count: u32,
-    /// Output bytes, as far as known, per stream; everything counts for the first unless the two are kept apart.
+    /// Known output bytes, per stream; everything counts for the first unless the two are separate.
     pub output_bytes: [u64; 2],
     /// Output bytes that were dropped, per stream.
     pub dropped: [u64; 2],
     /// Output that could not be written at all.
     pub lost: Option<Box<Lost>>,
-    /// When it last showed activity.
     pub updated_at: Option<Timestamp>,
     /// The client whose foreground job it is.
     pub foreground: Option<u64>,
-    /// Data of an agent task; `None` for a process.
+    /// `None` for a process.
     pub agent: Option<Box<AgentPart>>,
-    /// What is known of its run from the place that runs it; `None` for one on this machine.
+    /// What the place of its run has reported about it; `None` for a run on this machine.
     pub elsewhere: Option<Box<Elsewhere>>,
-    /// What its latest run has used of the machine, once that is known.
+    /// Its latest run's use of the machine, once known.
     pub usage: Option<Usage>,
-    /// What this run was ordered to do that its processes may not have got; only in a durable daemon.
+    /// Orders that the processes of this run may not have received; only in a durable daemon.
     // Boxed: hardly any task has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undelivered: Option<Box<Undelivered>>,
@@ -388,10 +372,10 @@ pub struct Task {
 /// Upper bound for the fixed wording and numbers of a failure, in bytes.
 const FAILURE_BYTES: usize = 64;
 
-/// Upper bound for the sentence about a condition that can't come true, in bytes.
+/// Upper bound for the sentence about a condition that can no longer be met, in bytes.
 const DEPENDENCY_BYTES: usize = 160;
 
-/// How a task stood in the queue when its snapshot was taken.
+/// A task's place in the queue when its snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a reason to wait, and several can hold")]
 pub struct QueuePlace {
@@ -401,7 +385,7 @@ pub struct QueuePlace {
     pub is_paused: bool,
     /// Whether it waits for other tasks of its batch (`--jobs`).
     pub is_parked: bool,
-    /// Whether it is pending and may not start, as that could not be written down ([`crate::Input::HoldStarts`]).
+    /// Whether it is pending and may not start because its start could not be persisted ([`crate::Input::HoldStarts`]).
     #[serde(default)]
     pub is_stalled: bool,
     /// Whether it waits for nothing, and is the next to start.
@@ -425,12 +409,12 @@ impl Task {
         }
     }
 
-    /// Whether another machine or a cluster has it, or is about to, and has not started it.
+    /// Reports whether another machine or a cluster has it, or is about to get it, and has not started it.
     pub fn waits_elsewhere(&self) -> bool {
         matches!(self.state, State::Starting { .. }) && self.agent.is_none() && self.spec.on.is_some()
     }
 
-    /// Returns the bytes of its texts as lists show them, which the size of its task object depends on.
+    /// Returns the size of its texts in lists, on which the size of its task object depends.
     pub fn text_bytes(&self) -> usize {
         let agent = self.agent.as_deref().map_or(0, AgentPart::text_bytes);
         let lost = self.lost.as_ref().map_or(0, |lost| lost.why.len());
@@ -440,23 +424,22 @@ impl Task {
         self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.failure_bytes()
     }
 
-    /// Whether the processes of its run may not have got an order that changes something.
+    /// Reports whether the processes of its run may not have received an order that has an effect.
     pub fn may_lack_order(&self) -> bool {
         self.undelivered.as_deref().is_some_and(|undelivered| undelivered.last.is_some())
     }
 
-    /// Returns its plan.
     pub fn plan(&self) -> &Plan {
         self.plan.as_deref().unwrap_or(&PLAIN)
     }
 
-    /// Whether it failed because it exceeded its time limit.
+    /// Reports whether it failed because it exceeded its time limit.
     pub fn timed_out(&self) -> bool {
         let outcome = self.finished().map(|finished| &finished.outcome);
         matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
     }
 
-    /// Whether it has a run, or processes that outlived its last one.
+    /// Reports whether it has a run, or processes that outlived its last run.
     pub fn has_run(&self) -> bool {
         match &self.state {
             State::Starting { .. } | State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => {
@@ -467,23 +450,23 @@ impl Task {
         }
     }
 
-    /// Whether its run can outlive a durable daemon that ends: its process goes on, or so does another place with it, or its
-    /// agent's turn is taken for interrupted and can be resumed. Nothing that a client has in its foreground does.
+    /// Reports whether its run can outlive a durable daemon: its process or its place keeps running it, or its agent's
+    /// turn counts as interrupted and can be resumed. Foreground jobs can't.
     pub fn outlives_daemon(&self) -> bool {
         self.foreground.is_none()
     }
 
-    /// Whether it has ended and is not being resumed.
+    /// Reports whether it has ended and is not being resumed.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))
     }
 
-    /// Whether it has ended and its tree has no process left that could still be ended.
+    /// Reports whether it has ended and its tree has no process left that could still be ended.
     pub fn is_settled(&self) -> bool {
         matches!(&self.state, State::Finished(finished) if finished.lingering.is_settled())
     }
 
-    /// Whether its first run has started, so that its output exists.
+    /// Reports whether its first run has started, so that its output exists.
     pub fn has_begun(&self) -> bool {
         match &self.state {
             State::Queued { .. } | State::Starting { .. } => {
@@ -496,7 +479,7 @@ impl Task {
         }
     }
 
-    /// Returns when the core must look at it again.
+    /// Returns when the core must check it again.
     pub fn deadline(&self) -> Option<Mono> {
         match &self.state {
             State::Queued { .. } => self.plan().not_before.and_then(NotBefore::mono),
@@ -514,8 +497,7 @@ impl Task {
         }
     }
 
-    /// Returns the bytes that its failure takes in a task object, where it appears twice: in `error` and in
-    /// `failure`.
+    /// Returns the size of its failure in a task object, where it appears twice: in `error` and in `failure`.
     fn failure_bytes(&self) -> usize {
         let Some(finished) = self.finished() else { return 0 };
         match (&finished.outcome, &finished.exit) {
@@ -529,7 +511,7 @@ impl Task {
         }
     }
 
-    /// Drops the environments, which only its own runs need. Call it on snapshots that are kept.
+    /// Drops the environments, which only its own runs need. For snapshots that are kept.
     pub fn drop_env(&mut self) {
         if let Some(agent) = self.agent.as_deref_mut() {
             agent.drop_env();
@@ -539,7 +521,7 @@ impl Task {
         }
     }
 
-    /// Returns how it ended, if it has. Also while it is being resumed.
+    /// Returns how it ended, if it has, even while it is being resumed.
     pub fn finished(&self) -> Option<&Finished> {
         self.state.finished()
     }

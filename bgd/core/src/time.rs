@@ -3,7 +3,7 @@
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A point on a monotonic clock, in milliseconds. All deadlines are on it, except those at a wall-clock time.
+/// A point on a monotonic clock, in milliseconds. All deadlines use it, except those at a wall-clock time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Mono(pub u64);
 
@@ -20,6 +20,6 @@ impl Mono {
 pub struct Now {
     /// Never goes back.
     pub mono: Mono,
-    /// May be set to anything at any time.
+    /// May be set to any time at any moment.
     pub wall: Timestamp,
 }

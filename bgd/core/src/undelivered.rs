@@ -1,17 +1,16 @@
-//! What a run was ordered to do, as long as its processes may not have got it: a durable daemon writes it down, so that
-//! the next one repeats it.
+//! Orders to a run that its processes may not have received: a durable daemon persists them, so that the next daemon
+//! repeats them.
 
 use serde::{Deserialize, Serialize};
 
-/// An order to the processes of a run that is repeated if it may be lost. A pause is not among them, as the task says
-/// that it is paused; nor is SIGKILL, as its state says that it was sent.
+/// An order to the processes of a run that is repeated if it may have been lost. A pause is not among them, as the task
+/// records that it is paused; nor is SIGKILL, as the state records that it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Go on after a pause.
+    /// Continue after a pause.
     Continue,
     /// End by this signal.
     End {
-        /// The signal's number.
         signal: i32,
         /// The grace before SIGKILL, in milliseconds.
         grace_ms: u64,
@@ -21,8 +20,8 @@ pub enum Order {
 /// The orders that a run's executor has not reported as delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undelivered {
-    /// The last one; `None` if they change nothing.
+    /// The last order; `None` if none of them has an effect.
     pub last: Option<Order>,
-    /// How many there are: they are delivered in their order.
+    /// How many there are: they are delivered in order.
     pub count: u32,
 }

@@ -1,4 +1,4 @@
-//! Calls that are answered later: when tasks have reached a state, or at a deadline.
+//! Calls with a delayed reply: it is sent when tasks have reached a state, or at a deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,14 +10,12 @@ use super::caller::ReplyTo;
 use super::task::{Ordinal, Task};
 use super::time::Mono;
 
-/// Number of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WaiterId(pub u64);
 
 /// The state that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Until {
-    /// Ended.
     Finished,
     /// Ready, or ended.
     Ready,
@@ -26,7 +24,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// Whether a task is in this state.
+    /// Reports whether a task is in this state.
     pub fn holds(self, task: &Task) -> bool {
         match self {
             Self::Finished => task.is_finished(),
@@ -35,29 +33,29 @@ impl Until {
         }
     }
 
-    /// Whether a task reaches this state when it reaches `what`: one that finishes ends a wait for readiness too.
+    /// Reports whether a task that reaches `what` also reaches this state: an end also ends a wait for readiness.
     fn comes_with(self, what: Self) -> bool {
         self == what || (self, what) == (Self::Ready, Self::Finished)
     }
 }
 
-/// What to do when the wait is over.
+/// What follows a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
-    /// Answer a block with the tasks.
+    /// Reply to a block with the tasks.
     Block,
-    /// Answer a cancel with the tasks.
+    /// Reply to a cancel with the tasks.
     Cancel,
-    /// Remove the tasks and answer with how many there were.
+    /// Remove the tasks and reply with their number.
     Clear,
-    /// The same for the tasks of a parent session that has ended.
+    /// Remove the tasks of an ended parent session, and reply.
     EndSession {
         /// How many of its tasks were active.
         cancelled: u64,
     },
-    /// Answer, and end the daemon.
+    /// Reply, and end the daemon.
     Shutdown {
-        /// How many tasks were active and are ended.
+        /// How many tasks were active and are being ended.
         cancelled: u64,
         /// How many are left running.
         #[serde(default)]
@@ -66,7 +64,7 @@ pub enum Then {
 }
 
 impl Then {
-    /// Whether this removes the tasks.
+    /// Reports whether the tasks are removed.
     pub fn removes(self) -> bool {
         match self {
             Self::Clear | Self::EndSession { .. } => true,
@@ -74,7 +72,7 @@ impl Then {
         }
     }
 
-    /// Whether the answer has the tasks, also those cleared meanwhile.
+    /// Reports whether the reply contains the tasks, including those cleared meanwhile.
     fn shows_tasks(self) -> bool {
         match self {
             Self::Block | Self::Cancel => true,
@@ -92,30 +90,28 @@ impl Then {
     }
 }
 
-/// A call that is waiting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who gets the answer; `None` if the client is gone but the work goes on.
+    /// Who gets the reply; `None` if the client is gone but the work continues.
     pub to: Option<ReplyTo>,
     /// The tasks, each once, in the order in which they were named.
     pub tasks: Vec<(Ordinal, TaskId)>,
     /// The state that each must reach.
     pub until: Until,
-    /// Tasks that have not reached it yet. Each counts once: a finished task may be resumed and end again.
+    /// Tasks that have not reached the state yet. Each counts once: a finished task may be resumed and end again.
     pub open: BTreeSet<Ordinal>,
-    /// How many must still reach it. At 0 the wait is over.
+    /// How many tasks must still reach the state. At 0 the wait is over.
     pub missing: usize,
     /// Whether a question from one of the open tasks ends the wait.
     pub ends_on_question: bool,
-    /// When the wait ends at the latest.
+    /// When the wait ends at the latest; `None` for no limit.
     pub deadline: Option<Mono>,
-    /// What to do then.
     pub then: Then,
-    /// The last state of those of its tasks that were cleared during the wait, if the answer has it. All waiters share it.
+    /// The last state of the tasks that were cleared during the wait, if the reply contains tasks. Shared by all
+    /// waiters.
     pub cleared: Vec<Arc<Task>>,
 }
 
-/// All waiting calls.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Waiters {
@@ -149,18 +145,18 @@ impl From<Stored> for Waiters {
     }
 }
 
-/// What waiters keep of cleared tasks.
+/// The cleared tasks that waiters keep.
 #[derive(Debug, Default)]
 struct Cleared {
-    /// How many waiters keep each of them.
+    /// How many waiters keep each task.
     keepers: HashMap<TaskId, usize>,
-    /// In bytes. What several tasks share counts for each, as nobody knows whom they share it with after a reload; their
-    /// environments were dropped.
+    /// In bytes. Values shared by several tasks count for each of them, as their holders are unknown after a reload;
+    /// the environments were dropped.
     held: usize,
 }
 
 impl Cleared {
-    /// Notes that one more waiter keeps a task.
+    /// Counts another waiter that keeps a task.
     fn keep(&mut self, task: &Task) {
         let keepers = self.keepers.entry(task.id).or_default();
         *keepers += 1;
@@ -169,7 +165,7 @@ impl Cleared {
         }
     }
 
-    /// Notes that a waiter no longer keeps a task.
+    /// Uncounts a waiter that keeps a task.
     fn release(&mut self, task: &Task) {
         let Some(keepers) = self.keepers.get_mut(&task.id) else { return };
         *keepers -= 1;
@@ -185,7 +181,7 @@ fn cleared_bytes(task: &Task) -> usize {
 }
 
 impl Waiters {
-    /// Returns what waiters keep of cleared tasks, in bytes.
+    /// Returns the memory of kept cleared tasks, in bytes.
     pub fn held(&self) -> usize {
         self.cleared.held
     }
@@ -216,7 +212,7 @@ impl Waiters {
         Some(waiter)
     }
 
-    /// Removes and returns those who are shutting down the daemon.
+    /// Removes and returns the waits of shutdown requests.
     pub fn take_shutdowns(&mut self) -> Vec<Waiter> {
         let shuts_down = |waiter: &Waiter| matches!(waiter.then, Then::Shutdown { .. });
         let waiting = self.by_id.iter().filter(|(_, waiter)| shuts_down(waiter));
@@ -224,7 +220,7 @@ impl Waiters {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Notes that a task became ready, finished or settled. Returns the waits that end by it, oldest first.
+    /// Notes that a task became ready, finished or settled. Returns the waits that this ends, oldest first.
     pub fn became(&mut self, ordinal: Ordinal, what: Until) -> Vec<WaiterId> {
         let Some(waiting) = self.by_task.get(&ordinal) else { return Vec::new() };
         let mut over = Vec::new();
@@ -249,8 +245,8 @@ impl Waiters {
         waiting.filter(|id| self.by_id.get(id).is_some_and(hears)).copied().collect()
     }
 
-    /// Removes several finished waits of a task at once: ending 10,000 waits on one task must not cost 10,000
-    /// searches each.
+    /// Removes several finished waits of a task at once: ending 10,000 waits on one task must not cost 10,000 searches
+    /// each.
     pub fn take_all(&mut self, ordinal: Ordinal, over: &[WaiterId]) -> Vec<(WaiterId, Waiter)> {
         if let Some(waiting) = self.by_task.get_mut(&ordinal) {
             let over: std::collections::HashSet<&WaiterId> = over.iter().collect();
@@ -262,7 +258,8 @@ impl Waiters {
         over.iter().filter_map(|id| self.remove(*id).map(|waiter| (*id, waiter))).collect()
     }
 
-    /// Saves a task that is about to be cleared for the waiters that are still waiting for others, and answer with it.
+    /// Saves a task that is about to be cleared for waiters that still wait for others and whose reply contains the
+    /// task.
     pub fn remember_cleared(&mut self, ordinal: Ordinal, task: &Task) {
         let mut shared = None;
         for id in self.by_task.remove(&ordinal).unwrap_or_default() {
@@ -275,8 +272,7 @@ impl Waiters {
         }
     }
 
-    /// Returns the clients that wait for the end of a task or have requested it, except those shutting down the
-    /// daemon.
+    /// Returns the clients that wait for the end of a task or have requested it, except those shutting down the daemon.
     pub fn watching(&self, ordinal: Ordinal) -> BTreeSet<u64> {
         let waiting = self.by_task.get(&ordinal).into_iter().flatten();
         let waiting = waiting.filter_map(|id| self.by_id.get(id));
@@ -285,12 +281,11 @@ impl Waiters {
         waiting.filter_map(|waiter| Some(waiter.to?.client)).collect()
     }
 
-    /// Whether this call is waiting.
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.of_client(to.client).any(|waiter| waiter.to == Some(to))
     }
 
-    /// Returns how many tasks are in the answers that a client waits for, each counted once for each answer.
+    /// Returns the number of tasks in a client's pending replies, each counted once per reply.
     pub fn shown_to(&self, client: u64) -> usize {
         let shown = self.of_client(client).filter(|waiter| waiter.then.shows_tasks());
         shown.map(|waiter| waiter.tasks.len()).sum()
@@ -300,13 +295,13 @@ impl Waiters {
         self.by_client.get(&client).into_iter().flatten().filter_map(|id| self.by_id.get(id))
     }
 
-    /// Whether a wait will remove this task when it ends.
+    /// Reports whether a wait will remove this task when it ends.
     pub fn will_remove(&self, ordinal: Ordinal) -> bool {
         let removes = |id: &WaiterId| self.by_id.get(id).is_some_and(|waiter| waiter.then.removes());
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
     }
 
-    /// Whether a wait will remove this task because its parent session has ended.
+    /// Reports whether a wait will remove this task because its parent session has ended.
     pub fn ends_with_session(&self, ordinal: Ordinal) -> bool {
         let ends = |id: &WaiterId| {
             self.by_id.get(id).is_some_and(|waiter| matches!(waiter.then, Then::EndSession { .. }))
@@ -314,8 +309,8 @@ impl Waiters {
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
     }
 
-    /// Detaches the waits of a client that is gone. Blocks serve only their caller, so they are removed and
-    /// returned. The others still do their work, but answer nobody.
+    /// Detaches the waits of a client that is gone. Blocks serve only their caller, so they are removed and returned.
+    /// The others still do their work, but send no reply.
     pub fn disconnect(&mut self, client: u64) -> Vec<(WaiterId, Waiter)> {
         let mut ended = Vec::new();
         for id in self.by_client.remove(&client).unwrap_or_default() {
@@ -332,7 +327,7 @@ impl Waiters {
     }
 }
 
-/// Removes an id from an index, and the whole entry with its last id.
+/// Removes an id from an index, and an entry together with its last id.
 fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<WaiterId>>, key: &K, id: WaiterId) {
     if let Some(ids) = index.get_mut(key) {
         ids.retain(|known| *known != id);

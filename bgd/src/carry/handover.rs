@@ -1,4 +1,4 @@
-//! The moment of an upgrade in place: the state is written, and another program executed with it; and the way back.
+//! The moment of an upgrade in place: writes the state and executes another program with it; also the way back.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -13,19 +13,18 @@ use super::image::{self, Head};
 use super::program::{CARRIED, Candidate, REFUSED, execute};
 use crate::os::{inherited, signals};
 
-/// Writes a state that names these descriptors, for this program to take over. Returns the file and the digest of its
-/// bytes.
+/// Writes a state with these descriptors and this program's own. Returns the file and the digest of its bytes.
 ///
 /// # Errors
-/// There is no memory for it.
+/// There is not enough memory.
 pub fn write(state: &impl Serialize, named: &Named, next: &Candidate) -> Result<(OwnedFd, String), String> {
     let own = next.own.as_raw_fd();
     image::write(state, own, &[named.numbers(), &[own]].concat())
         .map_err(|error| format!("the state can't be written: {error}"))
 }
 
-/// Executes a program in the place of this one, with a state. Returns only if that fails, says why, and leaves everything
-/// as it was.
+/// Executes a program in place of this one, with a state. Returns only on failure, with the reason; everything is as
+/// before then.
 pub fn hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> String {
     let why = try_hand_over(state, named, next);
     let _ = inherited::set_inheritable(named.numbers(), false);
@@ -43,27 +42,29 @@ fn try_hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> Str
     if let Err(error) = inherited::set_inheritable(&passed, true) {
         return format!("a descriptor can't be passed on: {error}");
     }
-    // A signal between two programs would end the process.
+    // A signal between the two programs would end the process.
     signals::block();
     let error = next.execute(&arguments(file.as_raw_fd(), None));
     format!("the program can't be executed: {error}")
 }
 
-/// Goes back to the program before this one, with the same state and why it was refused. Returns only if that fails.
+/// Goes back to the program before this one, with the same state and the reason of the refusal. Returns only if that
+/// fails.
 pub fn go_back(head: &Head, state: RawFd, why: &str) -> io::Error {
     let passed = [&head.descriptors[..], &[state]].concat();
     // This program has read the state to its end.
     if let Err(error) = inherited::set_inheritable(&passed, true).and_then(|()| inherited::rewind(state)) {
         return error;
     }
-    // That of this thread: it may have a descriptor table of its own.
+    // Of this thread, which may have its own descriptor table.
     match File::open(format!("/proc/thread-self/fd/{}", head.program)) {
         Ok(program) => execute(&program, &arguments(state, Some(why))),
         Err(error) => error,
     }
 }
 
-/// Returns the arguments of a program that takes over: those of this one, without what is for a start alone.
+/// Returns the arguments for a program that takes over: those of this program, without options that apply only to a
+/// start.
 fn arguments(state: RawFd, refused: Option<&str>) -> Vec<CString> {
     let mut kept = Vec::new();
     let mut own = std::env::args_os();

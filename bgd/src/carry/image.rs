@@ -1,5 +1,5 @@
-//! The form of a carried state: a line that says what it is, and the state as JSON, in an anonymous file of the kernel.
-//! JSON describes itself, so that each release can read what its predecessor wrote.
+//! The format of a carried state: a header line, followed by the state as JSON, in an anonymous file of the kernel.
+//! JSON describes itself, so that each release can read the state of its predecessor.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, Read as _, Seek as _, Write as _};
@@ -10,39 +10,39 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The number of the form that this program writes. It increases when a predecessor's state can't be read as it is.
+/// The format that this program writes. It is incremented when a predecessor's state can't be read unchanged.
 pub const FORMAT: u32 = 2;
 
-/// The forms that this program reads.
+/// The formats that this program reads.
 pub const READS: &[u32] = &[1, 2];
 
-/// The most bytes that a state may have: what tasks may hold, several times over.
+/// The maximum size of a state: several times the memory limit of tasks.
 pub const MOST_BYTES: u64 = 4 << 30;
 
-/// The most bytes that its first line may have: the numbers of more descriptors than a process can have.
+/// The maximum size of the first line: enough for the numbers of more descriptors than a process can have.
 const MOST_HEAD_BYTES: u64 = 64 << 20;
 
-/// What the first line of every state says.
+/// The identifier in the first line of every state.
 const MAGIC: &str = "bgd-state";
 
-/// The first line. It is enough to go back to the program that wrote the state, whatever the rest is.
+/// The first line. It suffices to go back to the program that wrote the state, regardless of the rest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Head {
     magic: String,
     format: u32,
-    /// The version of the program that wrote it.
+    /// The version of the program that wrote the state.
     pub version: String,
-    /// The number of that program's descriptor.
+    /// The descriptor number of that program.
     pub program: RawFd,
-    /// The numbers of all descriptors of the state, that one included.
+    /// The numbers of all descriptors of the state, including `program`.
     pub descriptors: Vec<RawFd>,
 }
 
 impl Head {
-    /// Reads the first line alone, and leaves the file at its beginning.
+    /// Reads only the first line and rewinds the file.
     ///
     /// # Errors
-    /// It can't be read, or is that of something else.
+    /// The line can't be read or is not that of a state.
     pub fn read(file: &mut File) -> Result<Self, ImageError> {
         let mut line = Vec::new();
         file.rewind()?;
@@ -61,19 +61,18 @@ impl Head {
 /// Why a state can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a state.
     #[error("it is no state of a bgd")]
     Foreign,
-    /// It has a form that this program does not read.
+    /// This program does not read this format.
     #[error("it has format {0}, and this program reads {reads:?}", reads = READS)]
     Format(u32),
-    /// It is too large.
+    /// The file is larger than [`MOST_BYTES`].
     #[error("it is larger than {MOST_BYTES} bytes")]
     TooLarge,
-    /// It is damaged.
+    /// The state is damaged.
     #[error("it can't be read: {0}")]
     Damaged(String),
 }
@@ -81,7 +80,7 @@ pub enum ImageError {
 /// Writes a state. Returns the file and the digest of its bytes.
 ///
 /// # Errors
-/// There is no memory for it.
+/// There is not enough memory.
 pub fn write(state: &impl Serialize, program: RawFd, descriptors: &[RawFd]) -> io::Result<(OwnedFd, String)> {
     let fd = memfd_create(c"bgd-state", MFdFlags::MFD_CLOEXEC)?;
     let mut file = io::BufWriter::new(Hashing { file: File::from(fd), hash: Sha256::new() });
@@ -100,19 +99,18 @@ pub fn write(state: &impl Serialize, program: RawFd, descriptors: &[RawFd]) -> i
     Ok((file.into(), hex(&hash.finalize())))
 }
 
-/// The bytes of a state.
+/// The bytes of a state, with the parsed first line.
 pub struct Image {
     bytes: Vec<u8>,
     end_of_head: usize,
-    /// Its first line.
     pub head: Head,
 }
 
 impl Image {
-    /// Reads a state from where the file is.
+    /// Reads a state from the file's current position.
     ///
     /// # Errors
-    /// It can't be read, is too large, or something else.
+    /// The file can't be read, is too large, or is not a state.
     pub fn read(file: &mut File) -> Result<Self, ImageError> {
         let mut bytes = Vec::new();
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
@@ -124,10 +122,10 @@ impl Image {
         Ok(Self { bytes, end_of_head, head })
     }
 
-    /// Returns the state in it.
+    /// Parses the state.
     ///
     /// # Errors
-    /// It is damaged, or of a form that this program does not read.
+    /// The state is damaged, or this program does not read its format.
     pub fn decode<S: DeserializeOwned>(&self) -> Result<S, ImageError> {
         if !READS.contains(&self.head.format) {
             return Err(ImageError::Format(self.head.format));
@@ -142,7 +140,7 @@ impl Image {
     }
 }
 
-/// A file whose bytes are digested as they are written.
+/// A file whose content is hashed while it is written.
 struct Hashing {
     file: File,
     hash: Sha256,

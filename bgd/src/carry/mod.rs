@@ -1,9 +1,9 @@
-//! What an upgrade in place carries from one program to the next (R120 to R123): descriptors by number, and the state
-//! of every owner as data. The owners write their state themselves, and are built from it again; this module knows none of
+//! The data carried by an upgrade in place from one program to the next (R120 to R123): descriptors by number, and the
+//! state of every owner. The owners write their state themselves and are rebuilt from it; this module knows none of
 //! them.
 //!
-//! Nothing is taken apart: until the next program is executed, everything goes on being what it was, so that an upgrade
-//! that fails has changed nothing.
+//! Nothing is taken apart: everything stays unchanged until the next program is executed, so that a failed upgrade has
+//! no effect.
 
 pub mod handover;
 pub mod image;
@@ -20,79 +20,78 @@ use crate::os::inherited;
 /// Why nothing can be carried at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Something is under way that ends within moments: try again shortly. The text says what, as the subject and
+    /// Something is in progress that ends within moments: try again shortly. The text describes it, as subject and
     /// predicate of a sentence.
     Passing(String),
-    /// Something can't be carried. The text says what, likewise.
+    /// Something can't be carried. The text describes it likewise.
     Lasting(String),
 }
 
 impl Obstacle {
-    /// Something is under way that ends within moments.
+    /// Creates an [`Obstacle::Passing`].
     pub fn passing(what: impl Into<String>) -> Self {
         Self::Passing(what.into())
     }
 
-    /// Something can't be carried.
+    /// Creates an [`Obstacle::Lasting`].
     pub fn lasting(what: impl Into<String>) -> Self {
         Self::Lasting(what.into())
     }
 }
 
-/// A descriptor in a state, by its number.
+/// The number of a descriptor in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fd(RawFd);
 
 impl Fd {
-    /// Stands for the pidfd of the process that a state is about, where that comes apart from it.
+    /// A placeholder for the pidfd of the process described by a state, if that comes separately.
     pub const OF_PROCESS: Self = Self(-1);
 }
 
-/// The descriptors that a state names.
+/// The descriptors named in a state.
 #[derive(Debug, Default)]
 pub struct Named(Vec<RawFd>);
 
 impl Named {
-    /// Names a descriptor. It must stay open until the next program is executed.
+    /// Adds a descriptor, which must stay open until the next program is executed.
     pub fn add(&mut self, fd: &impl AsFd) -> Fd {
         self.number(fd.as_fd().as_raw_fd())
     }
 
-    /// Names a descriptor that another owner keeps open.
+    /// Adds a descriptor that another owner keeps open.
     pub fn number(&mut self, number: RawFd) -> Fd {
         self.0.push(number);
         Fd(number)
     }
 
-    /// Adds those that another thread has named.
+    /// Adds the descriptors of another thread.
     pub fn join(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// Returns all numbers.
     pub fn numbers(&self) -> &[RawFd] {
         &self.0
     }
 }
 
-/// The descriptors that came with a state. Each is taken once.
+/// The descriptors that came with a state. Each can be taken once.
 #[derive(Debug)]
 pub struct Came(BTreeMap<RawFd, Where>);
 
-/// Where a descriptor is that a state names.
+/// The location of a descriptor named in a state.
 #[derive(Debug)]
 enum Where {
-    /// At that number.
+    /// Under that number, in this process.
     There,
-    /// It was received, and has another number here.
+    /// Received, under another number.
     Here(OwnedFd),
 }
 
 impl Came {
-    /// Takes these descriptors over: none of them is passed on to other programs from now on.
+    /// Takes over these descriptors; they are not inherited by other programs from now on.
     ///
     /// # Errors
-    /// One of them is not open, or is named twice.
+    /// A descriptor is not open, or is named twice.
     pub fn new(numbers: &[RawFd]) -> io::Result<Self> {
         inherited::set_inheritable(numbers, false)?;
         let all: BTreeMap<_, _> = numbers.iter().map(|number| (*number, Where::There)).collect();
@@ -103,7 +102,7 @@ impl Came {
         }
     }
 
-    /// Has descriptors that were received, with what the state calls each.
+    /// Creates it from received descriptors and their numbers in the state.
     pub fn received(descriptors: impl IntoIterator<Item = (Fd, OwnedFd)>) -> Self {
         Self(descriptors.into_iter().map(|(Fd(number), fd)| (number, Where::Here(fd))).collect())
     }
@@ -111,7 +110,7 @@ impl Came {
     /// Takes a descriptor.
     ///
     /// # Errors
-    /// It did not come, or was taken before.
+    /// The descriptor did not come, or was taken before.
     pub fn take(&mut self, Fd(number): Fd) -> io::Result<OwnedFd> {
         match self.0.remove(&number) {
             Some(Where::There) => Ok(inherited::claim(number)),
@@ -120,7 +119,7 @@ impl Came {
         }
     }
 
-    /// Returns a descriptor that was received and is not taken yet.
+    /// Returns a received descriptor that has not been taken yet.
     pub fn get(&self, Fd(number): Fd) -> Option<BorrowedFd<'_>> {
         match self.0.get(&number)? {
             Where::Here(fd) => Some(fd.as_fd()),
@@ -131,15 +130,15 @@ impl Came {
     /// Takes a descriptor by its number.
     ///
     /// # Errors
-    /// It did not come, or was taken before.
+    /// The descriptor did not come, or was taken before.
     pub fn take_number(&mut self, number: RawFd) -> io::Result<OwnedFd> {
         self.take(Fd(number))
     }
 
-    /// Checks that every descriptor was taken: another one would stay open for ever.
+    /// Checks that every descriptor was taken: any other would stay open forever.
     ///
     /// # Errors
-    /// Some were not.
+    /// Some descriptors were not taken.
     pub fn finish(self) -> io::Result<()> {
         match self.0.keys().next() {
             None => Ok(()),
@@ -150,18 +149,16 @@ impl Came {
     }
 }
 
-/// Bytes as text, for `#[serde(with)]`.
+/// Serializes bytes as base64 text, for `#[serde(with)]`.
 pub mod bytes {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    /// Writes bytes in base64.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    /// Reads them.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(deserializer)?;
         STANDARD.decode(text).map_err(serde::de::Error::custom)
@@ -178,7 +175,7 @@ mod tests {
     fn r122_each_descriptor_is_taken_once_and_none_is_left() {
         let files: Vec<File> = (0..2).map(|_| File::open("/dev/null").unwrap()).collect();
         let mut named = Named::default();
-        // The numbers of copies, which nobody else owns.
+        // The numbers of leaked copies, so that nothing else owns them.
         let copies: Vec<OwnedFd> =
             files.iter().map(|file| file.as_fd().try_clone_to_owned().unwrap()).collect();
         let fds: Vec<Fd> = copies.iter().map(|copy| named.add(copy)).collect();

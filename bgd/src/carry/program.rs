@@ -1,5 +1,5 @@
-//! The program that is to take over: whether it may, and whether it can. It is opened once and executed as it was opened,
-//! so that what was tried is what runs. Blocks for up to some seconds: call this on a worker.
+//! The next program: checks that it may take over, and that it can. It is opened once and executed through that
+//! descriptor, so that the program tested is the one that runs. Blocks for some seconds: call this on a worker.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -17,48 +17,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
-/// The option by which a program says which states it reads.
+/// The option by which a program prints the formats it reads.
 pub const FORMATS: &str = "--carried-formats";
 
-/// The option by which a program reads a state from its standard input and says what it found.
+/// The option by which a program reads a state from its standard input and prints a summary.
 pub const TRY: &str = "--try-carried";
 
-/// The option by which a program takes over; its value is the number of the state's descriptor.
+/// The option by which a program takes over; its value is the descriptor number of the state.
 pub const CARRIED: &str = "--carried";
 
-/// The option that says why the program after this one could not take over.
+/// The option with the reason why the next program could not take over.
 pub const REFUSED: &str = "--refused";
 
-/// How long a program has to say which states it reads.
+/// How long a program may take to print its formats.
 const FORMATS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it has to read the state.
+/// How long a program may take to read the state.
 const TRY_PATIENCE: Duration = Duration::from_mins(1);
 
-/// The most bytes of what it says, or of why it fails, that are read.
+/// The maximum size of a program's output or error message that is read.
 const ANSWER_BYTES: u64 = 64 * 1024;
 
-/// What a program says of itself.
+/// A program's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Formats {
-    /// Its version.
+    /// The program's version.
     pub bgd: String,
-    /// The form of the states that it writes.
+    /// The state format that it writes.
     pub writes: u32,
-    /// The forms that it reads.
+    /// The state formats that it reads.
     pub reads: Vec<u32>,
-    /// The formats of journals that it reads.
+    /// The journal formats that it reads.
     #[serde(default = "first_journal")]
     pub reads_journals: Vec<u32>,
 }
 
-/// What a program before this field reads.
+/// The journal formats of programs that do not print this field.
 fn first_journal() -> Vec<u32> {
     vec![1]
 }
 
 impl Formats {
-    /// Returns what this program says of itself, with the formats of journals that it reads.
+    /// Returns the description of this program, with these journal formats.
     pub fn own(reads_journals: &[u32]) -> Self {
         Self {
             bgd: env!("CARGO_PKG_VERSION").to_owned(),
@@ -69,16 +69,16 @@ impl Formats {
     }
 }
 
-/// What a program found in a state.
+/// A program's summary of a state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The digest of all its bytes.
+    /// The digest of all bytes of the state.
     pub digest: String,
     pub tasks: u64,
     pub connections: u64,
 }
 
-/// The process that is asked or tried at the moment, for whoever gives the upgrade up: it may hang.
+/// The process being tested, for cancelling the upgrade: the process may hang.
 #[derive(Clone, Debug, Default)]
 pub struct Trial(Arc<Mutex<Tried>>);
 
@@ -89,14 +89,14 @@ struct Tried {
 }
 
 impl Trial {
-    /// Kills the process, and every one that would come.
+    /// Kills the current process and any later one.
     pub fn give_up(&self) {
         let mut tried = self.lock();
         tried.is_given_up = true;
         tried.kill();
     }
 
-    /// Notes the process. It is not reaped before [`Self::end`].
+    /// Records the current process. It must not be reaped before [`Self::end`].
     fn begin(&self, process: PidFd) {
         let mut tried = self.lock();
         tried.process = Some(process);
@@ -117,7 +117,7 @@ impl Trial {
 impl Tried {
     fn kill(&self) {
         if let Some(process) = &self.process {
-            // It may have ended.
+            // It may have ended already.
             let _ = process.signal(SIGKILL);
         }
     }
@@ -127,21 +127,20 @@ impl Tried {
 #[derive(Debug)]
 pub struct Candidate {
     file: OwnedFd,
-    /// Where it is, without symbolic links.
+    /// The program's path, without symbolic links.
     pub path: PathBuf,
     /// The program of this process, to which the next one may have to go back.
     pub(super) own: File,
     trial: Trial,
-    /// What it says of itself.
     pub formats: Formats,
 }
 
 impl Candidate {
-    /// Opens a program, and asks it which states it reads. `journal` is the format of the journal that it would have to go
-    /// on with, if there is one.
+    /// Opens a program and queries its formats. `journal` is the format of the journal that it would have to continue,
+    /// if there is one.
     ///
     /// # Errors
-    /// Says why it can't take over, as a sentence about it.
+    /// Returns why the program can't take over, as a sentence about it.
     pub fn open(path: &Path, journal: Option<u32>, trial: Trial) -> Result<Self, String> {
         let flags = (OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -163,12 +162,12 @@ impl Candidate {
         Ok(Self { file, path, own, trial, formats })
     }
 
-    /// Has the program read a state, as it would after taking over.
+    /// Makes the program read a state, as it would after taking over.
     ///
     /// # Errors
-    /// Says why it can't, as a sentence about it.
+    /// Returns why the program can't, as a sentence about it.
     pub fn try_with(&self, state: &OwnedFd, expected: &Found) -> Result<(), String> {
-        // Opened again, as a copy would share its position.
+        // Reopened, as a duplicate would share the file position.
         let state = File::open(format!("/proc/self/fd/{}", state.as_raw_fd()));
         let state = state.map_err(|error| format!("it can't be given the state: {error}"))?;
         let said = run(&self.file, TRY, state.into(), TRY_PATIENCE, &self.trial)?;
@@ -181,13 +180,13 @@ impl Candidate {
         }
     }
 
-    /// Executes the program in the place of this one. Returns only if that fails.
+    /// Executes the program in place of this one. Returns only on failure.
     pub fn execute(&self, argv: &[CString]) -> io::Error {
         execute(&self.file, argv)
     }
 }
 
-/// Executes an open program in the place of this one, with this one's environment. Returns only if that fails.
+/// Executes an open program in place of this one, with the same environment. Returns only on failure.
 pub fn execute(program: &impl AsFd, argv: &[CString]) -> io::Error {
     let env: Vec<CString> = std::env::vars_os()
         .filter_map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok())
@@ -198,7 +197,7 @@ pub fn execute(program: &impl AsFd, argv: &[CString]) -> io::Error {
     }
 }
 
-/// Checks that nobody else can have written a program, and that it is one.
+/// Checks that nobody else can have modified the file, and that it is a program.
 fn may_take_over(file: &File) -> Result<(), String> {
     let meta = file.metadata().map_err(|error| format!("it can't be looked at: {error}"))?;
     let me = nix::unistd::Uid::effective().as_raw();
@@ -221,7 +220,7 @@ fn may_take_over(file: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs an open program with one option. Returns what it says on standard output.
+/// Runs an open program with one option. Returns its standard output.
 fn run(
     program: &OwnedFd,
     option: &str,
@@ -237,7 +236,7 @@ fn run(
         .spawn()
         .map_err(|error| format!("it can't be executed: {error}"))?;
     let has_ended = PidFd::open(child.id().cast_signed()).is_ok_and(|process| {
-        // Without a descriptor for that nobody can end it early.
+        // Without a copy of the pidfd, the process can't be ended early.
         if let Ok(copy) = process.try_clone() {
             trial.begin(copy);
         }
@@ -257,27 +256,27 @@ fn run(
     Err(failure(&mut child, status))
 }
 
-/// What is wrong with a program that does not know what it is asked.
+/// The error for a program that does not know the option.
 const NOT_ABLE: &str = "it is not a bgd, or of a version that can't take over from another one";
 
-/// Says why a program has failed.
+/// Describes why a program failed.
 fn failure(child: &mut Child, status: std::process::ExitStatus) -> String {
     let said = read(child.stderr.take());
     let said = String::from_utf8_lossy(&said);
     match (status.code(), said.lines().next()) {
-        // A bgd before this option, or any other program that is strict about its options.
+        // Either a bgd without this option, or another program that rejects unknown options.
         (Some(2), _) => NOT_ABLE.to_owned(),
-        // The same of one that says so with another code.
+        // The same, with another exit status.
         (_, Some(line)) if line.contains(FORMATS) => NOT_ABLE.to_owned(),
         (_, Some(line)) => format!("it failed: {}", bgd_shared::show::line(line)),
         (_, None) => format!("it failed ({status})"),
     }
 }
 
-/// Reads what a program that has ended left in a pipe.
+/// Reads the remaining output of an ended program.
 fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
     let mut said = Vec::new();
-    // What is cut off or unreadable is no answer.
+    // Incomplete or unreadable output is not a valid answer.
     let _ = pipe.map(|pipe| pipe.take(ANSWER_BYTES).read_to_end(&mut said));
     said
 }
@@ -315,7 +314,7 @@ mod tests {
         let trial = Trial::default();
         trial.give_up();
         let given_up = Candidate::open(Path::new("/bin/cat"), None, trial).unwrap_err();
-        // It may have ended by itself before: it does not know the option.
+        // It may have ended by itself before, as it does not know the option.
         assert!(given_up.starts_with("it failed") || given_up == NOT_ABLE, "{given_up}");
     }
 

@@ -1,4 +1,4 @@
-//! A pending response to a client's request: where it goes, and the queue space reserved for it.
+//! A pending response to a client's request: its destination, and the queue space reserved for it.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 
-/// A pending response.
 #[derive(Debug)]
 pub struct Answer {
     client: Arc<Client>,
@@ -20,7 +19,7 @@ pub struct Answer {
     reserved: usize,
 }
 
-/// A pending response for the program that takes over.
+/// A pending response, for an upgrade in place.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AnswerState {
     client: u64,
@@ -29,7 +28,7 @@ pub struct AnswerState {
 }
 
 impl AnswerState {
-    /// Creates the pending response again; `None` if its client is gone.
+    /// Restores the pending response; `None` if its client is gone.
     pub fn resume(self, clients: &HashMap<u64, Arc<Client>>) -> Option<Answer> {
         let Self { client, id, reserved } = self;
         clients.get(&client).map(|client| Answer::new(Arc::clone(client), id, reserved))
@@ -37,7 +36,6 @@ impl AnswerState {
 }
 
 impl Answer {
-    /// Returns the state.
     pub fn state(&self) -> AnswerState {
         let Self { client, id, reserved } = self;
         AnswerState { client: client.id, id: id.clone(), reserved: *reserved }
@@ -48,29 +46,28 @@ impl Answer {
         Self { client, id, reserved }
     }
 
-    /// The client that waits for the response.
+    /// Returns the client that waits for the response.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
-    /// Gives back what is reserved for the response, as it may take long to come: further requests are read meanwhile.
+    /// Releases the space reserved for the response, as the response may take long: further requests are read
+    /// meanwhile.
     pub fn give_back_room(&mut self) {
         self.client.release(std::mem::take(&mut self.reserved));
     }
 
-    /// Sends the result.
     pub fn give<R: Serialize>(&self, result: &R) {
         let line = self.id.as_ref().map(|id| result_line(id, result)).unwrap_or_default();
         self.client.answer(&line, self.reserved);
     }
 
-    /// Sends an error.
     pub fn refuse(&self, error: &RpcError) {
         let line = self.id.as_ref().map(|id| error_line(Some(id), error)).unwrap_or_default();
         self.client.answer(&line, self.reserved);
     }
 
-    /// Ends the request without a response. Only where the connection is about to end.
+    /// Ends the request without a response. Only for connections that are about to end.
     pub fn abandon(&self) {
         self.client.answer(&[], self.reserved);
     }

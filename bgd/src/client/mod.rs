@@ -14,23 +14,22 @@ use nix::unistd::{Pid, getsid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-/// A connected client.
 #[derive(Debug)]
 pub struct Client {
     /// The connection's number, never reused.
     pub id: u64,
-    /// The process that connected. `None` if its PID is not visible here. It may have ended since.
+    /// The process that connected, which may have ended since; `None` if its PID is not visible here.
     pub process: Option<i32>,
     /// The leader of that process's session, which identifies its terminal.
     pub leader: Option<i32>,
     queue: Mutex<Queue>,
-    /// Signals that there are bytes to write, or that the last response was given.
+    /// Signals that there are bytes to write, or that the last response was sent.
     written: Notify,
     /// Signals that there is room for requests again.
     room: Notify,
     /// Signals that bytes were written.
     read_on: Notify,
-    /// Signals that the connection is to be closed for another client.
+    /// Signals that the connection must be closed for another client.
     sent_away: Notify,
     limits: ClientLimits,
 }
@@ -104,7 +103,7 @@ impl Client {
         true
     }
 
-    /// Gives back bytes that were reserved for a response.
+    /// Releases bytes that were reserved for a response.
     pub fn release(&self, reserved: usize) {
         let mut queue = self.lock();
         queue.reserved = queue.reserved.saturating_sub(reserved);
@@ -126,7 +125,7 @@ impl Client {
         self.room.notify_one();
     }
 
-    /// Appends a line that answers no request, however full the queue is. Use it only for one-off messages.
+    /// Appends a line that answers no request, regardless of the queue's limit. Use it only for one-off messages.
     pub fn tell(&self, line: &[u8]) {
         let mut queue = self.lock();
         if !queue.closed {
@@ -136,8 +135,8 @@ impl Client {
         self.written.notify_one();
     }
 
-    /// Appends a line, given in pieces, if there is room or everything was written: what an answer will need later holds
-    /// up nothing, as the answer may take long. Otherwise returns false, and `wrote` returns true once the queue is empty.
+    /// Appends a line, given in pieces, if there is room or everything was written: reservations for answers don't
+    /// block it, as answers may take long. Otherwise returns false, and `wrote` returns true once the queue is empty.
     pub fn try_tell(&self, line: &[&[u8]]) -> bool {
         let mut queue = self.lock();
         if queue.closed {
@@ -158,12 +157,13 @@ impl Client {
         true
     }
 
-    /// Whether the client reads too slowly for more streamed messages: more than half of the queue limit is unread.
+    /// Reports whether the client reads too slowly for more streamed messages: more than half of the queue limit is
+    /// unread.
     pub fn is_slow(&self) -> bool {
         self.lock().unread() > self.limits.write_queue_bytes / 2
     }
 
-    /// Whether the client has read nearly everything: at most an eighth of the queue limit is unread.
+    /// Reports whether the client has read nearly everything: at most an eighth of the queue limit is unread.
     pub fn has_caught_up(&self) -> bool {
         self.lock().unread() <= self.limits.write_queue_bytes / 8
     }
@@ -190,9 +190,9 @@ impl Client {
         }
     }
 
-    /// Waits for bytes to write. They may be empty if a program before this one had news that it held back. Returns
-    /// `None` at the end of the connection: it was closed, or `finished` says that no more requests will come
-    /// and all are answered.
+    /// Waits for bytes to write. They may be empty if the program before an upgrade held back news. Returns `None` at
+    /// the end of the connection: it was closed, or `finished` reports that no more requests will come and all are
+    /// answered.
     pub async fn next_bytes(&self, finished: impl Fn() -> bool) -> Option<Vec<u8>> {
         loop {
             let waiting = self.written.notified();
@@ -223,7 +223,7 @@ impl Client {
         drained
     }
 
-    /// Queues a last message and has the connection closed after it.
+    /// Queues a last message after which the connection is closed.
     pub fn evict(&self, word: &[u8]) {
         self.tell(word);
         self.sent_away.notify_one();
@@ -252,7 +252,7 @@ impl Client {
     }
 }
 
-/// A client for the program that takes over.
+/// A client's state, for an upgrade in place.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ClientState {
     id: u64,
@@ -269,7 +269,7 @@ pub struct ClientState {
 impl Client {
     /// Returns the state; `None` if the connection is broken.
     pub fn state(&self) -> Option<ClientState> {
-        // Nobody is waiting while an upgrade looks; the limits are configured.
+        // Nothing waits for the signals during an upgrade; the limits come from the configuration.
         let Self { id, process, leader, queue: _, written: _, room: _, read_on: _, sent_away: _, limits: _ } =
             self;
         let Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed } = &*self.lock();
@@ -285,20 +285,20 @@ impl Client {
         })
     }
 
-    /// Creates a client that another program had.
+    /// Restores a client of the program before an upgrade.
     pub fn again(state: ClientState, limits: ClientLimits) -> Self {
         let ClientState { id, process, leader, bytes, in_hand, reserved, unanswered, wants_drained } = state;
         let queue = Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed: false };
         Self { process, leader, queue: Mutex::new(queue), ..Self::new(id, limits) }
     }
 
-    /// Returns the number of requests that are not answered yet.
+    /// Returns the number of unanswered requests.
     pub fn unanswered(&self) -> usize {
         self.lock().unanswered
     }
 }
 
-/// Which requests a connection slot admits.
+/// The requests that a connection slot admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Room {
     /// Any request.
@@ -316,12 +316,11 @@ impl IdleConnections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a new connection.
     pub fn add(&self, client: &Arc<Client>, room: Room) {
         self.all().insert(client.id, (Arc::clone(client), room));
     }
 
-    /// Whether a connection has not sent a request yet.
+    /// Reports whether a connection has not sent a request yet.
     pub fn contains(&self, client: u64) -> bool {
         self.all().contains_key(&client)
     }
@@ -331,7 +330,7 @@ impl IdleConnections {
         self.all().remove(&client.id);
     }
 
-    /// Closes the longest-silent connection with such a slot. Returns false if there is none.
+    /// Closes the longest-silent connection in a slot of this kind. Returns false if there is none.
     pub fn evict(&self, room: Room) -> bool {
         let mut all = self.all();
         let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
@@ -397,7 +396,7 @@ mod tests {
         waits.await;
     }
 
-    /// Returns the output of a future that is ready at once.
+    /// Returns the output of a future if it is ready at once.
     async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! What to do about an unknown key: the nearest known one.
+//! Suggestions for an unknown key: the nearest known ones.
 
 use super::agents::KEYS as AGENT_KEYS;
 use super::channels::KEYS as CHANNEL_KEYS;

@@ -136,7 +136,7 @@ impl AgentConfig {
         Ok(agent)
     }
 
-    /// The name of the executor that its program runs on, if it is one.
+    /// Returns the name of the executor that the agent's program runs on; `None` for this machine.
     pub fn on(&self) -> Option<&str> {
         self.on.as_deref()
     }
@@ -238,7 +238,7 @@ impl AgentConfig {
     }
 }
 
-/// Checks whether the session settings are valid and supported by the protocol.
+/// Checks that the session settings are valid and supported by the protocol.
 fn check_settings(agent: &Agent) -> Result<(), Fault> {
     agent.settings.check().map_err(|(key, what)| (format!(".{key}"), what))?;
     match agent.settings.first().filter(|_| agent.protocol != AgentProtocol::Acp) {
@@ -247,7 +247,7 @@ fn check_settings(agent: &Agent) -> Result<(), Fault> {
     }
 }
 
-/// Checks whether a follow-up prompt can reach its conversation.
+/// Checks that a follow-up prompt can reach its conversation.
 fn check_resume(agent: &Agent) -> Result<(), Fault> {
     let fault = |what: &str| Err((".resume".to_owned(), what.to_owned()));
     let has = |words: &[String], part: &str| words.iter().any(|word| word.contains(part));
@@ -281,10 +281,10 @@ fn default_command(known: &Agent, protocol: AgentProtocol, has_url: bool) -> Vec
     }
 }
 
-/// Starts opencode's server on a free port of the loopback interface.
+/// The command that starts opencode's server on a free port of the loopback interface.
 const SERVER: [&str; 6] = ["opencode", "serve", "--hostname", "127.0.0.1", "--port", "0"];
 
-/// Checks whether the program can be looked up and the OS can pass on its arguments and environment.
+/// Checks that the program can be looked up and that the OS can pass on its arguments and environment.
 fn check_words(agent: &Agent) -> Result<(), Fault> {
     let fault = |key: &str, what: String| Err((key.to_owned(), what));
     for (key, words) in [(".command", &agent.command), (".resume", &agent.resume)] {

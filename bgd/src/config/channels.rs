@@ -58,7 +58,7 @@ pub const KEYS: [&str; 12] = [
     "started",
 ];
 
-/// A secret of the configuration, never shown. It serializes as a hash, which is only good for comparing.
+/// A secret of the configuration, never shown. It serializes as a hash, which only serves comparisons.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 struct Hidden(String);
@@ -217,7 +217,7 @@ impl ChannelConfig {
 
     fn bot(&self, service: Chat) -> Result<Bot, (&'static str, String)> {
         let chat = self.chat_id.as_deref().or(self.channel_id.as_deref());
-        // It becomes a part of an address.
+        // The chat becomes part of a URL.
         if service == Chat::Discord && chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
             let what = "is not a Discord channel: use its number, in quotes";
             return Err((".channel_id", what.to_owned()));
@@ -253,7 +253,7 @@ impl ChannelConfig {
     }
 }
 
-/// Checks a URL. Errors do not show it, as it may contain a secret.
+/// Checks a URL. Errors do not show the URL, as it may contain a secret.
 fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str, String)> {
     let Some(url) = url.filter(|url| !url.is_empty()) else {
         return Err((key, "is missing: give the address to send to".to_owned()));
@@ -268,7 +268,7 @@ fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str
     }
 }
 
-/// Parses an absolute path; `~/` stands for the home directory.
+/// Parses an absolute path; a leading `~/` is replaced by the home directory.
 fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     let path = match text.strip_prefix("~/") {
         Some(below) => bgd_shared::dirs::home().join(below),

@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Whether tasks outlive the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durable {
-    /// All tasks end with it.
+    /// All tasks end with the daemon.
     #[default]
     No,
-    /// They outlive it.
+    /// Tasks outlive the daemon.
     Yes,
-    /// They outlive a power cut, too.
+    /// Tasks also outlive a power cut.
     Sync,
 }
 

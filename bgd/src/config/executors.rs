@@ -72,10 +72,10 @@ pub const KEYS: [&str; 16] = [
     "work_folder",
 ];
 
-/// A key that only some kinds of executors have: which ones, and whether a table gives it.
+/// A key that only some kinds of executors accept: the key, those kinds, and whether a table sets it.
 type Special = (&'static str, &'static [ExecutorKind], fn(&ExecutorConfig) -> bool);
 
-/// The keys that only some kinds have.
+/// The keys that only some kinds of executors accept.
 const SPECIAL: [Special; 11] = [
     ("bootstrap", SSH, |config| config.bootstrap.is_some()),
     ("folder", SSH, |config| config.folder.is_some()),
@@ -190,7 +190,7 @@ impl ExecutorConfig {
     }
 }
 
-/// Returns the names of kinds of executors, as the configuration has them.
+/// Returns the names of kinds of executors as written in the configuration.
 fn named(kinds: &[ExecutorKind]) -> String {
     kinds.iter().map(|kind| format!("{:?}", kind.as_str())).collect::<Vec<_>>().join(" or ")
 }

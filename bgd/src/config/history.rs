@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::size::Size;
 use crate::core::HistoryLimits;
 
-/// A day in milliseconds.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// How long a durable daemon keeps finished tasks and their outputs.
@@ -25,8 +24,8 @@ impl Default for History {
 }
 
 impl History {
-    /// Returns the limits that the core enforces, for a daemon that keeps so many tasks in so many bytes of memory: a
-    /// quarter of both is left to tasks that have not finished, so that a long history keeps no task out.
+    /// Returns the limits that the core enforces, for a daemon that keeps at most `tasks` tasks in `memory` bytes. A
+    /// quarter of both is left for unfinished tasks, so that a long history never prevents a new task.
     pub(super) fn limits(&self, tasks: usize, memory: usize) -> HistoryLimits {
         let of = |all: usize| all - all / 4;
         HistoryLimits {

@@ -74,7 +74,7 @@ pub struct Config {
     pub groups: BTreeMap<String, GroupConfig>,
     /// The executors that run tasks elsewhere, by name.
     pub executors: BTreeMap<String, ExecutorConfig>,
-    /// The text that all of this was read from.
+    /// The text from which the configuration was read.
     #[serde(skip)]
     pub text: Text,
 }
@@ -161,21 +161,15 @@ impl Default for Grace {
     }
 }
 
-/// What is wrong with a configuration file.
+/// An error in a configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
     #[error("{}: {source}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The file is not TOML, or a value has the wrong type.
     #[error("{}: {message}", .path.display())]
     Parse {
-        /// The file.
         path: PathBuf,
         /// The position and the problem.
         message: String,
@@ -183,9 +177,7 @@ pub enum ConfigError {
     /// An unknown key.
     #[error("{}: unknown key `{key}`{advice}", .path.display())]
     UnknownKey {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: String,
         /// A suggestion, starting with a semicolon; empty if there is none.
         advice: String,
@@ -193,25 +185,14 @@ pub enum ConfigError {
     /// An invalid value.
     #[error("{}: `{key}` {what}", .path.display())]
     Value {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: String,
-        /// What is wrong with its value.
+        /// The problem with the value.
         what: String,
     },
     /// A value out of range.
     #[error("{}: `{key}` is {value}; it must be {range}", .path.display())]
-    Range {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        value: u64,
-        /// The allowed range.
-        range: String,
-    },
+    Range { path: PathBuf, key: &'static str, value: u64, range: String },
 }
 
 impl Config {
@@ -232,10 +213,10 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file; `path` is for messages.
+    /// Parses the text of a file; `path` is for messages.
     ///
     /// # Errors
-    /// Something in it is invalid.
+    /// Something in the file is invalid.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let parse_error = |message| ConfigError::Parse { path: path.to_path_buf(), message };
         let mut unknown = None;
@@ -316,8 +297,8 @@ impl Config {
         self.flat().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// Takes over the values that can change at run time. Returns the changed keys, those of them that are back
-    /// at their default, and those that need a restart.
+    /// Takes over the values that can change at run time. Returns the changed keys, those of them that are back at
+    /// their default, and those that need a restart.
     pub fn take_over(&mut self, new: Self) -> ReloadResult {
         let (durable, tree) = (self.durable, self.tree);
         let defaults: BTreeMap<String, toml::Value> = Self::default().flat().into_iter().collect();
@@ -410,7 +391,7 @@ impl Config {
         }
     }
 
-    /// Returns the limits that clients are told.
+    /// Returns the limits reported to clients.
     pub fn wire_limits(&self) -> WireLimits {
         WireLimits {
             frame_bytes: self.limits.frame_bytes as u64,

@@ -1,4 +1,4 @@
-//! Where agents run: `on` of an agent names an executor.
+//! The machines that agents run on: the key `on` of an agent names an executor.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::agents::{AgentConfig, Fault};
 use super::executors::ExecutorConfig;
 use crate::agents::{Agent, Machine};
 
-/// Builds and checks an agent, with the machine that its program runs on.
+/// Builds and checks an agent, together with the machine that its program runs on.
 ///
 /// # Errors
 /// A value is invalid; the fault names the key and the reason.

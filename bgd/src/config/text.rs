@@ -1,8 +1,8 @@
-//! The text of a configuration file, kept so that the program that takes over at an upgrade reads the same.
+//! The text of a configuration file, kept so that the next program in an upgrade reads the same text.
 
 use std::sync::Arc;
 
-/// The text of a configuration file. It is no part of what is configured: all texts are equal.
+/// The text of a configuration file. All texts are equal, as the text itself is not part of the settings.
 #[derive(Clone, Debug, Default)]
 pub struct Text(pub Arc<str>);
 

@@ -25,7 +25,7 @@ pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
         let is = if is_within { "this one is" } else { "it is" };
         return format!("{place}: {which} must be {}; {is} {found}", wanted(expected, &key));
     }
-    // `expected` lists bgd's own keywords. A key that takes one of those holds no secret, so its value may be shown.
+    // `expected` lists bgd's own keywords. A key with such values holds no secret, so its value may be shown.
     let variant = message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "));
     match variant {
         Some((found, expected)) => format!("{place}: `{key}` is {found}; it must be {expected}"),
@@ -34,8 +34,8 @@ pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
     }
 }
 
-/// Returns the position of an error, and its line up to there. The error's own `Display` is not used, as it shows
-/// the whole line, which may contain a token.
+/// Returns the position of an error, and the part of the line before it. The error's own `Display` is not used, as it
+/// shows the whole line, which may contain a token.
 fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
@@ -43,7 +43,7 @@ fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
     (format!("line {number}, column {column}"), line)
 }
 
-/// Returns the key at the beginning of a line, if it is a known one; any other word may be part of a secret.
+/// Returns the key at the beginning of a line if it is a known one; any other word may be part of a secret.
 fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = line.split('=').next()?.trim();
     let mut known = known_keys("", keys);
@@ -52,7 +52,7 @@ fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {
     known.iter().any(|name| last(name) == key).then_some(key)
 }
 
-/// Returns the configuration key that a path leads to, and whether the path goes on into the key's value.
+/// Returns the configuration key that a path leads to, and whether the path continues into the key's value.
 fn key_of(path: &Path) -> (String, bool) {
     let names: Vec<&str> = path
         .iter()

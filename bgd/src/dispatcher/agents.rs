@@ -21,7 +21,7 @@ use crate::wire::calls::PromptRequest;
 use crate::wire::mailbox::Internal;
 
 impl Dispatcher {
-    /// Submits a prompt once a worker has seen that the agent's program is there.
+    /// Submits a prompt once a worker has checked that the agent's program exists.
     pub(super) fn submit_prompt(&self, answer: Answer, request: PromptRequest) {
         let PromptRequest { agent, prompt, settings, task } = request;
         let agent = match self.agents.find(agent.as_deref()) {
@@ -65,7 +65,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has a worker check who answers an agent's question: it must not be that agent itself.
+    /// Has a worker check the process that answers an agent's question: it must not be the agent itself.
     pub(super) fn answer_question(&mut self, answer: Answer, request: Request) {
         let asking = match &request {
             Request::Answer { id, .. } => self.core.get(id).ok(),
@@ -75,7 +75,7 @@ impl Dispatcher {
             State::Running { pid: Some(pid), .. } => Some((task.id, pid)),
             _ => None,
         });
-        // A client in another pid namespace is no child of the agent. An agent without a process of ours, such as a
+        // A client in another PID namespace is not a child of the agent. An agent without a process of ours, such as a
         // server of the user's, is not checked.
         let (Some(client), Some((task, agent))) = (answer.client().process, agent) else {
             return self.ask(answer, Shape::Plain, request);
@@ -87,7 +87,7 @@ impl Dispatcher {
         });
     }
 
-    /// Lists the agents once a worker has seen which programs are there. With `check`, also starts them.
+    /// Lists the agents once a worker has checked which programs exist. With `check`, also starts them.
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
         let AgentListParams { env, check, names, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));

@@ -1,4 +1,4 @@
-//! The dispatcher's part in answers: turns the core's replies into what clients get.
+//! The dispatcher's part in answers: converts the core's replies to responses for clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::exec::executor::Done;
 use crate::exec::silence;
 use crate::wire::{refusals, view};
 
-/// How long an answer waits until what it reports is done: processes may take a moment to stop.
+/// How long an answer waits for the completion of what it reports: processes may take a moment to stop.
 const DONE: Duration = Duration::from_secs(6);
 
 impl Dispatcher {
-    /// Removes the outputs of cleared tasks on a worker, and sends the answers once they are gone.
+    /// Removes the outputs of cleared tasks on a worker, then sends the answers.
     pub(super) fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
         if tasks.is_empty() && clears.is_empty() {
             return;
@@ -43,8 +43,8 @@ impl Dispatcher {
         });
     }
 
-    /// Answers with one task or several once `done` is complete, or after a timeout. If an upgrade does not wait for it,
-    /// what the core knows of it is repeated by the next program where need be, but a signal is not.
+    /// Answers with one task or several once `done` is complete, or after a timeout. If an upgrade cuts the wait short,
+    /// the next program repeats orders known to the core where necessary, but not a signal.
     pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, (done, is_signal): (Vec<Done>, bool)) {
         let task = |task: &Snapshot| view::task(task, &self.context.folder);
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
@@ -117,7 +117,7 @@ impl Dispatcher {
         }
     }
 
-    /// Converts an error. Adds the task if the failure is that it ended first (R66).
+    /// Converts an error. If the task ended too early for the request, also adds the task (R66).
     fn refusal(&self, error: CoreError) -> RpcError {
         let ended = match &error {
             CoreError::EndedFirst(id, _) => self.core.get(&(*id).into()).ok(),

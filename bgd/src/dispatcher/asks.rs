@@ -1,5 +1,5 @@
-//! The dispatcher's part in what clients ask of running tasks: checks that the core knows such a run, and forwards
-//! the rest to its executor.
+//! The dispatcher's part in requests about running tasks: checks that the core knows such a run, and forwards the
+//! request to its executor.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
@@ -11,12 +11,12 @@ use crate::exec::executor::{Ask, Asked};
 use crate::wire::{refusals, view};
 
 impl Dispatcher {
-    /// Has the executor of a task write to it, unless tasks have too much input that they have not read.
+    /// Forwards a write to the executor of a task, unless tasks have too much unread input.
     pub(super) fn ask_to_write(&mut self, answer: Answer, task: &TaskRef, data: Vec<u8>, eof: bool) {
         if let Some(unread) = self.context.unread.add(data.len()) {
             return self.ask_executor(answer, task, Ask::Write { data, eof, unread });
         }
-        // One that does not run says so.
+        // For a task that is not running, that is the error to report.
         let found = self.core.get(task).map_err(refusals::of_core).and_then(|task| must_run(&task));
         answer.refuse(&found.err().unwrap_or_else(refusals::too_much_unread));
     }

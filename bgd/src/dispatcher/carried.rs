@@ -1,5 +1,5 @@
-//! The dispatcher's part in what an upgrade in place carries: writes down its state and that of all it owns, and goes on
-//! with it. Structures are taken apart by name, without `..`, so that a new field can't be forgotten here.
+//! The dispatcher's part in carrying an upgrade in place: writes its state and that of everything it owns, and resumes
+//! from it. Structures are destructured by field name, without `..`, so that a new field can't be forgotten here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -21,10 +21,10 @@ use crate::notify::carried::NotifierState;
 use crate::wire::mailbox::Mailbox;
 
 impl Dispatcher {
-    /// Returns the state of the dispatcher. What channels are sending is waited for only if `waits`.
+    /// Returns the state of the dispatcher. Waits for notices being sent only if `waits`.
     ///
     /// # Errors
-    /// Something is under way, or can't be carried.
+    /// Something is in progress, or can't be carried.
     pub fn freeze(
         &mut self,
         mailbox: &Mailbox,
@@ -33,13 +33,13 @@ impl Dispatcher {
         named: &mut Named,
     ) -> Result<DispatcherState, Obstacle> {
         self.is_settled(mailbox, asked)?;
-        // First, as their commands are the executors' to carry.
+        // Comes first, as its commands are carried by the executors.
         let notifier = self.notifier.state(waits, named)?;
         let mut carried = BTreeMap::new();
         for (name, executor) in self.executors.each() {
             carried.insert(name.0.to_owned(), executor.carry(named)?);
         }
-        // The threads of channels and executors stand still only now.
+        // Repeated, as the threads of channels and executors were not frozen until now.
         self.is_settled(mailbox, asked)?;
         self.carried(carried, notifier, named)
     }
@@ -63,10 +63,10 @@ impl Dispatcher {
             inherited,
             clock,
             epoch,
-            // They are asked above.
+            // Carried above.
             executors: _,
             notifier: _,
-            // Configured, and built again.
+            // Rebuilt from the configuration.
             remotes: _,
             agents: _,
             context: _,
@@ -74,16 +74,16 @@ impl Dispatcher {
             reader: _,
             server_limits: _,
             freed: _,
-            // They come with the connections.
+            // Carried with the connections.
             clients: _,
-            // Nothing is in them, as it is settled, and the daemon does not end.
+            // Empty or unset, as the dispatcher is settled and the daemon is not ending.
             early: _,
             exits: _,
             has_started: _,
             ended: _,
             forced_at: _,
             ending: _,
-            // What the start has taken, the journal that is opened again, and the upgrade itself.
+            // The resources acquired at startup, the journal, which is reopened, and the upgrade itself.
             premises: _,
             durable: _,
             upgrade: _,
@@ -113,8 +113,8 @@ impl Dispatcher {
         })
     }
 
-    /// Checks that nothing is under way that the state would not have: messages, work on other threads, answers that
-    /// others are about to give.
+    /// Checks that nothing is in progress that the state would lack: messages, work on other threads, answers that
+    /// others are about to send.
     fn is_settled(&mut self, mailbox: &Mailbox, asked: &Answer) -> Result<(), Obstacle> {
         let is_quiet = mailbox.calls.is_empty() && mailbox.facts.is_empty() && mailbox.internals.is_empty();
         if !is_quiet || self.core.has_more() || self.has_started {
@@ -135,7 +135,7 @@ impl Dispatcher {
         if !self.exits.is_empty() {
             return Err(Obstacle::passing("the exit of a handed-over process is not known yet"));
         }
-        // Every answer that is not here is about to be given by somebody else.
+        // Any other answer is about to be sent by another thread.
         let mut own: HashMap<u64, usize> = HashMap::from([(asked.client().id, 1)]);
         self.pending.keys().for_each(|to| *own.entry(to.client).or_default() += 1);
         self.executors.all().for_each(|executor| executor.count_owed(&mut own));
@@ -147,10 +147,10 @@ impl Dispatcher {
         }
     }
 
-    /// Goes on with what another program had.
+    /// Restores the state of the program before an upgrade.
     ///
     /// # Errors
-    /// Something of it is missing or can't be read.
+    /// A part of the state is missing or can't be read.
     pub fn resume(
         &mut self,
         state: DispatcherState,
@@ -216,7 +216,7 @@ impl Dispatcher {
         self.core.summary().active()
     }
 
-    /// Begins to work again after an upgrade: nothing of the state is changed before.
+    /// Resumes work after an upgrade; until then, the carried state is unchanged.
     pub fn go_on(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
         self.subscribers.pump_all();
         let Self { executors, clients, .. } = self;

@@ -47,7 +47,7 @@ impl Dispatcher {
         self.agents = Arc::new(self.config.agents().unwrap_or_default());
         self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
         self.executors.all().for_each(|executor| executor.configure(&self.agents, &self.remotes));
-        // Agents may have a mode now, which may make the warnings obsolete.
+        // Agents may now have a mode that makes the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
         let (limits, groups) = (self.config.core_limits(), self.config.group_slots());

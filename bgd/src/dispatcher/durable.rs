@@ -1,9 +1,9 @@
-//! The dispatcher's part in a durable daemon (R125 to R130): nothing leaves the core before what led to it is written
-//! down. The effects of a step wait for that, in their order; the core itself goes on with the next step meanwhile.
+//! The dispatcher's part in a durable daemon (R125 to R130): nothing leaves the core before its cause is written to the
+//! journal. The effects of a step wait for that, in order; the core itself proceeds with the next step meanwhile.
 //!
-//! While the journal can't be written, submissions are refused, and what is pending does not start: a start that nobody
-//! wrote down could happen twice. Everything else goes on. So it is on a full disk, where the journal has some room ahead
-//! for the rest.
+//! While the journal can't be written, submissions are refused, and pending tasks do not start: an unrecorded start
+//! could happen twice. Everything else continues. The same applies on a full disk, where the journal has a reserve for
+//! the rest.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,27 +24,26 @@ use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::wire::calls::Body;
 
-/// How long the disk of an output elsewhere may take to say how long it is.
+/// How long to wait for the size of an output on another disk.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// For how long after the end of a run elsewhere it is found out what it has used, in milliseconds.
+/// For how long after the end of a run elsewhere its resource usage is still looked up, in milliseconds.
 const COUNTED_WITHIN_MS: i64 = 60_000;
 
-/// The runs that a killed daemon has left.
+/// The runs that a killed daemon left.
 #[derive(Debug, Default)]
 pub struct LeftRuns {
     pub runs: BTreeMap<Key, Left>,
-    /// Those of which nothing else can be read, as another version has kept them: they have begun, and nobody goes on with
-    /// them.
+    /// Runs kept by another version, of which only the key can be read: they have started, and can't be continued.
     pub unread: BTreeSet<Key>,
-    /// Whether every process that was started and announced itself is among them, until its end was written down.
+    /// Whether these include every process that announced itself and whose end was not written down.
     pub is_complete: bool,
-    /// Up to which number events were told that may not be written down; `None` if nobody knows.
+    /// The last number of the reported events that may not be written down; `None` if unknown.
     pub told: Option<u64>,
 }
 
 impl LeftRuns {
-    /// Returns the keys of all of them.
+    /// Returns the keys of all runs.
     pub fn held(&self) -> impl Iterator<Item = Key> {
         self.runs.keys().chain(&self.unread).copied()
     }
@@ -61,18 +60,18 @@ impl LeftRuns {
     }
 }
 
-/// Whether a task's process announces itself before it executes its program.
+/// Reports whether a task's process announces itself before it executes its program.
 fn announces_itself(task: &Task) -> bool {
     task.spec.is_here()
 }
 
-/// Tells that what was kept of a run is not needed any more: nobody goes on with it.
+/// Returns the effect that the data kept for a run is not needed any more, as the run is not continued.
 fn over_of(task: &Task) -> Effect {
     Effect::Over { executor: task.spec.executor(), task: task.id, run: task.run }
 }
 
 impl Dispatcher {
-    /// Makes the daemon durable. `can_leave` says whether its tasks here can outlive it.
+    /// Makes the daemon durable. `can_leave` tells whether its tasks here can outlive it.
     pub fn make_durable(&mut self, journal: Journal, warning: Option<String>, can_leave: bool) {
         self.ending.can_leave = can_leave;
         self.core.track();
@@ -80,8 +79,8 @@ impl Dispatcher {
         self.durable = Some(Box::new(Durable::new(journal, warning)));
     }
 
-    /// Goes on with the core's clock, which began at `epoch` in this boot of the machine, or else in an earlier one. Returns
-    /// where it began.
+    /// Continues the core's clock, which started at `epoch` if that was in this boot of the machine, or else in an
+    /// earlier one. Returns the start of the clock.
     pub fn go_on_with_clock(&mut self, kept: &mut Kept, epoch: Option<Stamp>) -> Stamp {
         if let Some(epoch) = epoch {
             self.epoch = self.clock.instant(epoch);
@@ -94,8 +93,8 @@ impl Dispatcher {
         self.clock.stamp(self.epoch)
     }
 
-    /// Goes on with what an earlier daemon has written down, and with the runs that it has left. What else ran is lost, for
-    /// the reason `why`, unless it certainly was not started.
+    /// Continues the state that an earlier daemon wrote, and the runs that it left. Other runs are lost, for the reason
+    /// `why`, unless they certainly did not start.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
         let LeftRuns { mut runs, unread, is_complete, told } = left;
         let notices = std::mem::take(&mut kept.notices);
@@ -105,12 +104,12 @@ impl Dispatcher {
         }
         self.core.number_after(self.now(), told);
         self.subscribers.go_on_after(self.core.seq());
-        // Before those that follow.
+        // Must precede later notices.
         self.tell_again(notices);
         if let Some(durable) = &mut self.durable {
             durable.trouble.clone_from(&durable.journal.trouble);
         }
-        // Before it is known what runs, what started now would be taken for a start of the daemon before.
+        // Until it is known what runs, a new start would be mistaken for one of the daemon before.
         self.handle(Input::HoldStarts(true));
         let effects = self.core.end_unstartable(self.now());
         self.put_out(effects);
@@ -157,8 +156,8 @@ impl Dispatcher {
         self.handle(Input::GoOn);
     }
 
-    /// Notes how much a run has written that has gone on without a daemon. Where the output is outside of the folder, its
-    /// disk may hang: a worker looks.
+    /// Records how much output a run has written while there was no daemon. If the output is outside the folder, a
+    /// worker looks it up, as its disk may hang.
     fn look_at_output(&mut self, task: &Task) {
         let (id, run, split) = (task.id, task.run, task.spec.split);
         let fact = |bytes| Fact::Output { bytes, dropped: [0; 2], tell: false };
@@ -175,8 +174,8 @@ impl Dispatcher {
         });
     }
 
-    /// Has executors find out what runs elsewhere have used that ended shortly before this daemon or this program began
-    /// (R164).
+    /// Has executors look up the resource usage of runs elsewhere that ended shortly before this daemon or program
+    /// started (R164).
     pub(super) fn count_again(&mut self) {
         let since = self.now().wall.unix_ms().saturating_sub(COUNTED_WITHIN_MS);
         for ended in self.core.uncounted(Timestamp::from_unix_ms(since)) {
@@ -186,7 +185,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has the executor of a run elsewhere go on with it. Returns false if the task has none.
+    /// Has the executor of a run elsewhere continue it. Returns false if the task has no such run.
     pub(super) fn take_up(&mut self, task: TaskId) -> bool {
         let Some(known) = self.core.run_elsewhere(task) else { return false };
         let Some(executor) = self.executors.of(known.spec.executor()) else { return false };
@@ -194,8 +193,8 @@ impl Dispatcher {
         true
     }
 
-    /// Goes on with a run that the daemon before has left, or with its output alone if it is over. Returns whether that
-    /// works.
+    /// Continues a run left by the daemon before, or only its output if the run is over. Returns whether that
+    /// succeeded.
     fn go_on_with(&mut self, task: &Task, run: Left, is_over: bool) -> bool {
         let has_exited = task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. });
         let ended = match (is_over, has_exited) {
@@ -218,7 +217,7 @@ impl Dispatcher {
             }
         };
         if matches!(task.state, State::Starting { .. }) {
-            // By this it also gets what it was ordered before.
+            // This also repeats earlier orders to the task.
             self.handle(Input::Fact { task: task.id, run: task.run, fact: Fact::Started { pid: Some(pid) } });
         } else {
             let orders = self.core.orders_again(self.now(), task.id);
@@ -227,12 +226,12 @@ impl Dispatcher {
         true
     }
 
-    /// Whether so much waits to be written down that no request should be taken.
+    /// Reports whether so much is waiting to be written that no request should be accepted.
     pub(super) fn is_journal_full(&self) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.is_full())
     }
 
-    /// Acts on the effects of a step once it is written down; at once where nothing is.
+    /// Applies the effects of a step once the step is written to the journal; at once if there is no journal.
     pub(super) fn put_out(&mut self, mut effects: Vec<Effect>) {
         let notices = self.choose_notices(&mut effects);
         if self.durable.is_none() {
@@ -256,7 +255,7 @@ impl Dispatcher {
         durable.waiting.push_back(Step { number: durable.last, effects, added, bytes });
     }
 
-    /// Acts on what waited for these steps to be written down.
+    /// Applies the effects of steps after the journal wrote them or failed to.
     pub(super) fn recorded(&mut self, recorded: Recorded) {
         let Recorded { upto, is_written, trouble } = recorded;
         let Some(durable) = &mut self.durable else { return };
@@ -277,7 +276,7 @@ impl Dispatcher {
         let mut withdrawn = HashSet::new();
         let has_steps = |durable: &Durable| durable.waiting.front().is_some_and(|step| step.number <= upto);
         if !is_written && self.durable.as_deref().is_some_and(has_steps) {
-            // The journal can't say what is told from now on.
+            // The journal can't record the events reported from now on.
             let seq = self.core.seq();
             self.executors.all().for_each(|executor| executor.told(Some(seq)));
             self.durable.iter_mut().for_each(|durable| durable.has_told = true);
@@ -303,9 +302,9 @@ impl Dispatcher {
         }
     }
 
-    /// Acts on a step that could not be written down: what it submits is refused, and what it starts is held back. So is
-    /// whoever gets tasks with a key that an earlier one has submitted in vain. Executors keep what the next daemon needs
-    /// of a run until its end is written down.
+    /// Applies a step that could not be written: its submissions are refused and its starts are held back. A later
+    /// submission with the same key as a refused one is refused, too. Executors keep the data that the next daemon
+    /// needs of a run until the run's end is written.
     fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
         let (mut rest, mut held_back) = (Vec::with_capacity(effects.len()), Vec::new());
         let is_withdrawn = |reply: &Reply| match reply {
@@ -322,7 +321,7 @@ impl Dispatcher {
                     }
                     held_back.push(task);
                 }
-                // It runs already, and whoever has handed it over is told that it goes on here.
+                // The process is already running, and the program that handed it over is told that it continues here.
                 Effect::Start { begin: Begin::HandedOver, .. } => rest.push(effect),
                 Effect::Start { .. } => {}
                 Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {
@@ -392,12 +391,12 @@ impl Dispatcher {
         }
     }
 
-    /// Whether a task is being started, but not before the journal can be written.
+    /// Reports whether a task's start is held back until the journal can be written.
     pub(super) fn is_held_back(&self, task: TaskId) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.held.iter().any(|start| start.task == task))
     }
 
-    /// Ends tasks that were told to end while their start was held back.
+    /// Ends tasks that were stopped while their start was held back.
     fn drop_stopped_starts(&mut self) {
         let Some(durable) = &mut self.durable else { return };
         let core = &self.core;

@@ -1,4 +1,4 @@
-//! What the dispatcher does with the effects of the core: to executors, subscribers, channels and waiting clients.
+//! Applies the effects of the core: to executors, subscribers, channels and waiting clients.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::exec::executor::{Executor, Start};
 use crate::wire::view;
 
 impl Dispatcher {
-    /// Carries out what a step of the core has decided.
+    /// Applies the effects of a step of the core.
     pub(super) fn apply(&mut self, effects: Vec<Effect>) {
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ impl Dispatcher {
         }
         self.remove_outputs(forgotten, clears);
         for task in ended {
-            // Its start may hang, which nobody waits for any longer.
+            // The task's start may hang; calls no longer wait for it.
             self.act_on_early(task);
         }
     }
@@ -130,7 +130,7 @@ impl Dispatcher {
     }
 }
 
-/// Whoever has stopped the daemon by a signal gets no answer.
+/// Logs the result of a shutdown by a signal, whose sender gets no answer.
 fn log_stop(cancelled: u64, left: u64) {
     let were = if cancelled == 1 { "was" } else { "were" };
     let goes = if left == 1 { "goes" } else { "go" };

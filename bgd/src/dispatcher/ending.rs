@@ -1,4 +1,4 @@
-//! Progress of the shutdown, which has a deadline whatever tasks, agents and channels do.
+//! Progress of the shutdown, which has a deadline regardless of tasks, agents and channels.
 
 use std::time::{Duration, Instant};
 
@@ -12,29 +12,29 @@ pub struct Ending {
     pub(super) is_hurried: bool,
     /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
-    /// Which tasks a durable daemon leaves to the next one.
+    /// The tasks that a durable daemon leaves to the next one.
     pub(super) leaves: Leaves,
-    /// Tells the processes that it leaves.
+    /// Identifies the processes that it leaves.
     pub(super) left: Spared,
 }
 
 impl Ending {
-    /// Returns when the daemon ends at the latest; `None` while it is not shutting down.
+    /// Returns the deadline of the shutdown; `None` while the daemon is not shutting down.
     pub fn over_at(&self) -> Option<Instant> {
         self.over_at
     }
 
-    /// Whether the daemon was told to end a second time, so that it must hurry.
+    /// Reports whether the daemon received a second signal and must hurry.
     pub fn is_hurried(&self) -> bool {
         self.is_hurried
     }
 
-    /// Tells the processes that go on without the daemon.
+    /// Returns the criteria that identify the processes left running.
     pub fn left(&self) -> &Spared {
         &self.left
     }
 
-    /// Limits the shutdown to this long from `now`. Never extends the deadline.
+    /// Limits the shutdown to `time` from `now`. Never extends the deadline.
     pub(super) fn limit(&mut self, now: Instant, time: Duration) {
         let at = now.checked_add(time);
         self.over_at = self.over_at.into_iter().chain(at).min();

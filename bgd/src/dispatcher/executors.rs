@@ -1,4 +1,4 @@
-//! The dispatcher's part in listing and checking where tasks can run.
+//! The dispatcher's part in listing and checking executors.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::exec::executor::Check;
 use crate::exec::silence;
 use crate::remotes::Remote;
 
-/// The name of this machine's own executor.
+/// The name of the executor for this machine.
 const LOCAL: &str = "local";
 
 impl Dispatcher {
-    /// Lists the executors. With `check`, asks those elsewhere at the same time, and answers when all have answered.
+    /// Lists the executors. With `check`, queries remote ones concurrently and answers when all have answered.
     pub(super) fn list_executors(&mut self, answer: Answer, params: &ExecutorListParams) {
         let remotes = match self.named(&params.names) {
             Ok(remotes) => remotes,
@@ -55,7 +55,7 @@ impl Dispatcher {
         });
     }
 
-    /// Returns the executors of these names, or all, without the local one.
+    /// Returns the remote executors with these names, or all if there are no names.
     fn named(&self, names: &[String]) -> Result<Vec<Arc<Remote>>, RpcError> {
         if names.is_empty() {
             return Ok(self.remotes.all().cloned().collect());

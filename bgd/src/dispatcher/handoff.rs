@@ -1,5 +1,5 @@
-//! The dispatcher's part in processes that other programs hand over (R70). The executor prepares first, then the
-//! core takes the task. If anything fails before that, the process stays with the program that offered it.
+//! The dispatcher's part in processes handed over by other programs (R70). The executor prepares first, then the core
+//! accepts the task. If anything fails before that, the process stays with the program that offered it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Dispatcher {
         executor.offer(TaskId::random(), handoff, &client, tell);
     }
 
-    /// Asks the core to take over a process that was inspected.
+    /// Asks the core to take over a process after its inspection.
     pub(super) fn offered(
         &mut self,
         answer: Answer,
@@ -56,18 +56,18 @@ impl Dispatcher {
         }
         let is_taken = self.core.get(&task.into()).is_ok();
         let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) else { return };
-        // The process stays with the program that offered it.
+        // In this case, the process stays with the program that offered it.
         if !is_taken {
             executor.forget(task);
         }
-        // The client may have disconnected before the executor had anything of it to release.
+        // The client may have disconnected before the executor had anything to release for it.
         if !self.clients.contains_key(&client.id) {
             executor.disconnected(client.id);
         }
     }
 
-    /// `task.exit`: the parent of a handed-over process reports how it ended. The answer is sent once the daemon
-    /// itself knows that it has ended.
+    /// Handles `task.exit`, by which the parent of a handed-over process reports its exit status. The answer is sent
+    /// once the daemon itself has noticed the end.
     pub(super) fn exit_told(&mut self, answer: Answer, task: &TaskRef, exit: Exit) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
@@ -87,7 +87,7 @@ impl Dispatcher {
         self.exits.entry(snapshot.id).or_default().push(answer);
     }
 
-    /// Answers those who reported the exit of a process, as its end is now known.
+    /// Answers the clients that reported the exit of a process, as its end is now known.
     pub(super) fn exit_known(&mut self, task: TaskId) {
         for answer in self.exits.remove(&task).unwrap_or_default() {
             match self.core.get(&task.into()) {
@@ -100,7 +100,7 @@ impl Dispatcher {
     }
 }
 
-/// Builds the order for a task from a handed-over process.
+/// Builds the command for a handed-over process.
 fn command(id: TaskId, params: HandoffParams, offer: Offer) -> Command {
     let spec = Spec {
         origin: Origin::Handoff,

@@ -1,32 +1,32 @@
-//! Decides when to return memory to the system: a while after much of it was freed. Otherwise the allocator keeps
-//! what the largest burst needed.
+//! Decides when to return memory to the system: a while after much of it was freed. Otherwise the allocator keeps the
+//! memory of the largest burst.
 
 use std::time::{Duration, Instant};
 
-/// This many freed bytes of tasks are worth returning.
+/// Number of freed bytes of tasks that are worth returning.
 const MANY_BYTES: usize = 512 * 1024;
 
-/// After this many events it is worthwhile, too: the temporary data of each leaves holes.
+/// Number of events after which returning memory is worthwhile, too: the temporary data of each leaves holes.
 const MANY_EVENTS: usize = 1000;
 
 /// Memory is returned once nothing has been freed for this long.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// The longest that this may delay the return.
+/// The longest that freeing more memory may delay the return.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// What was freed since memory was last returned.
+/// The memory freed since memory was last returned.
 #[derive(Debug, Default)]
 pub(super) struct FreedMemory {
     held: usize,
     bytes: usize,
     events: usize,
-    /// Since when it has been worthwhile, and when something was last freed.
+    /// When returning memory became worthwhile, and when something was last freed.
     since: Option<(Instant, Instant)>,
 }
 
 impl FreedMemory {
-    /// Records what tasks hold now, in bytes, and how many events were published.
+    /// Records the bytes currently held by tasks and the number of events published.
     pub(super) fn note(&mut self, held: usize, events: usize, now: Instant) {
         let bytes = self.held.saturating_sub(held);
         self.held = held;
@@ -46,7 +46,7 @@ impl FreedMemory {
         *self = Self { held: self.held, ..Self::default() };
     }
 
-    /// Returns when to return memory.
+    /// Returns when to return memory; `None` if it is not worthwhile.
     pub(super) fn due(&self) -> Option<Instant> {
         self.since.map(|(since, last)| (last + QUIET).min(since + MAX_DELAY))
     }

@@ -1,4 +1,4 @@
-//! The dispatcher: the only owner of the core. One loop takes calls and facts, passes them to the core, and hands
+//! The dispatcher: the only owner of the core. A loop receives calls and facts, passes them to the core, and applies
 //! its effects to executors, clients and subscribers. It never waits for I/O.
 
 mod agents;
@@ -60,7 +60,7 @@ use crate::wire::status::Identity;
 use crate::wire::subscribers::Subscribers;
 use crate::wire::{refusals, view};
 
-/// How many calls or facts are taken from the mailbox before timers and others get their turn.
+/// Maximum number of calls or facts taken from the mailbox before timers and others get their turn.
 const BATCH: usize = 64;
 
 /// The answer to a call that removed tasks.
@@ -74,11 +74,11 @@ enum Clear {
 pub struct Dispatcher {
     core: Core,
     executors: Executors,
-    /// The configured places that run tasks elsewhere.
+    /// The configured executors other than this machine.
     remotes: Arc<Remotes>,
     /// The agents that prompts can be sent to.
     agents: Arc<Agents>,
-    /// Warnings that sessions reported, by agent.
+    /// Warnings reported by sessions, by agent.
     agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
     subscribers: Subscribers,
     notifier: Notifier,
@@ -86,7 +86,7 @@ pub struct Dispatcher {
     kept_for_notices: HashMap<TaskId, u32>,
     figures: Figures,
     context: Context,
-    /// Where workers send their results.
+    /// Receives the results of workers.
     internals: Internals,
     reader: Reader,
     identity: Identity,
@@ -98,7 +98,7 @@ pub struct Dispatcher {
     last_call: u64,
     /// Calls that wait until a task's process has started.
     early: HashMap<TaskId, Vec<(Answer, Body, UnreadBytes)>>,
-    /// Whether something was started in this turn. Executors go ahead once the turn's answers are on their way.
+    /// Whether something was started in this turn. Executors proceed once the turn's answers have been sent.
     has_started: bool,
     /// Descriptors for the standard streams of tasks that have not started yet.
     inherited: HashMap<TaskId, Inherited>,
@@ -108,12 +108,12 @@ pub struct Dispatcher {
     clock: Clock,
     epoch: Instant,
     ended: bool,
-    /// What makes the daemon durable; `None` if it is not.
+    /// The journal of a durable daemon; `None` if the daemon is not durable.
     durable: Option<Box<Durable>>,
     /// When executors and channels are forced to end, after the core has ended.
     forced_at: Option<Instant>,
     ending: Ending,
-    /// What an upgrade needs; `None` where there is none.
+    /// Required for upgrades in place; `None` if they are not possible.
     premises: Option<Premises>,
     upgrade: Option<Upgrade>,
 }
@@ -174,23 +174,23 @@ impl Dispatcher {
         Self { premises: Some(premises), ..self }
     }
 
-    /// Reads these clocks instead of the system's.
+    /// Uses this clock instead of the system's.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, epoch: clock.now(), ..self }
     }
 
-    /// Runs until the shutdown is complete or its deadline has passed. Returns how the rest of the process ends.
+    /// Runs until the shutdown is complete or its deadline has passed. Returns how to end the rest of the process.
     pub async fn run(mut self, mut mailbox: Mailbox, mut wall_clock: WallClock) -> Ending {
         self.go(&mut mailbox, &mut wall_clock).await;
         self.ending
     }
 
-    /// The same; when this is dropped and called again, it goes on.
+    /// Like [`Self::run`], but may be dropped and called again to continue.
     pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) {
         let mut incoming = Vec::with_capacity(BATCH);
         let mut facts = Vec::with_capacity(BATCH);
-        // After a full batch of facts everybody else gets a turn, so that no flood of them makes the daemon deaf.
+        // After a full batch of facts, other inputs get a turn, so that a flood of facts does not starve them.
         let mut is_others_turn = false;
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
@@ -223,7 +223,7 @@ impl Dispatcher {
                         self.incoming(incoming);
                     }
                 }
-                // After an upgrade nothing else may come for a long time, and what it held back is to start.
+                // Starts that were held back by an upgrade must proceed even if nothing else happens.
                 () = std::future::ready(()), if self.has_started => {}
                 // Last, so that other inputs wait for at most one part of it.
                 () = tokio::task::yield_now(), if self.core.has_more() && !self.is_journal_full() => {
@@ -238,15 +238,16 @@ impl Dispatcher {
             }
             self.upgrade_step(mailbox);
         }
-        // What was being started when the end began has started by now.
+        // Starts in progress when the shutdown began are complete by now.
         self.leave_all();
-        // Whoever waits for what a durable daemon leaves has the answer of the next one; nothing here holds up the end.
+        // Calls that wait for a task left by a durable daemon will be answered by the next one; they must not delay the
+        // end.
         for (answer, _) in std::mem::take(&mut self.pending).into_values() {
             answer.abandon();
         }
     }
 
-    /// Lets the core do what is due; the wall clock may have been set.
+    /// Runs the core's due timers; the wall clock may have been set.
     fn fire_deadlines(&mut self) {
         let effects = self.core.on_deadline(self.now());
         self.put_out(effects);
@@ -258,7 +259,7 @@ impl Dispatcher {
     }
 
     fn instant(&self, at: Mono) -> Instant {
-        // `now` rounds down to whole milliseconds, so the deadline is due at this instant. One that does not fit is
+        // `now` rounds down to whole milliseconds, so the deadline is due at this instant. A deadline out of range is
         // capped.
         self.epoch
             .checked_add(Duration::from_millis(at.0))
@@ -273,8 +274,8 @@ impl Dispatcher {
     fn internal(&mut self, internal: Internal) {
         match internal {
             Internal::AgentResolved { answer, command, result } => match result {
-                // The client has disconnected meanwhile. The core was told before it had this task, so nothing
-                // would end the foreground job (R71).
+                // The client has disconnected meanwhile. The core was told before it had this task, so nothing would
+                // end the foreground job (R71).
                 Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
                 Ok(()) => self.submit(answer, command, Inherited::default()),
                 Err(error) => answer.refuse(&error),
@@ -295,10 +296,10 @@ impl Dispatcher {
         }
     }
 
-    /// Handles what an executor tells.
+    /// Handles a message from an executor.
     fn seen(&mut self, seen: Seen) {
         if self.ended && self.ending.leaves != Leaves::Nothing {
-            // What is left belongs to the next daemon.
+            // Remaining tasks belong to the next daemon.
             return;
         }
         match seen {
@@ -307,7 +308,7 @@ impl Dispatcher {
         }
     }
 
-    /// Handles what an executor observed, or would have observed.
+    /// Handles a fact observed, or assumed, by an executor.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
         let mut has_ended = false;
         match &fact {
@@ -345,16 +346,17 @@ impl Dispatcher {
         }
     }
 
-    /// Handles the calls that waited for a task to start, if it is not being started any more, or may not be for long.
+    /// Handles the calls that waited for a task to start, if it is not being started any more, or if its start is held
+    /// back.
     pub(super) fn act_on_early(&mut self, task: TaskId) {
         let is_starting = || self.core.starting(&[task.into()]).is_some() && !self.is_held_back(task);
         if self.early.is_empty() || is_starting() {
             return;
         }
         for (answer, body, unread) in self.early.remove(&task).unwrap_or_default() {
-            // It counts again once the task has it.
+            // Counted again once the task has the input.
             drop(unread);
-            // Terminals are not shown to clients that are gone; everything else is still done.
+            // Terminals are not shown to disconnected clients; all other calls are still handled.
             let shows = matches!(body, Body::Attach(..) | Body::Resize(..));
             if !shows || self.clients.contains_key(&answer.client().id) {
                 self.act(answer, body);
@@ -397,7 +399,7 @@ impl Dispatcher {
         self.act(Answer::new(client, id, reserved), body);
     }
 
-    /// Keeps a call that needs a running process while the task is being started. Otherwise returns the call.
+    /// Defers a call that needs a running process while the task is being started. Otherwise returns the call.
     fn keep_until_begun(&mut self, answer: Answer, body: Body) -> Option<(Answer, Body)> {
         let starting = match &body {
             Body::Write(id, ..)
@@ -417,7 +419,7 @@ impl Dispatcher {
             }
             return None;
         }
-        // Nobody knows for how long. A pause is noted, and what needs the process is refused.
+        // The start is held back for an unknown time. A pause is recorded; calls that need the process are refused.
         let is_pause = matches!(body, Body::Core(Request::SetPaused { .. }));
         match self.unwritable().filter(|_| !is_pause) {
             Some(error) => {
@@ -480,7 +482,7 @@ impl Dispatcher {
         }
     }
 
-    /// Submits a command once it is known where it runs.
+    /// Submits a command after choosing its executor.
     fn submit_on(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited, on: OnRequest) {
         match self.remotes.place(&mut command, on) {
             Ok(()) => self.submit(answer, command, inherited),
@@ -499,7 +501,7 @@ impl Dispatcher {
             self.inherited.insert(id, inherited);
         }
         self.ask(answer, Shape::Plain, Request::Submit(command));
-        // A known idempotency key or a refusal: the task does not exist, and nobody uses the descriptors.
+        // A known idempotency key, or a refusal: the task does not exist, and nothing uses the descriptors.
         if inherits_any && self.core.get(&id.into()).is_err() {
             self.inherited.remove(&id);
         }
@@ -517,13 +519,13 @@ impl Dispatcher {
         self.ask(answer, Shape::Plain, Request::SubmitMany(part));
     }
 
-    /// Refuses a part of a batch, and drops the parts before it: the batch would have a hole.
+    /// Refuses a part of a batch and drops the earlier parts, as the batch would be incomplete.
     fn refuse_part(&mut self, answer: &Answer, error: &RpcError) {
         self.handle(Input::PartRefused { client: answer.client().id });
         answer.refuse(error);
     }
 
-    /// Passes a request to the core. The reply comes as an effect, at once or later.
+    /// Passes a request to the core. The reply comes as an effect, now or later.
     fn ask(&mut self, answer: Answer, shape: Shape, request: Request) {
         self.last_call += 1;
         let to = ReplyTo { client: answer.client().id, call: self.last_call };

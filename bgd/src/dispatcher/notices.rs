@@ -1,5 +1,5 @@
 //! The dispatcher's part in notices: which ones go to channels, which outputs they still need, and which ones a durable
-//! daemon has in its journal until they are delivered (R127). A notice is written down by the step that it comes from, so
+//! daemon keeps in its journal until they are delivered (R127). A notice is written with the step that caused it, so
 //! that none is lost between the two, and is removed when its channel has delivered it or given it up.
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use crate::core::durable::{Changes, NoticeRow};
 use crate::core::{Delivery, Effect, Notice};
 
 impl Dispatcher {
-    /// Leaves out the notices that somebody sees without the channel. Returns those of the others that go to channels, for
-    /// the journal.
+    /// Drops the notices that users see without the channel. Returns the rows for the journal of the remaining ones
+    /// that go to channels.
     pub(super) fn choose_notices(&mut self, effects: &mut Vec<Effect>) -> Vec<(u64, Option<NoticeRow>)> {
         effects.retain(
             |effect| !matches!(effect, Effect::Notice { notice, seen_by } if self.is_seen(notice, seen_by)),
@@ -32,8 +32,8 @@ impl Dispatcher {
         rows
     }
 
-    /// Whether somebody learns of a notice in the very terminal that it is for, having waited for the task or cancelled it
-    /// there.
+    /// Reports whether somebody sees a notice's content in the terminal that it is for, having waited for the task or
+    /// cancelled it there.
     fn is_seen(&self, notice: &Notice, seen_by: &BTreeSet<u64>) -> bool {
         let spec = &notice.task.spec;
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
@@ -57,7 +57,7 @@ impl Dispatcher {
         }
     }
 
-    /// Passes on the notices that an earlier daemon has not delivered.
+    /// Passes on the notices that an earlier daemon did not deliver.
     pub(super) fn tell_again(&mut self, rows: Vec<(u64, NoticeRow)>) {
         let mut lost = Vec::new();
         for (number, row) in rows {
@@ -74,16 +74,16 @@ impl Dispatcher {
         self.write_notices(lost);
     }
 
-    /// Notes that a notice has read what it needs of its task's output.
+    /// Records that a notice no longer needs its task's output to be read.
     pub(super) fn notice_read(&mut self, number: u64) {
         let task = self.notifier.read(number);
         self.remove_kept(task);
     }
 
-    /// Notes what has become of a notice.
+    /// Records the progress of a notice's delivery.
     pub(super) fn notice_further(&mut self, number: u64, delivery: Delivery) {
         if let (Some(durable), Delivery::Seen) = (&mut self.durable, &delivery) {
-            // After an upgrade in place only its channel knows that the journal has it.
+            // After an upgrade in place, only the channel knows that the notice is in the journal.
             durable.notices.insert(number);
         }
         let changed = self.notifier.note(number, delivery);
@@ -101,11 +101,11 @@ impl Dispatcher {
         }
     }
 
-    /// Has the journal change its rows of notices.
+    /// Writes changed rows of notices to the journal.
     fn write_notices(&mut self, mut rows: Vec<(u64, Option<NoticeRow>)>) {
         let counters = self.core.counters(self.now());
         let Some(durable) = &mut self.durable else { return };
-        // What never was in the journal need not be removed.
+        // Notices that never were in the journal need not be removed.
         rows.retain(|(number, row)| match row {
             Some(_) => durable.notices.contains(number),
             None => durable.notices.remove(number),

@@ -1,4 +1,4 @@
-//! The dispatcher's part in observing: choosing channels, subscriptions to events, inboxes, lists of tasks, and the
+//! The dispatcher's part in observation: choosing channels, subscriptions to events, inboxes, lists of tasks, and the
 //! daemon's status.
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
 use crate::wire::{refusals, view};
 
-/// How long the disk may take to say how it is. A client gives up after 5 seconds.
+/// How long to wait for status information from the disk. A client gives up after 5 seconds.
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
@@ -28,7 +28,7 @@ impl Dispatcher {
     pub(super) fn choose_channel(&self, spec: &mut Spec) -> Result<(), RpcError> {
         let channels = self.notifier.channels();
         spec.channel = channels.resolve(spec.channel.as_deref(), spec.session.as_deref())?;
-        // Only some channels need to know where the submitter is.
+        // Only some channels need the submitter's environment and terminal.
         if !spec.channel.as_deref().is_some_and(|name| channels.wants_place(name)) {
             spec.place = None;
         }
@@ -58,7 +58,7 @@ impl Dispatcher {
         };
         let filter = Filter { session: params.session, ids };
         let client = Arc::clone(answer.client());
-        // The core may be ahead of what was published, as that waits until it is written down.
+        // The core may be ahead of the published events, which wait until they are written.
         let seq = self.subscribers.seq();
         let (subscription, gap) = self.subscribers.subscribe(client, filter, params.since);
         answer.give(&SubscribeResult { subscription, seq, instance: self.identity.instance.clone() });
@@ -73,9 +73,9 @@ impl Dispatcher {
         }
     }
 
-    /// Lists the parent sessions whose inboxes have their oldest item after this number.
+    /// Lists the parent sessions whose inbox has its oldest item after this number.
     pub(super) fn list_inboxes(&self, after: u64, limit: usize) -> InboxListResult {
-        // Asks for one more to learn whether there are more.
+        // Takes one more to learn whether there are more.
         let listed = self.core.list_inboxes(after).take(limit + 1).map(|(session, oldest, items)| {
             InboxSummary { session: session.to_string(), oldest, items: items as u64 }
         });
@@ -85,7 +85,7 @@ impl Dispatcher {
         InboxListResult { inboxes, more, instance: self.identity.instance.clone() }
     }
 
-    /// Refuses numbers from another daemon, which mean nothing here.
+    /// Refuses numbers from another daemon, which are meaningless here.
     fn check_instance(&self, instance: Option<String>) -> Result<(), RpcError> {
         let own = &self.identity.instance;
         let Some(other) = instance.filter(|other| other != own) else { return Ok(()) };
@@ -104,7 +104,7 @@ impl Dispatcher {
         })
     }
 
-    /// Answers `daemon.status`. What files say is looked up on a thread for that, as a disk may hang.
+    /// Answers `daemon.status`. Information from files is looked up on a separate thread, as a disk may hang.
     pub(super) fn give_status(&self, answer: Answer) {
         let (mut status, identity, workers) =
             (self.status(), self.identity.clone(), self.context.workers.clone());

@@ -1,4 +1,4 @@
-//! What waits for the journal of a durable daemon, as data.
+//! Steps and starts that wait for the journal of a durable daemon, as data.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use bgd_shared::id::TaskId;
 use crate::core::{Begin, Effect, ExecutorName, Spec};
 use crate::journal::Journal;
 
-/// No request is taken while steps of more bytes than this wait to be written.
+/// No request is accepted while more than this many bytes wait to be written.
 const UNWRITTEN_BYTES: usize = 32 << 20;
 
-/// No request is taken while more steps than this wait to be written.
+/// No request is accepted while more than this many steps wait to be written.
 const UNWRITTEN: usize = 16_384;
 
-/// The journal, and what waits for it.
+/// The journal, and the steps that wait for it.
 #[derive(Debug)]
 pub(super) struct Durable {
     pub(super) journal: Journal,
-    /// The number of the last step that was given to the journal.
+    /// The number of the last step passed to the journal.
     pub(super) last: u64,
     pub(super) waiting: VecDeque<Step>,
     pub(super) bytes: usize,
-    /// Why no work is added: the journal can't be written, or has nothing but its room ahead.
+    /// Why no work is added: the journal can't be written, or has only its reserve left.
     pub(super) trouble: Option<Arc<str>>,
-    /// Whether all was written that the journal has tried to write.
+    /// Whether the journal's latest write succeeded.
     pub(super) is_written: bool,
-    /// Starts that were not written down.
+    /// Starts that are not written yet.
     pub(super) held: Vec<HeldStart>,
-    /// What executors are to know once it is written down, and was not: [`Effect::Over`], [`Effect::Written`],
+    /// Effects for executors that are not written yet, held back until then: [`Effect::Over`], [`Effect::Written`],
     /// [`Effect::CaughtUp`].
     pub(super) untold: Vec<Effect>,
-    /// Whether events were told that are not written down.
+    /// Whether events were reported that are not written.
     pub(super) has_told: bool,
-    /// The numbers of the notices that are in the journal.
+    /// The numbers of the notices in the journal.
     pub(super) notices: BTreeSet<u64>,
-    /// What people should know of the journal that was found.
+    /// A warning for users about the journal found at startup.
     warning: Option<String>,
 }
 
-/// What a step of the core leads to.
+/// The effects of a step of the core.
 #[derive(Debug)]
 pub(super) struct Step {
-    /// The step of the journal that it waits for.
+    /// The step of the journal that the effects wait for.
     pub(super) number: u64,
     pub(super) effects: Vec<Effect>,
-    /// The tasks that it adds.
+    /// The tasks added by the step.
     pub(super) added: Vec<TaskId>,
     pub(super) bytes: usize,
 }
 
-/// A start that waits until it is written down.
+/// A start that is held back until it is written.
 #[derive(Debug)]
 pub(super) struct HeldStart {
     pub(super) executor: ExecutorName,
@@ -61,7 +61,6 @@ pub(super) struct HeldStart {
 }
 
 impl Durable {
-    /// Begins with an open journal.
     pub(super) fn new(journal: Journal, warning: Option<String>) -> Self {
         Self {
             journal,
@@ -78,7 +77,7 @@ impl Durable {
         }
     }
 
-    /// Returns what people should know of the journal.
+    /// Returns the warnings about the journal, for users.
     pub(super) fn warnings(&self) -> Vec<String> {
         let trouble = self.trouble.as_ref().map(|why| {
             let lost = if self.is_written {
@@ -93,19 +92,19 @@ impl Durable {
         trouble.into_iter().chain(self.warning.clone()).collect()
     }
 
-    /// Drops the starts of tasks that were withdrawn: a later step may have begun one, in the slot of one before it.
+    /// Drops the starts of withdrawn tasks: a later step may have started one, in the slot of an earlier one.
     pub(super) fn drop_starts(&mut self, withdrawn: &HashSet<TaskId>) {
         let is_of_one =
             |effect: &Effect| matches!(effect, Effect::Start { task, .. } if withdrawn.contains(task));
         self.waiting.iter_mut().for_each(|step| step.effects.retain(|effect| !is_of_one(effect)));
     }
 
-    /// Whether so much waits to be written that no request should be taken.
+    /// Reports whether so much is waiting to be written that no request should be accepted.
     pub(super) fn is_full(&self) -> bool {
         self.bytes > UNWRITTEN_BYTES || self.waiting.len() > UNWRITTEN
     }
 
-    /// Whether nothing waits to be written.
+    /// Reports whether nothing is waiting to be written.
     pub(super) fn is_settled(&self) -> bool {
         self.waiting.is_empty() && self.held.is_empty() && self.trouble.is_none()
     }

@@ -1,6 +1,6 @@
-//! The state that an upgrade in place carries from one program to the next (R121), as data.
+//! The state carried by an upgrade in place from one program to the next (R121), as data.
 //!
-//! Fields are only added, with a default, so that each release reads what its predecessor wrote.
+//! Fields are only added, with a default, so that each release can read the state of its predecessor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,27 +32,27 @@ use crate::wire::subscribers::SubscribersState;
 /// The whole state of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
-    /// When requests began to be held back, for the last time.
+    /// When requests were last held back.
     pub since: Stamp,
-    /// How long they were held back before.
+    /// How long they were held back before that.
     #[serde(default)]
     pub held: Duration,
-    /// The version of the program before.
+    /// The version of the previous program.
     pub from: String,
-    /// The request for the upgrade, which is answered when it is done.
+    /// The pending response to the upgrade request, sent when the upgrade is done.
     pub asked: AnswerState,
-    /// Where the program is that is to take over.
+    /// The path of the next program.
     #[serde(default)]
     pub next: Option<OsText>,
-    /// What the start of the daemon has taken.
+    /// The resources acquired at startup.
     pub premises: PremisesState,
     pub connections: ConnectionsState,
-    /// The dispatcher with what it owns.
+    /// The dispatcher and everything it owns.
     pub dispatcher: DispatcherState,
 }
 
 impl State {
-    /// Reads what is in it, and counts that. The digest is left empty.
+    /// Parses the state and counts its content. The digest is left empty.
     ///
     /// # Errors
     /// The tasks or the agents can't be read.
@@ -70,59 +70,57 @@ impl State {
     }
 }
 
-/// What the start of the daemon has taken.
+/// The resources acquired at startup.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PremisesState {
-    /// The id of the instance.
+    /// The ID of the instance.
     pub instance: String,
-    /// How many tasks killed daemons had started.
+    /// The number of tasks started by killed daemons.
     pub lost: usize,
-    /// The id of this run of the daemon, if another one than the instance's.
+    /// The ID of this run of the daemon, if it differs from the instance's.
     #[serde(default)]
     pub life: Option<String>,
     /// Whether the instance's folder outlives the daemon.
     #[serde(default)]
     pub is_kept: bool,
-    /// How durable the daemon is, whatever its configuration says now.
+    /// The daemon's durability, regardless of its current configuration.
     #[serde(default)]
     pub durable: Option<Durable>,
     /// The lock of the instance's folder.
     pub instance_lock: Fd,
-    /// What its lock file says.
+    /// The content of the instance's lock file.
     pub note: Note,
     pub socket_lock: Fd,
-    /// The identity of the socket's file, if this daemon has made it.
+    /// The identity of the socket's file, if this daemon created it.
     pub socket: Option<FileId>,
-    /// Whether a service manager has made the socket.
+    /// Whether a service manager created the socket.
     pub is_given: bool,
     /// How process trees are tracked, and why.
     pub tree: (String, String),
     /// The parent of the tasks' cgroups.
     pub cgroup: Option<PathBuf>,
-    /// The limit of descriptors for tasks, soft and hard.
+    /// The soft and hard limit of file descriptors for tasks.
     pub nofile: Option<(u64, u64)>,
     /// The number of the next mark of a process tree.
     pub next_mark: u32,
-    /// Children that are not the daemon's.
+    /// Child processes that are not the daemon's.
     pub spared: Vec<i32>,
-    /// When the daemon started.
     pub started: Stamp,
-    /// The state folder.
     pub state_dir: PathBuf,
     pub socket_path: PathBuf,
-    /// Where the program before is.
+    /// The path of the previous program.
     #[serde(default)]
     pub program: Option<OsText>,
-    /// The socket to the keeper and its pid, if the daemon is durable.
+    /// The socket to the keeper and the keeper's PID, if the daemon is durable.
     #[serde(default)]
     pub keeper: Option<(Fd, i32)>,
 }
 
-/// The dispatcher with what it owns.
+/// The dispatcher and everything it owns.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct DispatcherState {
     pub(super) core: Box<RawValue>,
-    /// Where the core's clock began.
+    /// When the core's clock started.
     pub epoch: Stamp,
     pub(super) executors: BTreeMap<String, Carried>,
     pub(super) agent_warnings: BTreeMap<Arc<str>, Arc<str>>,
@@ -143,7 +141,7 @@ pub struct DispatcherState {
     pub(super) config_error: Option<String>,
 }
 
-/// How a call's reply is turned into its answer.
+/// How to convert a call's reply to its response.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Shape {
     Plain,
@@ -153,10 +151,10 @@ pub enum Shape {
     Result,
 }
 
-/// Reads the core from its text.
+/// Parses the core's state.
 ///
 /// # Errors
-/// It is damaged.
+/// The state is damaged.
 pub(super) fn read_core(core: &RawValue) -> serde_json::Result<Core> {
     sharing::read_once(|| serde_json::from_str(core.get()))
 }

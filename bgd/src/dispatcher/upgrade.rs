@@ -1,8 +1,8 @@
-//! The dispatcher's part in an upgrade in place (R120 to R123): tries the program that is to take over, holds everything
-//! still for a moment, and executes that program.
+//! The dispatcher's part in an upgrade in place (R120 to R123): tries the next program, freezes everything for a
+//! moment, and executes that program.
 //!
-//! Nothing is taken apart: while requests are held back and no work is under way, the state is written down where it
-//! lies. If anything fails, the gate is opened again and nothing has changed.
+//! Nothing is taken apart: while requests are held back and no work is in progress, the state is serialized without
+//! changing it. If anything fails, the gate is reopened, and nothing has changed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -23,27 +23,27 @@ use crate::os::memory;
 use crate::wire::connection::ConnectionsState;
 use crate::wire::mailbox::{Internal, Mailbox};
 
-/// How long requests are held back at first until nothing is under way. On a busy machine that is too short, so a hold may
-/// last half as long as all before it.
+/// How long requests are initially held back for work to end. On a busy machine that is too short, so a hold may last
+/// up to half of the total wait.
 const HOLD: Duration = Duration::from_millis(250);
 
-/// The interval between looks whether nothing is under way, while requests are held back.
+/// The interval between checks for ongoing work while requests are held back.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How many bytes the rest of the state takes at most: connections, executors, queues.
+/// Upper estimate for the rest of the state, in bytes: connections, executors, queues.
 const STATE_REST: usize = 8 << 20;
 
 /// The pause between two holds.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long clients may wait for the answers of other machines, before that is given up.
+/// How long pending answers from other machines may delay the upgrade before they are given up.
 const MACHINES: Duration = Duration::from_secs(2);
 
-/// How long all of that may take, before the trial and again after it: what the trial itself takes is not counted.
+/// How long all of that may take, once before the trial and once after it; the time of the trial itself is not counted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Dispatcher {
-    /// Begins an upgrade: has the program looked at.
+    /// Begins an upgrade by having a worker check the program.
     pub(super) fn upgrade(&mut self, answer: Answer, params: &UpgradeParams) {
         if self.upgrade.is_some() {
             return answer.refuse(&refusal("another upgrade is under way"));
@@ -75,7 +75,7 @@ impl Dispatcher {
         });
     }
 
-    /// Goes on after a worker has looked at the program or tried it.
+    /// Continues after a worker has checked or tried the program.
     pub(super) fn upgrade_looked_at(&mut self, program: Result<Box<Candidate>, String>, was_tried: bool) {
         match program {
             Ok(program) => {
@@ -93,11 +93,11 @@ impl Dispatcher {
         premises.connections.gate.close();
         upgrade.phase = Phase::Holding { since: Stamp::now(), program, was_tried };
         self.executors.all().for_each(|executor| executor.hold_starts(true));
-        // Until the state is written, also while requests pass: what channels are sending may take longer than a hold.
+        // Until the state is written, even while requests pass: sending notices may take longer than a hold.
         self.notifier.hold(true);
     }
 
-    /// Lets requests pass and processes start again, after they were held back since then.
+    /// Stops holding back requests and starts, which began at `since`.
     fn rest(&mut self, since: Stamp) {
         if let Some(upgrade) = &mut self.upgrade {
             upgrade.held += since.elapsed();
@@ -105,7 +105,7 @@ impl Dispatcher {
         self.let_go();
     }
 
-    /// Lets requests pass and processes start again.
+    /// Stops holding back requests and starts.
     fn let_go(&mut self) {
         if let Some(premises) = &self.premises {
             premises.connections.gate.open();
@@ -141,10 +141,10 @@ impl Dispatcher {
         }
     }
 
-    /// Writes the state if nothing is under way: first for the program to try, then for it to take over.
+    /// Writes the state if no work is in progress: first for the program to try, then for it to take over.
     pub(super) fn upgrade_step(&mut self, mailbox: &Mailbox) {
         if self.upgrade.is_some() && self.is_shutting_down() {
-            // The end of the daemon is nothing that the next program could go on with.
+            // A shutdown can't be continued by the next program.
             return self.give_up_upgrade(&shutting_down());
         }
         let Some(upgrade) = &mut self.upgrade else { return };
@@ -163,7 +163,7 @@ impl Dispatcher {
             return self.refuse_upgrade(&why);
         }
         let mut named = Named::default();
-        // What is only tried need not have the last word of a channel.
+        // A mere trial does not need the outcome of notices being sent.
         let state = self.whole_state(mailbox, &program, (since, was_tried), &mut named);
         if state.is_err() {
             self.executors.all().for_each(|executor| executor.release());
@@ -196,15 +196,14 @@ impl Dispatcher {
         }
     }
 
-    /// Returns about how many bytes it takes at most to write down the state: tasks and events as text, and again in the
+    /// Returns an upper estimate of the bytes needed to write the state: tasks and events as text, and again in the
     /// parts of the state.
     fn state_bytes(&self) -> usize {
-        // Input is copied once, and written in base64.
+        // Input is copied once, then encoded in base64.
         let input = 2 * self.context.unread.bytes();
         2 * (self.core.held() + self.subscribers.bytes() + input) + STATE_REST
     }
 
-    /// Returns the whole state.
     fn whole_state(
         &mut self,
         mailbox: &Mailbox,
@@ -216,7 +215,7 @@ impl Dispatcher {
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
         let dispatcher = self.freeze(mailbox, &upgrade.answer, waits, named);
         let upgrade = self.upgrade.insert(upgrade);
-        // The rest is over with the upgrade.
+        // The remaining fields end with the upgrade.
         let Upgrade { answer, waits_since: _, held, trial: _, phase: _ } = upgrade;
         let (held, asked) = (*held, answer.state());
         let premises = self.premises.as_ref().ok_or_else(gone)?;
@@ -232,7 +231,7 @@ impl Dispatcher {
         })
     }
 
-    /// Has a worker try whether the program reads the state, while everything goes on.
+    /// Has a worker test whether the program can read the state, while everything else continues.
     fn try_program(&mut self, state: &State, named: &Named, since: Stamp, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
         self.rest(since);
@@ -241,7 +240,7 @@ impl Dispatcher {
             Ok(written) => written,
             Err(why) => return self.refuse_upgrade(&why),
         };
-        // What the next program must find. Nothing is read again here: that would hold up all clients.
+        // The content that the next program must find. It is not parsed here, which would block all clients.
         let (tasks, connections) = (self.core.summary().total(), state.connections.all.len() as u64);
         let expected = Found { digest, tasks, connections };
         let internals = self.internals.clone();
@@ -252,17 +251,17 @@ impl Dispatcher {
         });
     }
 
-    /// Executes the program. Returns only if that fails, with everything as it was.
+    /// Executes the program. Returns only if that fails, with everything unchanged.
     fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
         tracing::info!(to = program.formats.bgd, "the next program takes over");
-        // If that program hangs, it takes longer until this one goes on than clients wait for one that is ready.
+        // If that program hangs, this one continues only after more time than clients wait for a daemon that is ready.
         self.say(holder::Phase::Starting);
         let why = handover::hand_over(state, named, program);
         self.say(holder::Phase::Ready);
         self.refuse_upgrade(&why);
     }
 
-    /// Says in the lock file what the daemon does now.
+    /// Records the daemon's phase in the lock file.
     pub(super) fn say(&self, phase: holder::Phase) {
         if let Some(premises) = &self.premises {
             (premises.says)(phase);

@@ -1,4 +1,4 @@
-//! An upgrade in place that is under way, as data.
+//! An upgrade in place in progress, as data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,45 +14,44 @@ use crate::os::clock::Stamp;
 use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
 
-/// What an upgrade needs besides the dispatcher.
+/// The parts that an upgrade needs besides the dispatcher.
 pub struct Premises {
     /// The connections and their gate.
     pub connections: Arc<Connections<Connection>>,
-    /// Returns what the start of the daemon has taken: locks, folders, its place.
+    /// Returns the resources acquired at startup: locks, folders, the socket.
     pub state: Box<dyn Fn(&mut Named) -> PremisesState>,
-    /// Says where clients look that get no answer whether the daemon is about to answer.
+    /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
 }
 
-/// An upgrade under way.
 #[derive(Debug)]
 pub(super) struct Upgrade {
     pub(super) answer: Answer,
-    /// When the wait for a moment without work began, which there is before the trial and after it.
+    /// Start of the current wait for a moment without work; there is one wait before the trial and one after it.
     pub(super) waits_since: Instant,
-    /// How long requests were held back already.
+    /// How long requests have been held back in total.
     pub(super) held: Duration,
-    /// The process that looks at the state, if there is one.
+    /// The process that reads the state, if there is one.
     pub(super) trial: Trial,
     pub(super) phase: Phase,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// A worker looks at the program, or tries it.
+    /// A worker checks or tries the program.
     OnWorker,
-    /// Requests are held back, since then, until the state can be written.
+    /// Requests are held back since then, until the state can be written.
     Holding { since: Stamp, program: Box<Candidate>, was_tried: bool },
-    /// Requests pass again until the next hold.
+    /// Requests pass until the next hold.
     Resting { until: Instant, program: Box<Candidate>, was_tried: bool },
 }
 
-/// Returns the error for an upgrade that was not done.
+/// Returns the error for an upgrade that did not happen.
 pub(super) fn refusal(why: &str) -> RpcError {
     RpcError::new(ErrorKind::UpgradeRefused, format!("not upgraded, and nothing has changed: {why}"))
 }
 
-/// Returns the error for an upgrade of a daemon that ends.
+/// Returns the error for an upgrade of a daemon that is shutting down.
 pub(super) fn shutting_down() -> RpcError {
     RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
 }

@@ -1,4 +1,4 @@
-//! The dispatcher's part in measuring what running tasks use.
+//! The dispatcher's part in measuring the resource usage of running tasks.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::exec::members::descendants_of;
 use crate::exec::usage::live;
 use crate::wire::refusals;
 
-/// How long one task may take to be measured. One that takes longer, as its processes hang in the kernel, is left out.
+/// The timeout for measuring one task. A task that takes longer, as its processes hang in the kernel, is left out.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Dispatcher {

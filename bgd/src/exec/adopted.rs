@@ -1,9 +1,9 @@
-//! Leaders that are children of the daemon's first thread. Usually those are the orphans of tasks and nothing else, as
-//! leaders are children of the spawner threads. After an upgrade in place only the first thread is left, and every leader
-//! that has not been reaped is its child: these must not be taken for orphans, and only their supervisors may reap them.
+//! Leaders that are children of the daemon's first thread. Normally its only children are orphans of tasks, as leaders
+//! are children of the spawner threads. After an upgrade in place only the first thread is left, and every unreaped
+//! leader is its child: such leaders must not be mistaken for orphans, and only their supervisors may reap them.
 //!
-//! The trees of a daemon that was killed have been orphaned to others: to the first process of the system, or to whatever
-//! collects orphans for it. Their orphans are looked for there.
+//! The trees of a killed daemon are reparented elsewhere: to pid 1, or to whichever process collects orphans for it.
+//! Their orphans are looked for among the children of those processes.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{getpid, gettid};
 
-/// The leaders that came over an upgrade and are not reaped yet.
+/// The leaders that came over an upgrade and have not been reaped.
 #[derive(Debug, Default)]
 pub struct Adopted {
     pids: Mutex<BTreeSet<i32>>,
-    /// How many there are, so that nobody takes the lock for none.
+    /// The number of `pids`, so that the common case of none needs no lock.
     count: AtomicUsize,
-    /// Whose children the orphans of a killed daemon have become.
+    /// The processes that adopted the orphans of a killed daemon.
     fosters: Mutex<BTreeSet<i32>>,
 }
 
@@ -45,17 +45,17 @@ impl Adopted {
         }
     }
 
-    /// Looks for orphans of a killed daemon among the children of these processes, too.
+    /// Also looks for orphans of a killed daemon among the children of these processes.
     pub fn look_at(&self, fosters: impl IntoIterator<Item = i32>) {
         self.fosters.lock().unwrap_or_else(PoisonError::into_inner).extend(fosters);
     }
 
-    /// Returns those whose children are looked at.
+    /// Returns the processes whose children are searched for orphans.
     pub fn fosters(&self) -> Vec<i32> {
         self.fosters.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    /// Whether there is none.
+    /// Reports whether there is no such leader.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
@@ -73,32 +73,32 @@ impl Adopted {
         children
     }
 
-    /// Returns the processes of this user that lost their parents under a daemon that was killed, and others that nobody
-    /// knows, of those that are `wanted`. This daemon is none of them, although it lost the `bgctl` that has started it, too.
-    /// Blocks for a moment.
+    /// Returns those `wanted` processes of this user that lost their parents under a killed daemon, and unknown ones.
+    /// This daemon is excluded, although it too lost its parent, the `bgctl` that started it. Blocks for a moment.
     pub fn fostered(&self, wanted: impl Fn(i32) -> bool) -> Vec<i32> {
         let own = nix::unistd::Uid::effective().as_raw();
         let me = std::process::id().cast_signed();
         let mut children: Vec<i32> = self.fosters().into_iter().flat_map(proc::children).collect();
         {
-            // Nobody waits for it while `/proc` is read.
+            // Release the lock before reading `/proc`.
             let pids = self.pids();
             children.retain(|child| *child != me && !pids.contains(child));
         }
-        // One that has been reaped meanwhile stays: it shows that the list may have left out another one.
+        // A child that was reaped meanwhile stays: it shows that the list may have missed another one.
         children.retain(|child| wanted(*child) && proc::owner(*child).map_or(true, |owner| owner == own));
         children
     }
 }
 
-/// Whether this is the first thread, and has no children: one question instead of a list of `/proc`, for each task that ends.
+/// Reports whether this is the first thread and has no children: one system call per ended task instead of listing
+/// `/proc`.
 fn is_childless() -> bool {
     let any = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT | WaitPidFlag::__WNOTHREAD;
     IS_FIRST.with(|is_first| *is_first) && waitid(Id::All, any) == Err(Errno::ECHILD)
 }
 
 thread_local! {
-    /// Whether this is the first thread, whose children orphans become.
+    /// Whether this is the first thread, which adopts orphans.
     static IS_FIRST: bool = gettid() == getpid();
 }
 

@@ -1,5 +1,5 @@
-//! What is recorded of a process before it starts, so that readiness can be detected (R110): the sizes of its output
-//! files, and the socket for its notification. This checks nothing itself.
+//! What is recorded about a process before it starts, so that readiness can be detected (R110): the sizes of its output
+//! files, and the socket for its notification. This module checks nothing itself.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,23 +16,22 @@ use nix::sys::socket::sockopt::PassCred;
 
 use crate::core::Spec;
 
-/// How to tell when a started process is ready.
+/// How to detect that a started process is ready.
 #[derive(Debug)]
 pub struct Awaited {
-    /// The condition that its submitter set.
+    /// The submitter's condition.
     pub ready: Ready,
-    /// How long it has to become ready.
+    /// How long the process has to become ready; `None` for any time.
     pub timeout: Option<Duration>,
-    /// Its working directory.
     pub folder: PathBuf,
     /// The sizes of its output files when it was started.
     pub sizes: [u64; 2],
-    /// The socket by which it reports that it is ready.
+    /// The socket on which the process reports that it is ready.
     pub socket: Option<NotifySocket>,
 }
 
 impl Awaited {
-    /// Records how to tell when the process of this spec is ready; `None` if nobody wants to know.
+    /// Records how to detect that the process of this spec is ready; `None` if the spec sets no condition.
     pub fn new(
         spec: &Spec,
         sizes: impl FnOnce() -> [u64; 2],
@@ -45,10 +44,10 @@ impl Awaited {
     }
 }
 
-/// What follows the name of the daemon's socket in that of a notification socket, before a part of the task's id.
+/// The infix of a notification socket's name, between the name of the daemon's socket and a part of the task's id.
 const INFIX: &str = ".notify-";
 
-/// A socket by which a process can send messages, as `sd_notify(3)` does. Its file is removed when this is dropped.
+/// A socket that a process can send `sd_notify(3)` messages to. Its file is removed on drop.
 #[derive(Debug)]
 pub struct NotifySocket {
     path: PathBuf,
@@ -60,7 +59,7 @@ impl NotifySocket {
     /// Creates the socket of a task, next to that of the daemon.
     ///
     /// # Errors
-    /// Returns the system error: the path of a socket has at most 107 bytes.
+    /// Returns the system error, also for a path of more than 107 bytes.
     pub fn bind(daemon: &Path, task: TaskId) -> io::Result<Self> {
         let mut path = daemon.as_os_str().to_owned();
         path.push(format!("{INFIX}{:016x}", task.as_u128() >> 64));
@@ -77,12 +76,11 @@ impl NotifySocket {
         Self { path, socket: socket.into() }
     }
 
-    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the variable that tells a process the socket's path.
+    /// Returns the environment variable that passes the socket's path to the process.
     pub fn variable(&self) -> CString {
         let path = self.path.as_os_str().as_encoded_bytes();
         // A path that was bound contains no NUL.
@@ -96,7 +94,7 @@ impl Drop for NotifySocket {
     }
 }
 
-/// Removes the sockets left behind by an earlier daemon of this socket that was killed, except those at these paths.
+/// Removes the sockets that a killed daemon with this socket path has left behind, except those at `spared`.
 pub fn sweep(daemon: &Path, spared: &[&Path]) {
     let (Some(folder), Some(name)) = (daemon.parent(), daemon.file_name()) else { return };
     let prefix = [name.as_encoded_bytes(), INFIX.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! What executors carry over an upgrade in place, as data. It is built and read by the executors themselves.
+//! The state that executors carry over an upgrade in place. The executors themselves build and read it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,15 +25,14 @@ use crate::core::RunPlace;
 /// The state of an executor for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Carried {
-    /// It has none.
+    /// The executor has no state.
     Nothing,
     /// Processes on this machine.
     Local(LocalState),
-    /// The state of another executor, as that writes it.
+    /// The state of another executor, in that executor's own format.
     Other(Box<RawValue>),
 }
 
-/// The state of the local executor.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LocalState {
     pub(super) processes: Vec<ProcessState>,
@@ -43,19 +42,19 @@ pub struct LocalState {
     pub(super) drains: Vec<DrainsState>,
     #[serde(default)]
     pub(super) helpers: Vec<HelperState>,
-    /// Whose children the orphans of a killed daemon have become.
+    /// The processes that adopted the orphans of a killed daemon.
     #[serde(default)]
     pub(super) fosters: Vec<i32>,
 }
 
-/// What the keeper is told of a run, for a daemon that goes on with it after this one was killed.
+/// What the keeper holds of a run, for the next daemon to continue it if this one is killed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LeftState {
     pub(super) process: ProcessState,
-    /// The drains of its output, if it was handed over.
+    /// The drains of its output, if the process was handed over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) drains: Vec<FlowState>,
-    /// What the descriptors are called that come along, in their order.
+    /// The names of the descriptors that come along, in their order.
     pub(super) names: Vec<Fd>,
 }
 
@@ -67,7 +66,6 @@ pub(super) struct HelperState {
     pub(super) life: Life,
 }
 
-/// A supervised process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ProcessState {
     pub(super) task: TaskId,
@@ -77,7 +75,7 @@ pub(super) struct ProcessState {
     pub(super) mark: Option<Mark>,
     pub(super) split: bool,
     pub(super) input: Option<Fd>,
-    /// What was written to it and not read yet.
+    /// The data written to `input` and not read yet.
     #[serde(default, skip_serializing_if = "UnreadState::is_empty")]
     pub(super) unread: UnreadState,
     #[serde(default)]
@@ -87,29 +85,28 @@ pub(super) struct ProcessState {
     pub(super) terminal: Option<TerminalState>,
     #[serde(default)]
     pub(super) handed: Option<HandedState>,
-    /// The leader's pidfd, if a daemon that was killed has started it.
+    /// The leader's pidfd, if a killed daemon started it.
     #[serde(default)]
     pub(super) handle: Option<Fd>,
-    /// Whether a daemon that was killed has started it.
+    /// Whether a killed daemon started it.
     #[serde(default)]
     pub(super) is_inherited: bool,
 }
 
-/// What is known of a process that another program has started.
+/// The state of a process that another program started.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HandedState {
     pub(super) handle: Fd,
-    /// Whether it leads a session, and a group.
+    /// Whether it leads a session, and whether it leads a group.
     pub(super) leads: (bool, bool),
-    /// Processes that were signalled and live on.
+    /// Processes that were signalled and are still alive.
     pub(super) held: Vec<(i32, Fd)>,
-    /// Whether its exit is not known yet.
+    /// Whether its exit is still unknown.
     pub(super) is_running: bool,
-    /// The client that may report it.
+    /// The client that may report its exit.
     pub(super) client: Option<u64>,
 }
 
-/// The drains of a task.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct DrainsState {
     pub(super) task: TaskId,
@@ -125,19 +122,18 @@ pub(super) struct FlowState {
     pub(super) file: Option<Fd>,
     pub(super) offset: u64,
     pub(super) is_losing: bool,
-    /// The pipe that a socket is drained through, out and in.
+    /// The pipe that a socket is drained through: read end, write end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) via: Option<(Fd, Fd)>,
 }
 
-/// The terminal of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TerminalState {
     /// The job that the process leads, if it is a leader.
     pub(super) job: Option<JobState>,
-    /// The terminal; `None` if it can't be followed any more.
+    /// `None` if the terminal can't be followed any more.
     pub(super) followed: Option<FollowedState>,
-    /// The answers owed for what was typed.
+    /// The answers owed for typed input.
     pub(super) owed: Vec<(u64, AnswerState)>,
 }
 
@@ -146,7 +142,6 @@ pub(super) struct TerminalState {
 pub(super) struct JobState {
     pub(super) pid: i32,
     pub(super) handle: Fd,
-    /// The path of its terminal.
     pub(super) name: PathBuf,
 }
 
@@ -163,7 +158,7 @@ pub(super) struct StartState {
     pub(super) owner: Option<u64>,
 }
 
-/// Descriptors that a submitter sent.
+/// The descriptors that a submitter sent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct InheritedState {
     stdin: Option<Fd>,
@@ -171,17 +166,16 @@ pub struct InheritedState {
 }
 
 impl InheritedState {
-    /// Names the descriptors.
     pub fn of(inherited: &Inherited, named: &mut Named) -> Self {
         let Inherited { stdin, outputs } = inherited;
         let mut name = |fd: &Option<_>| fd.as_ref().map(|fd| named.add(fd));
         Self { stdin: name(stdin), outputs: [name(&outputs[0]), name(&outputs[1])] }
     }
 
-    /// Takes them again.
+    /// Takes the descriptors out of `came`.
     ///
     /// # Errors
-    /// One of them did not come.
+    /// A descriptor did not arrive.
     pub fn take(self, came: &mut Came) -> io::Result<Inherited> {
         let Self { stdin, outputs: [out, err] } = self;
         let mut take = |fd: Option<Fd>| fd.map(|fd| came.take(fd)).transpose();

@@ -1,4 +1,4 @@
-//! A task's cgroup: how it is made, which processes are in it, how to freeze and to kill them, and its removal.
+//! A task's cgroup: creating it, listing its processes, freezing, killing and removing it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use bgd_shared::proc;
 
-/// Whether a process is in this cgroup or in one nested in it. The name identifies it, as it begins with a task's id.
+/// Reports whether a process is in this cgroup or in one nested in it. The name identifies the cgroup, as it begins
+/// with a task's id.
 pub(super) fn is_in_cgroup(pid: i32, cgroup: &Path) -> bool {
     let name = cgroup.file_name().unwrap_or_default().to_string_lossy();
     proc::cgroup(pid).is_some_and(|path| path.split('/').any(|part| part == name))
@@ -22,8 +23,8 @@ pub(super) fn cgroup_pids(cgroup: &Path) -> Vec<i32> {
     with_nested(cgroup).iter().flat_map(|cgroup| proc::pids_in(&cgroup.join("cgroup.procs"))).collect()
 }
 
-/// Returns a cgroup and all below it, each before those nested in it. It does not recurse, as a task may nest them deeper than
-/// the stack of a thread allows.
+/// Returns a cgroup and all below it, each before those nested in it. Does not recurse, as a task may nest cgroups
+/// deeper than a thread's stack allows.
 fn with_nested(cgroup: &Path) -> Vec<PathBuf> {
     let mut all = vec![cgroup.to_owned()];
     let mut next = 0;
@@ -37,10 +38,8 @@ fn with_nested(cgroup: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Makes a cgroup, or takes what is there if it may exist. Returns its `cgroup.procs`, for those that join it.
-///
-/// # Errors
-/// Returns the system error.
+/// Creates a cgroup, or uses the existing one if `may_exist`. Returns its `cgroup.procs`, for the processes that join
+/// it.
 pub fn make(cgroup: &Path, may_exist: bool) -> io::Result<OwnedFd> {
     match fs::create_dir(cgroup) {
         Err(error) if may_exist && error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -49,18 +48,12 @@ pub fn make(cgroup: &Path, may_exist: bool) -> io::Result<OwnedFd> {
     Ok(fs::File::options().write(true).open(cgroup.join("cgroup.procs"))?.into())
 }
 
-/// Kills every process of a cgroup at once.
-///
-/// # Errors
-/// Returns the system error.
+/// Kills all processes of a cgroup at once.
 pub fn kill(cgroup: &Path) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.kill"), "1")
 }
 
-/// Kills every process below a cgroup, except those in these cgroups directly below it.
-///
-/// # Errors
-/// Returns the system error.
+/// Kills all processes below a cgroup, except those in the `spared` cgroups directly below it.
 pub fn kill_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) -> io::Result<()> {
     if spared.is_empty() {
         return kill(cgroup);
@@ -73,24 +66,21 @@ pub fn kill_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) -> io::Result<()> 
     Ok(())
 }
 
-/// Freezes every process of a cgroup and below it, or lets them go on.
-///
-/// # Errors
-/// Returns the system error.
+/// Freezes or thaws all processes of a cgroup and below it.
 pub fn freeze(cgroup: &Path, frozen: bool) -> io::Result<()> {
     fs::write(cgroup.join("cgroup.freeze"), if frozen { "1" } else { "0" })
 }
 
-/// Whether a cgroup was told to stand still.
+/// Reports whether a cgroup is set to be frozen.
 pub fn is_frozen(cgroup: &Path) -> bool {
     fs::read_to_string(cgroup.join("cgroup.freeze")).is_ok_and(|told| told.trim_end() == "1")
 }
 
-/// How long a cgroup whose processes have ended has to become empty.
+/// How long a cgroup whose processes have ended may take to become empty.
 const EMPTYING: Duration = Duration::from_secs(5);
 
-/// Removes a cgroup whose processes have ended, with those nested in it. A process that ends stays in its cgroup for
-/// a moment longer, so this waits until the kernel reports it empty; call it on a worker.
+/// Removes a cgroup whose processes have ended, with those nested in it. An ended process stays in its cgroup for
+/// another moment, so this waits until the kernel reports the cgroup empty; call it on a worker.
 pub fn remove(cgroup: &Path) {
     if let Err(error) = until_empty(cgroup, Instant::now() + EMPTYING) {
         tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
@@ -98,8 +88,8 @@ pub fn remove(cgroup: &Path) {
     remove_empty_cgroup(cgroup);
 }
 
-/// Removes the cgroups directly below one whose processes have ended, as [`remove`] does, but not these; if none of these
-/// is below it, the cgroup itself.
+/// Removes the cgroups directly below one whose processes have ended, like [`remove`], but not the `spared` ones; if
+/// none of these is below it, removes the cgroup itself.
 pub fn remove_except(cgroup: &Path, spared: &BTreeSet<PathBuf>) {
     if !spared.iter().any(|spared| spared.starts_with(cgroup)) {
         return remove(cgroup);
@@ -117,10 +107,7 @@ fn until_empty(cgroup: &Path, deadline: Instant) -> io::Result<()> {
     wait_for_event(cgroup, "populated 0", deadline).map(drop)
 }
 
-/// Waits until every process of a cgroup and below it is frozen, as [`until_empty`] does. Returns whether all are.
-///
-/// # Errors
-/// Returns the system error.
+/// Waits until all processes of a cgroup and below it are frozen, like [`until_empty`]. Returns whether all are.
 pub fn until_frozen(cgroup: &Path, deadline: Instant) -> io::Result<bool> {
     wait_for_event(cgroup, "frozen 1", deadline)
 }
@@ -158,10 +145,10 @@ mod tests {
 
     use super::*;
 
-    /// The longest path of the system has room for 2000 of them.
+    /// The longest path that the system allows has room for 2000 levels.
     const DEPTH: usize = 1500;
 
-    /// Less than a frame of a recursion may take on each level.
+    /// Less than a recursion would need at `DEPTH` levels.
     const STACK_BYTES: usize = 128 * 1024;
 
     #[test]

@@ -1,4 +1,5 @@
-//! The context that executors and channels share: output files, workers for blocking jobs, and where to report.
+//! The context that executors and channels share: output files, workers for blocking jobs, and the receivers of their
+//! reports.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,32 +17,29 @@ use super::workers::Workers;
 /// Shared handles, cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The folder of the output files.
     pub folder: Arc<OutputFolder>,
     /// Follows the growth of output files.
     pub outputs: OutputWatch,
-    /// Threads for blocking jobs.
     pub workers: Workers,
     /// Sends facts to the dispatcher.
     pub facts: Facts,
     /// Sends reports to the owner of all processes.
     pub reports: Reports,
-    /// Leaders that are children of the first thread.
     pub adopted: Arc<Adopted>,
     /// Helpers that came over an upgrade.
     pub helpers: Lives,
     /// Clients that wait for other machines.
     pub waits: Waits,
-    /// Counts what clients have written and tasks have not read.
+    /// Counts the bytes that clients have written and tasks have not read.
     pub unread: Unread,
-    /// Whether a signal has told the daemon to end: the cgroups of tasks stay until it does.
+    /// Set when a signal asks the daemon to end; the cgroups of tasks are kept from then on, until the daemon ends.
     pub is_told_to_end: Arc<AtomicBool>,
-    /// The path of the daemon's socket.
     pub socket: Arc<Path>,
 }
 
 impl Context {
-    /// Follows outputs in this folder, each of at most so many bytes; nothing has been carried over an upgrade.
+    /// Creates a context that follows outputs in this folder, each of at most so many bytes, and in which nothing was
+    /// carried over an upgrade.
     pub fn new(
         folder: Arc<OutputFolder>,
         limit: u64,

@@ -1,4 +1,4 @@
-//! Ending a tree in the supervisor: which of its processes are signalled, how often, and until when.
+//! How a supervisor ends a tree: which of its processes are signalled, how often, and until when.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use super::tree::Signalled;
 use crate::core::{Fact, GIVE_UP_MS};
 use crate::os::pidfd::{PidFd, SIGKILL};
 
-/// How long processes have to disappear after SIGKILL. After that nobody waits for them any longer.
+/// How long processes may take to disappear after SIGKILL before the supervisor gives up.
 const GIVE_UP: Duration = Duration::from_millis(GIVE_UP_MS);
 
 impl Supervisor {
-    /// Tells the tree to end, and reports that it was told.
+    /// Ends the tree, and reports that the signal was delivered.
     pub(super) async fn end_as_ordered(&mut self, signal: i32) {
         self.end_all(signal).await;
         self.report(Fact::Delivered);
@@ -45,7 +45,7 @@ impl Supervisor {
         }
     }
 
-    /// Repeats the signal to newborns that run another program by now.
+    /// Repeats the signal to newborns that have executed another program by now.
     pub(super) fn ask_newborns(&mut self) {
         match self.ending {
             Some(signal) if signal != SIGKILL => self.newborns.tell(signal),
@@ -53,10 +53,10 @@ impl Supervisor {
         }
     }
 
-    /// Ends processes that are waited for but no longer found in the tree: a process can shed all that it is found
-    /// by, but not the pidfd that is held to it.
+    /// Ends processes that are waited for but no longer found in the tree: a process can shed everything that
+    /// identifies it, but not the pidfd held on it.
     pub(super) fn end_held(&mut self, watched: &[(i32, AsyncFd<PidFd>)]) {
-        // A handed-over tree keeps handles of its own.
+        // A handed-over tree holds pidfds of its own.
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         for (pid, handle) in watched {
             if self.asked.insert(*pid) {
@@ -66,7 +66,7 @@ impl Supervisor {
         }
     }
 
-    /// Reports that processes survive SIGKILL, and which. They are still waited for, as they may end later.
+    /// Reports which processes survive SIGKILL. The supervisor still waits for them, as they may end later.
     pub(super) async fn give_up(&mut self) {
         self.shown.works();
         self.give_up_at = None;
@@ -79,15 +79,14 @@ impl Supervisor {
         self.report(Fact::GaveUp { why: why.into() });
     }
 
-    /// Signals every process of the tree.
     pub(super) async fn signal(&self, signal: i32) -> Signalled {
         let tree = self.tree.clone();
         self.context.workers.walk(move || tree.signal(signal)).await.unwrap_or_default()
     }
 
-    /// Ends processes that were born while the others were signalled and whose parents have ended: nobody else would
-    /// before SIGKILL. A child of a signalled process that still lives is left to its parent: it may help with
-    /// cleaning up.
+    /// Ends processes that were born while the others were signalled and whose parents have ended: nothing else would
+    /// end them before SIGKILL. A child of a live signalled process is left to its parent, as it may help with cleaning
+    /// up.
     pub(super) fn signal_newcomers(&mut self, members: &[Member]) {
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         let living: HashSet<i32> = members.iter().map(|member| member.pid).collect();

@@ -1,5 +1,5 @@
-//! The interface between the dispatcher and whatever runs tasks: the trait, and the table of its implementations. It
-//! knows no kind of work, except that agents and places can be checked before they are used ([`Check`]).
+//! The interface between the dispatcher and the implementations that run tasks: the trait, and the table of executors.
+//! It knows no kind of work, except that agents and places can be checked before they are used ([`Check`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::client::answer::Answer;
 use crate::core::{Begin, Control, ExecutorName, KnownRun, Spec, Uncounted};
 use crate::remotes::{Remote, Remotes};
 
-/// Runs tasks of one kind, on the dispatcher's thread. Reports what it observes as facts, each with its task and run,
+/// Runs tasks of one kind, on the dispatcher's thread. Reports its observations as facts, each with its task and run,
 /// through the channel that it was created with. None of its calls blocks.
 ///
 /// Each run is started once. Its facts come in this order: `Started`, or one of `StartFailed` and `Refused`, after
@@ -39,13 +39,13 @@ pub trait Executor {
     /// Starts a run of a task.
     fn start(&mut self, start: Start);
 
-    /// Applies a control operation to a started run. If that takes a moment, returns a receiver that resolves when it
-    /// is done or can no longer be done; the client's answer waits for it.
+    /// Applies a control operation to a started run. If that takes a moment, returns a receiver that resolves when the
+    /// operation is done or can no longer be done; the client's answer waits for it.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
-    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. Of a process that is only
-    /// being started just with that, once nobody waits for it any longer: it is ended as soon as it runs, without being told
-    /// again.
+    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. For a process that
+    /// is still being started, it is called only once, with SIGKILL, when nothing waits for the start any longer: the
+    /// process is then killed as soon as it runs, without another call.
     fn end(&mut self, task: TaskId, run: u32, signal: i32);
 
     /// Forgets a task that has no run left.
@@ -57,47 +57,47 @@ pub trait Executor {
     }
 
     /// Prepares to take over a process that another program offers. The process stays untouched until
-    /// [`Begin::HandedOver`] is started; [`Self::forget`] lets go of it.
+    /// [`Begin::HandedOver`] is started; [`Self::forget`] releases it.
     fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
         let _ = (handoff, client);
         let error = RpcError::new(ErrorKind::Unsupported, "this executor takes over no processes");
         tell(task, Err(error));
     }
 
-    /// Takes the exit of a handed-over process, as reported by the program that handed it over.
+    /// Accepts the exit of a handed-over process, as reported by the program that handed it over.
     fn exited(&mut self, task: TaskId, exit: Exit) {
         let _ = (task, exit);
     }
 
-    /// Goes on with a run that a daemon has left when it was killed. Returns the pid that its task shows.
+    /// Continues a run that a killed daemon has left. Returns the pid that its task shows.
     ///
     /// # Errors
-    /// Something of it is missing, or this executor has nothing that outlives a daemon.
+    /// Part of the state is missing, or nothing of this executor outlives a daemon.
     fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         let _ = (left, resumed);
         Err(io::Error::other("its executor leaves nothing behind"))
     }
 
-    /// Goes on with a run on another machine or a cluster, which a daemon or another program has left. It reports facts as of
-    /// one that it has started; what is known by now is not reported again.
+    /// Continues a run on another machine or a cluster that a daemon or another program has left. Reports facts as for
+    /// a run of its own, except those already known.
     fn take_up(&mut self, known: KnownRun) {
         tracing::error!(task = %known.task, "its executor runs nothing elsewhere");
     }
 
-    /// Finds out what a run elsewhere has used that has ended for another daemon or another program, and reports it as for
-    /// one that it has started.
+    /// Finds out the usage of an ended run elsewhere that another daemon or program has left, and reports it as for a
+    /// run of its own.
     fn count(&mut self, ended: Uncounted) {
         let _ = ended;
     }
 
-    /// Called by a durable daemon when the end of a run is written down, with all of its processes: what was kept of it
-    /// for the next daemon is not needed any more.
+    /// Called by a durable daemon when the end of a run, with all of its processes, has been written to the journal:
+    /// what was kept of the run for the next daemon is not needed any more.
     fn over(&mut self, task: TaskId, run: u32) {
         let _ = (task, run);
     }
 
-    /// Called by a durable daemon when what was reported of a run is written down, once for each [`PlaceFact::Lost`] and
-    /// [`PlaceFact::Submitting`].
+    /// Called by a durable daemon when a report about a run has been written to the journal, once for each
+    /// [`PlaceFact::Lost`] and [`PlaceFact::Submitting`].
     ///
     /// [`PlaceFact::Lost`]: crate::core::PlaceFact::Lost
     /// [`PlaceFact::Submitting`]: crate::core::PlaceFact::Submitting
@@ -105,25 +105,26 @@ pub trait Executor {
         let _ = (task, run);
     }
 
-    /// Called when events up to this number are told that can't be written down: whatever outlives a kill notes that. With
-    /// `None` once they are written down.
+    /// Called when events up to this number have been sent although they can't be written to the journal, so that the
+    /// number is kept where it survives a kill; with `None` once they are written.
     fn told(&mut self, seq: Option<u64>) {
         let _ = seq;
     }
 
-    /// Called when a durable daemon begins that does not know all that the one before has started: whatever holds runs for
-    /// the next one must not seem to hold all of them, until [`Self::caught_up`].
+    /// Called when a durable daemon starts without knowing everything that the previous one started: whatever holds
+    /// runs for the next daemon must not claim to hold all of them until [`Self::caught_up`].
     fn doubt(&mut self) {}
 
-    /// Called when it is written down what became of all that the daemon before has started, with 0; and where this executor
-    /// has asked by [`Facts::ask_caught_up`], once all that it had reported by then is written down, with its number.
+    /// Called with 0 when the outcome of everything that the previous daemon started is in the journal; and where this
+    /// executor called [`Facts::ask_caught_up`], with the number from that call, once everything reported before it is
+    /// in the journal.
     ///
     /// [`Facts::ask_caught_up`]: super::messages::Facts::ask_caught_up
     fn caught_up(&mut self, mark: u64) {
         let _ = mark;
     }
 
-    /// Measures what a run uses now. The receiver resolves to nothing if no process of it runs on this machine.
+    /// Measures the current usage of a run. The sender is dropped if no process of the run is on this machine.
     fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
         let _ = (task, run);
         None
@@ -134,7 +135,7 @@ pub trait Executor {
         let _ = client;
     }
 
-    /// Checks whether what is configured works. An executor that has nothing of the kind drops the request.
+    /// Checks whether configured agents or places work. An executor that has none of the kind drops the request.
     fn check(&mut self, check: Check) {
         drop(check);
     }
@@ -144,8 +145,8 @@ pub trait Executor {
         let _ = (agents, remotes);
     }
 
-    /// Called when the answers of a dispatcher turn are on their way: work that would compete with the clients
-    /// waiting for them may begin.
+    /// Called when the replies of a dispatcher turn are on their way: work that would compete with the clients waiting
+    /// for them may begin.
     fn answered(&mut self) {}
 
     /// Waits for the next event from this executor's own workers and handles it. Cancel-safe: the future may be
@@ -154,25 +155,25 @@ pub trait Executor {
         Box::pin(std::future::pending())
     }
 
-    /// Holds back the processes that it would start from now on, or starts them. They are carried over an upgrade.
+    /// Holds back new starts, or releases those held back. Held starts are carried over an upgrade.
     fn hold_starts(&mut self, holds: bool) {
         let _ = holds;
     }
 
-    /// Returns its state, with every run, for the program that takes over. Takes nothing apart and changes nothing, as
-    /// that program may refuse.
+    /// Returns the executor's state, with every run, for the program that takes over. Changes nothing, as that program
+    /// may refuse.
     ///
     /// # Errors
-    /// Something of it can't be carried now.
+    /// Part of the state can't be carried now.
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle>;
 
-    /// Lets what stands still since [`Self::carry`] go on: its state is not used.
+    /// Releases what [`Self::carry`] keeps still: the carried state is not used.
     fn release(&mut self) {}
 
-    /// Goes on with what another program has carried over; `spec` returns what a task is. Starts nothing.
+    /// Restores the state that another program has carried over; `spec` returns the spec of a task. Starts nothing.
     ///
     /// # Errors
-    /// Something of it is missing.
+    /// Part of the state is missing.
     fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
         let _ = (came, spec);
         match carried {
@@ -181,35 +182,36 @@ pub trait Executor {
         }
     }
 
-    /// Called after [`Self::resume`] when nothing can fail any more: what came over is at work from now on, for those
-    /// clients that came over, too.
+    /// Called after [`Self::resume`] when nothing can fail any more: restored runs are active from now on, also for the
+    /// clients that came over.
     fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let _ = clients;
     }
 
-    /// Adds how many answers it owes to each client, and carries over an upgrade.
+    /// Adds the number of replies that the executor owes to each client and carries over an upgrade.
     fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
         let _ = clients;
     }
 
-    /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere, and again once the executor is not
-    /// busy any more: adds what tells their processes.
+    /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere, and again once the executor
+    /// is no longer busy: adds what identifies their processes.
     fn leave(&mut self, left: &mut Spared) {
         let _ = left;
     }
 
-    /// Called when the daemon ends and no task is left, or only such: ends what the executor keeps for itself.
+    /// Called when the daemon ends and no tasks are left, or only tasks that keep running: ends what the executor keeps
+    /// for itself.
     fn close(&mut self, close: Close) {
         let _ = close;
     }
 
-    /// Whether the executor still has something that the daemon must wait for before it ends.
+    /// Reports whether the daemon must wait for this executor before it ends.
     fn is_busy(&self) -> bool {
         false
     }
 }
 
-/// Returns what a task is.
+/// Returns the spec of a task.
 pub type SpecOf<'a> = dyn Fn(TaskId) -> Option<Arc<Spec>> + 'a;
 
 /// Resolves when an operation is done or can no longer be done.
@@ -231,17 +233,15 @@ pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
 #[derive(Debug)]
 pub struct Offer {
     pub pid: i32,
-    /// When it was started.
     pub started_at: Timestamp,
-    /// Its program with the arguments.
+    /// The program with its arguments.
     pub argv: Vec<OsText>,
-    /// Its working directory.
     pub cwd: OsText,
     /// Whether standard output and error go to separate files.
     pub split: bool,
     /// The size of its terminal, if it has one.
     pub pty: Option<TerminalSize>,
-    /// The file that the process itself writes its output to, if it does.
+    /// The file that the process itself writes its output to, if any.
     pub output_file: Option<OsText>,
 }
 
@@ -249,11 +249,9 @@ pub struct Offer {
 #[derive(Debug)]
 pub struct Start {
     pub task: TaskId,
-    /// The run, which facts about it carry.
+    /// The run number, which facts about the run carry.
     pub run: u32,
-    /// The task's specification.
     pub spec: Arc<Spec>,
-    /// How the run begins.
     pub begin: Begin,
     /// Descriptors for its standard streams, from the submitter.
     pub inherited: Inherited,
@@ -261,22 +259,21 @@ pub struct Start {
     pub owner: Option<Arc<Client>>,
 }
 
-/// The order to check what is configured.
+/// The order to check agents or a place.
 pub enum Check {
-    /// Whether a place elsewhere works. The answer comes within its `connect_timeout` and some seconds.
+    /// Checks whether a place elsewhere works. The answer comes within its `connect_timeout` plus some seconds.
     Place {
-        /// The place.
         remote: Arc<Remote>,
-        /// Receives what was found; dropped if the place is not served.
+        /// Receives the result; dropped if the place is not served.
         tell: oneshot::Sender<ExecutorCheck>,
     },
-    /// Whether agents start, and what they report about themselves.
+    /// Checks whether agents start, and what they report about themselves.
     Agents {
-        /// The agents, with what is known about each.
+        /// The agents, each with the information known so far.
         agents: Vec<(Arc<Agent>, AgentInfo)>,
-        /// The environment that they start in.
+        /// The environment to start them in.
         env: Arc<Env>,
-        /// Receives the results, or why there are none; dropped if whoever serves agents has ended.
+        /// Receives the results, or the reason why there are none; dropped if the agent executor has ended.
         tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
 }
@@ -284,20 +281,17 @@ pub enum Check {
 /// A client's request on a running task.
 #[derive(Debug)]
 pub struct Asked {
-    /// Where the answer goes.
     pub answer: Answer,
     /// The task, as clients see it.
     pub task: Box<WireTask>,
-    /// The request.
     pub what: Ask,
 }
 
 /// What a client requests.
 #[derive(Debug)]
 pub enum Ask {
-    /// Write to its standard input or its terminal.
+    /// Write to the task's standard input or its terminal.
     Write {
-        /// The bytes.
         data: Vec<u8>,
         /// Whether this ends the input.
         eof: bool,
@@ -306,7 +300,7 @@ pub enum Ask {
     },
     /// Show its terminal to the client.
     Attach {
-        /// Whether it is the caller's foreground job, of which it gets every byte.
+        /// Whether the task is the caller's foreground job, of which the caller gets every byte.
         owns: bool,
         /// The size of the client's own terminal.
         size: Option<TerminalSize>,
@@ -318,7 +312,7 @@ pub enum Ask {
 }
 
 impl Asked {
-    /// Refuses the request, for an executor that can't serve it for that task.
+    /// Refuses a request that the executor can't serve for that task.
     pub fn refuse(&self) {
         let id = self.task.id;
         let unsupported =
@@ -341,13 +335,13 @@ impl Asked {
     }
 }
 
-/// The error for a client that wants to leave or resize a terminal that it is not shown.
+/// Returns the error for a client that wants to leave or resize a terminal that it is not shown.
 pub fn not_shown(id: TaskId) -> RpcError {
     let message = format!("this connection does not show the terminal of task {id}");
     RpcError::new(ErrorKind::InvalidParams, message).hint("call `task.attach` first")
 }
 
-/// The executors, by the names that the core has for them.
+/// The executors, by their names in the core.
 #[derive(Default)]
 pub struct Executors(BTreeMap<ExecutorName, Box<dyn Executor>>);
 
@@ -389,7 +383,7 @@ impl Executors {
         select_all(self.0.values_mut().map(|executor| executor.attend())).await;
     }
 
-    /// Whether the daemon must wait for one of the executors before it ends.
+    /// Reports whether the daemon must wait for one of the executors before it ends.
     pub fn is_busy(&self) -> bool {
         self.0.values().any(|executor| executor.is_busy())
     }

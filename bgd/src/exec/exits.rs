@@ -1,4 +1,4 @@
-//! Waits for the exit of a process that is not a child of the daemon, while its supervisor handles commands.
+//! Waits for the exit of a process that is not a child of the daemon; its supervisor handles commands meanwhile.
 
 use bgd_shared::task::Exit;
 use tokio::io::unix::AsyncFd;
@@ -9,8 +9,8 @@ use super::process::Supervisor;
 use crate::os::pidfd::PidFd;
 
 impl Supervisor {
-    /// Finds out how a process ended that another program, or a daemon that was killed, has started. Handles commands
-    /// meanwhile.
+    /// Returns the exit of a process that another program, or a killed daemon, started. Handles commands while it
+    /// waits.
     pub(in crate::exec) async fn exit_of_another(&mut self, pidfd: &AsyncFd<PidFd>) -> Exit {
         let pid = self.tree.leader;
         let mut known = look(pid, pidfd.get_ref());

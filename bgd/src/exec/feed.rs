@@ -1,4 +1,4 @@
-//! Writes a text to the standard input of a program, however long it is: the prompt of an agent, the notice of a hook.
+//! Writes a text of any length to the standard input of a program: the prompt of an agent, or the notice of a hook.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,7 +18,7 @@ pub struct Feed(Rc<RefCell<Option<Rest>>>);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FeedState {
     pub pipe: Fd,
-    /// What is still to be written to it.
+    /// The unwritten bytes.
     #[serde(with = "bytes")]
     pub rest: Vec<u8>,
 }
@@ -28,12 +28,12 @@ struct Rest {
     /// The pipe's number.
     number: RawFd,
     text: Vec<u8>,
-    /// How many bytes of it are written.
+    /// How many bytes of the text are written.
     written: usize,
 }
 
 impl Feed {
-    /// Begins to write. The pipe is closed after that, or as soon as the program does not read any more.
+    /// Starts writing. The pipe is closed when everything is written, or as soon as the program stops reading.
     ///
     /// # Errors
     /// The pipe can't be registered with the runtime.
@@ -53,12 +53,12 @@ impl Feed {
         Ok(this)
     }
 
-    /// Stands for a text that is written.
+    /// Creates a feed whose text is already written.
     pub fn ended() -> Self {
         Self(Rc::default())
     }
 
-    /// Returns the pipe and what is still to be written; `None` if the pipe is closed.
+    /// Returns the pipe and the unwritten bytes; `None` if the pipe is closed.
     pub fn state(&self, named: &mut Named) -> Option<FeedState> {
         let rest = self.0.borrow();
         let Rest { number, text, written } = rest.as_ref()?;
@@ -66,14 +66,14 @@ impl Feed {
     }
 }
 
-/// Writes what the pipe takes. Returns whether there is more to write.
+/// Writes as much as the pipe accepts. Returns whether there is more to write.
 fn write(pipe: &Sender, rest: &RefCell<Option<Rest>>) -> bool {
     let mut rest = rest.borrow_mut();
     let Some(Rest { text, written, .. }) = &mut *rest else { return false };
     while *written < text.len() {
         match pipe.try_write(&text[*written..]) {
             Ok(count) => *written += count,
-            // A program need not read all of it.
+            // A program need not read the whole text.
             Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
         }
     }

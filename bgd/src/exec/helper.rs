@@ -1,4 +1,4 @@
-//! The state of a helper, and how whoever asked for it is notified.
+//! The state of a helper, and the notification of its requester.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,16 +15,15 @@ use crate::os::pidfd::PidFd;
 /// What a helper is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
-    /// The program of an agent.
     Agent,
     /// The command of a channel.
     Hook,
-    /// The connection to another machine, or a command of a cluster's.
+    /// The connection to another machine, or a command for a cluster.
     Bridge,
 }
 
 impl Purpose {
-    /// The environment variable that marks every process of such a helper.
+    /// Returns the environment variable that marks every process of such a helper.
     pub const fn mark(self) -> &'static str {
         match self {
             Self::Agent => AGENT_MARK,
@@ -38,22 +37,21 @@ impl Purpose {
 #[derive(Debug)]
 pub struct Alive {
     pub pid: i32,
-    /// A pidfd that shows whether it still lives, before anybody else has noticed its end.
+    /// A pidfd that shows whether the process still lives, even before its end is reported.
     pub handle: Option<PidFd>,
 }
 
 /// The life cycle of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Life {
-    /// It runs.
     Running,
     /// Its leader has ended, but others of its tree have not.
     Exited(Exit),
-    /// Its whole tree has ended, or is not waited for any more as it survives SIGKILL.
+    /// Its whole tree has ended, or survives SIGKILL and is not waited for any more.
     Gone(Exit),
 }
 
-/// The helpers that came over an upgrade, until whoever had asked for them takes them up again.
+/// The helpers that came over an upgrade, until their requesters reclaim them.
 #[derive(Clone, Debug, Default)]
 pub struct Lives(Arc<Mutex<Kept>>);
 
@@ -71,18 +69,18 @@ impl Lives {
         Watcher { begun: None, life }
     }
 
-    /// Takes a helper up again.
+    /// Reclaims a helper.
     pub fn take(&self, id: TaskId) -> Option<watch::Receiver<Life>> {
         self.lock().remove(&id).map(|(_, life)| life)
     }
 
-    /// Takes all for a purpose that nobody has taken up.
+    /// Removes and returns all helpers for a purpose that were not reclaimed.
     pub fn rest(&self, purpose: Purpose) -> Vec<TaskId> {
         self.lock().extract_if(|_, (of, _)| *of == purpose).map(|(id, _)| id).collect()
     }
 }
 
-/// Notifies whoever asked for a helper.
+/// Notifies the requester of a helper.
 #[derive(Debug)]
 pub struct Watcher {
     pub(super) begun: Option<oneshot::Sender<Result<Alive, Box<str>>>>,
@@ -90,15 +88,15 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Reports that it runs, or why it could not be started.
+    /// Reports that the helper runs, or why it could not be started.
     pub fn begun(&mut self, result: Result<Alive, Box<str>>) {
         if let Some(begun) = self.begun.take() {
-            // One that nobody waits for any more has been told to end.
+            // A helper that is not waited for any more has been asked to end.
             let _ = begun.send(result);
         }
     }
 
-    /// Takes a fact about its end. Returns whether its whole tree has ended.
+    /// Applies a fact about the helper's end. Returns whether its whole tree has ended.
     pub(super) fn fact(&self, fact: Fact) -> bool {
         match fact {
             Fact::Exited { exit, others } => {
@@ -112,7 +110,7 @@ impl Watcher {
                 });
                 true
             }
-            // It may hang in the kernel for ever, and nobody can do more than has been done.
+            // It may hang in the kernel for ever, and nothing more can be done.
             Fact::GaveUp { why } => {
                 self.become_unless_gone(|life| match life {
                     Life::Exited(exit) => Life::Gone(exit),
@@ -152,7 +150,7 @@ mod tests {
         let gone = |exit| Life::Gone(exit);
         assert_eq!(watched(vec![gave_up()]), (vec![false], gone(Exit::Unknown("it hangs".into()))));
         assert_eq!(watched(vec![exited(true), gave_up()]), (vec![false, false], gone(Exit::Code(3))));
-        // It is known until all of it has ended, but stays gone for whoever waits.
+        // The helper is known until all of it has ended, but stays gone for those that wait.
         let late = watched(vec![gave_up(), exited(true), Fact::TreeEmpty]);
         assert_eq!(late, (vec![false, false, true], gone(Exit::Unknown("it hangs".into()))));
     }

@@ -1,11 +1,11 @@
-//! Keeping still what has a thread of its own, for an upgrade in place (R121): nothing is read, written or reported by it
-//! meanwhile, and its state is what it was asked for.
+//! Holds on owners that have threads of their own, for an upgrade in place (R121): a held owner reads, writes and
+//! reports nothing, and its state stays as it handed it over.
 
 use std::convert::Infallible;
 
 use tokio::sync::oneshot;
 
-/// The order to keep still until told to go on.
+/// The order to keep still until the hold is dropped.
 #[derive(Debug)]
 pub struct KeepStill<T> {
     still: oneshot::Sender<T>,
@@ -13,7 +13,7 @@ pub struct KeepStill<T> {
 }
 
 impl<T> KeepStill<T> {
-    /// Tells the state, and waits for as long as the hold lasts.
+    /// Hands over the state, and waits for as long as the hold lasts.
     pub async fn keep(self, state: T) {
         if self.still.send(state).is_ok() {
             let _ = self.go_on.await;
@@ -21,7 +21,7 @@ impl<T> KeepStill<T> {
     }
 }
 
-/// Keeps something still until it is dropped.
+/// Keeps an owner still until this is dropped.
 #[derive(Debug)]
 pub struct Hold<T> {
     coming: oneshot::Receiver<T>,
@@ -31,13 +31,13 @@ pub struct Hold<T> {
 }
 
 impl<T> Hold<T> {
-    /// Creates the hold, and the order for what it holds.
+    /// Creates the hold, and the order for the owner to be held.
     pub fn new() -> (Self, KeepStill<T>) {
         let ((still, coming), (held, go_on)) = (oneshot::channel(), oneshot::channel());
         (Self { coming, came: None, is_gone: false, _go_on: held }, KeepStill { still, go_on })
     }
 
-    /// Looks whether it keeps still by now.
+    /// Checks whether the owner is still by now.
     pub fn look(&mut self) {
         match self.coming.try_recv() {
             Ok(still) => self.came = Some(still),
@@ -46,12 +46,12 @@ impl<T> Hold<T> {
         }
     }
 
-    /// Whether it did so at the last look, or has ended.
+    /// Reports whether the owner was still at the last look, or has ended.
     pub fn is_still(&self) -> bool {
         self.is_gone || self.came.is_some()
     }
 
-    /// Returns its state; `None` if it has ended.
+    /// Returns the owner's state; `None` if it has not handed it over, or has ended.
     pub fn still(&self) -> Option<&T> {
         self.came.as_ref()
     }

@@ -1,6 +1,6 @@
-//! Helpers: processes that the daemon needs for work of its own, that of agents and of hooks. The local executor
-//! starts, watches and ends them like those of tasks, so that the same rules keep their trees together. This module
-//! requests them and waits for them, on whichever thread needs them.
+//! Helpers: processes that the daemon needs for its own work, for agents and hooks. The local executor starts, watches
+//! and ends them like those of tasks, so that the same rules keep their trees together. This module requests them and
+//! waits for them, on any thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ pub use crate::os::pidfd::SIGKILL;
 /// The signal that asks a process to end.
 pub const SIGTERM: i32 = 15;
 
-/// The run of every helper: each is started once.
+/// The run number of every helper: each is started once.
 pub const RUN: u32 = 1;
 
 /// How to start a helper.
@@ -32,13 +32,11 @@ pub const RUN: u32 = 1;
 pub struct Launch {
     /// The program with its arguments.
     pub argv: Vec<OsText>,
-    /// Its working directory.
     pub cwd: OsText,
-    /// Its environment.
     pub env: Env,
     /// The task that it works for, if there is exactly one.
     pub task: Option<TaskId>,
-    /// The spec that umask and resource limits are taken from.
+    /// The spec to take the umask and the resource limits from.
     pub like: Arc<Spec>,
     /// Standard input, output and error.
     pub streams: [OwnedFd; 3],
@@ -62,12 +60,12 @@ pub struct Process {
 }
 
 impl Host {
-    /// Creates a host whose processes the dispatcher's thread starts.
+    /// Creates a host whose processes are started by the dispatcher's thread.
     pub fn new(reports: Reports, purpose: Purpose) -> Self {
         Self { reports, purpose }
     }
 
-    /// Ends the processes for the same purpose that came over an upgrade, and that nobody has taken up.
+    /// Kills the processes for the same purpose that came over an upgrade and were not reclaimed.
     pub fn end_rest(&self, context: &Context) {
         for process in context.helpers.rest(self.purpose) {
             self.reports.send(Report::EndHelper { process, signal: SIGKILL });
@@ -77,10 +75,10 @@ impl Host {
     /// Starts a process.
     ///
     /// # Errors
-    /// Why it could not be started, in words for humans.
+    /// Explains to humans why it could not be started.
     pub async fn start(&self, launch: Launch) -> Result<Process, Box<str>> {
         let Launch { argv, cwd, env, task, like, streams } = launch;
-        // The submitter may itself be a process of a task; the helper is no part of that task.
+        // The submitter may itself be a process of a task; the helper does not belong to that task.
         let others = env.0.iter().filter(|(name, _)| &**name != TASK_MARK).cloned();
         let own = task.map(|task| (TASK_MARK.into(), task.to_string().as_str().into()));
         let env = Arc::new(others.chain(own).collect());
@@ -94,7 +92,7 @@ impl Host {
         let id = TaskId::random();
         let (begun, has_begun) = oneshot::channel();
         let (life, lives) = watch::channel(Life::Running);
-        // The caller may stop waiting before the process runs. Then it is killed as soon as it does.
+        // The caller may stop waiting before the process runs. The process is then killed as soon as it does.
         let guard = Unwanted { id, reports: self.reports.clone(), armed: true };
         let streams = Streams::Given { streams, mark: self.purpose.mark() };
         let order = StartOrder { task: id, run: RUN, spec: Arc::new(spec), env, place: None, streams };
@@ -107,7 +105,7 @@ impl Host {
     }
 }
 
-/// Ends a process if nobody waits for its start any more.
+/// Ends a process whose start is not waited for any more.
 struct Unwanted {
     id: TaskId,
     reports: Reports,
@@ -128,7 +126,7 @@ impl Drop for Unwanted {
     }
 }
 
-/// A helper for the program that takes over.
+/// A helper's state for the program that takes over.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ProcessState {
     id: TaskId,
@@ -136,41 +134,40 @@ pub struct ProcessState {
 }
 
 impl Process {
-    /// Returns it as data.
     pub fn state(&self) -> ProcessState {
-        // Whether it lives is known to `local`, which carries that.
+        // Whether it lives is known to `local`, which carries that state.
         let Self { id, pid, handle: _, life: _, reports: _ } = self;
         ProcessState { id: *id, pid: *pid }
     }
 
-    /// Takes a helper up again. One that is not known any more has ended.
+    /// Reclaims a helper. A helper that is not known any more has ended.
     pub fn again(state: ProcessState, context: &Context) -> Self {
         let ProcessState { id, pid } = state;
         let life = context.helpers.take(id).unwrap_or_else(|| {
             watch::channel(Life::Gone(Exit::Unknown("it ended during an upgrade".into()))).1
         });
         let runs = *life.borrow() == Life::Running;
-        // The pid of one that was reaped may be another process's.
+        // The pid of a reaped process may have been reused.
         let handle = runs.then(|| PidFd::open(pid).ok()).flatten();
         Self { id, pid, handle: Arc::new(handle), life, reports: context.reports.clone() }
     }
 
-    /// Whether its leader has not ended as far as was reported.
+    /// Reports whether its leader is running as far as reported.
     pub fn runs(&self) -> bool {
         *self.life.borrow() == Life::Running
     }
 
-    /// Whether its whole tree has ended as far as was reported.
+    /// Reports whether its whole tree has ended as far as reported.
     pub fn is_gone(&self) -> bool {
         matches!(*self.life.borrow(), Life::Gone(_))
     }
 
-    /// Signals its whole tree; SIGKILL also reaches processes started meanwhile.
+    /// Signals its whole tree; SIGKILL also reaches processes that start meanwhile.
     pub fn end(&self, signal: i32) {
         self.reports.send(Report::EndHelper { process: self.id, signal });
     }
 
-    /// Whether its leader has ended, even if that was not reported yet.
+    /// Reports whether its leader has ended, even if that was not reported yet.
     pub fn has_exited(&self) -> bool {
         *self.life.borrow() != Life::Running || self.handle.as_ref().as_ref().is_some_and(PidFd::has_ended)
     }
@@ -220,7 +217,7 @@ impl Drop for Leased {
     }
 }
 
-/// How a process ended, for a sentence whose subject is the process.
+/// Describes the end of a process, for a sentence whose subject is the process.
 pub fn how_ended(exit: &Exit) -> String {
     match exit {
         Exit::Code(_) => exit.words(),

@@ -1,9 +1,9 @@
-//! Requests to one HTTP server. It knows nothing of opencode, keeps no connection open between two requests, and
-//! reads no more of a response than it is told to.
+//! Requests to one HTTP server. This module knows nothing of opencode, keeps no connection open between two requests,
+//! and reads no more of a response than it is asked to.
 //!
-//! Each request has a connection of its own: on loopback that costs next to nothing, and no request can be lost to a
-//! kept-alive connection that the server was about to close. TLS is left out on purpose, because the server itself
-//! does not speak it.
+//! Each request uses its own connection: on loopback that costs next to nothing, and no request can be lost to a
+//! kept-alive connection that the server was about to close. TLS is left out on purpose, because the server itself does
+//! not support it.
 
 use std::fmt;
 use std::time::Duration;
@@ -93,8 +93,11 @@ pub struct Http {
 }
 
 impl Http {
-    /// Creates a client of the server at this address, or says what is wrong with the address. `login` is the user name
-    /// and the password, if the server expects them.
+    /// Creates a client of the server at this address. `login` is the user name and the password, if the server expects
+    /// them.
+    ///
+    /// # Errors
+    /// Explains what is wrong with the address.
     pub fn new(url: &str, login: Option<(&str, &str)>) -> Result<Self, String> {
         let base = base(url)?;
         let authorization = login.map(|(user, password)| authorization(user, password)).transpose()?;
@@ -143,7 +146,10 @@ impl Http {
     }
 }
 
-/// Returns the prefix of every request's target at this address, or what is wrong with the address.
+/// Returns the prefix of every request's target at this address.
+///
+/// # Errors
+/// Explains what is wrong with the address.
 pub fn base(url: &str) -> Result<String, String> {
     let url = url.trim();
     let has = |scheme: &str| url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
@@ -160,7 +166,7 @@ pub fn base(url: &str) -> Result<String, String> {
 fn authorization(user: &str, password: &str) -> Result<HeaderValue, String> {
     let words = STANDARD.encode(format!("{user}:{password}"));
     let mut value = HeaderValue::from_str(&format!("Basic {words}")).map_err(|error| error.to_string())?;
-    // Keeps it out of logs.
+    // Keeps the value out of logs.
     value.set_sensitive(true);
     Ok(value)
 }
@@ -168,7 +174,7 @@ fn authorization(user: &str, password: &str) -> Result<HeaderValue, String> {
 /// The characters to escape in an address: all but those that its grammar calls unreserved.
 const MEANINGFUL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Escapes everything in a component of an address that could have a meaning there.
+/// Escapes all characters that could have a meaning in a component of an address.
 pub fn escaped(word: &str) -> PercentEncode<'_> {
     utf8_percent_encode(word, MEANINGFUL)
 }
@@ -184,13 +190,14 @@ mod tests {
 
     use super::*;
 
-    /// How long a test waits for what should happen at once.
+    /// How long a test waits for an event that should happen at once.
     const SOON: Duration = Duration::from_secs(20);
 
     const LIMIT: usize = 4;
 
-    /// A server for one request, which it answers with these bytes. Resolves to the request's head and to how many
-    /// bytes followed until the client closed the connection; with `closes`, the server closes it instead.
+    /// Starts a server for one request, which it answers with these bytes. Resolves to the request's head and the
+    /// number of bytes that followed until the client closed the connection; with `closes`, the server closes it
+    /// instead.
     async fn server(answer: &'static str, closes: bool) -> (Http, JoinHandle<(String, usize)>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = Http::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();

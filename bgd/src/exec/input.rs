@@ -1,5 +1,5 @@
-//! Standard input that clients write to: the daemon's end of a pipe. What the task has not read yet stays here, and goes on
-//! in the program that takes over.
+//! Standard input that clients write to: the daemon's end of a pipe. Input that the task has not read yet stays here,
+//! and is carried to the program that takes over.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -26,16 +26,15 @@ struct Write {
     done: oneshot::Sender<io::Result<u64>>,
 }
 
-/// A write that is not done.
+/// A pending write.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InputWrite {
-    /// What is written.
     pub write: WriteState,
     /// Whether the pipe is closed after it.
     pub eof: bool,
 }
 
-/// What clients have written and the task has not read, for the program that takes over.
+/// Input that clients have written and the task has not read, for the program that takes over.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct UnreadState {
     writes: Vec<InputWrite>,
@@ -43,13 +42,12 @@ pub struct UnreadState {
 }
 
 impl UnreadState {
-    /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 }
 
-/// The writes that are not done, in their order.
+/// The pending writes, in their order.
 #[derive(Clone, Debug, Default)]
 struct Writes(Arc<Mutex<VecDeque<Write>>>);
 
@@ -58,7 +56,7 @@ impl Writes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much of the first as the pipe takes. Returns whether all of it is written.
+    /// Writes as much of the first write as the pipe accepts. Returns whether all of it is written.
     fn advance(&self, pipe: &pipe::Sender) -> io::Result<bool> {
         let mut writes = self.lock();
         let Some(Write { state: InputWrite { write, .. }, .. }) = writes.front_mut() else { return Ok(true) };
@@ -83,14 +81,15 @@ impl Writes {
 /// The write end of a task's standard input. It closes when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct InputPipe {
-    /// One for each write.
+    /// Counts the pending writes, to limit them to [`QUEUE`].
     queued: mpsc::Sender<()>,
     writes: Writes,
-    /// It is gone once it is closed.
+    /// Dangling once the pipe is closed.
     pipe: Weak<pipe::Sender>,
-    /// The answers for what was written.
+    /// The answers owed for writes.
     pub owed: Owed,
-    /// Whether the keeper, if there is one, has a copy of the pipe's end, so that it closes only when that one does.
+    /// Whether the keeper, if there is one, has a copy of the pipe's end, so that the pipe closes only when that copy
+    /// does.
     is_kept: Arc<AtomicBool>,
 }
 
@@ -120,14 +119,14 @@ impl InputPipe {
                     break;
                 }
             }
-            // What was queued after that is answered, too.
+            // Pending writes are answered, too.
             drop(queue);
             writes.lock().clear();
         });
         Ok(input)
     }
 
-    /// Returns the pipe's number; `None` if it is closed.
+    /// Returns the descriptor's number; `None` if the pipe is closed.
     pub fn number(&self) -> Option<RawFd> {
         self.pipe.upgrade().map(|pipe| pipe.as_fd().as_raw_fd())
     }
@@ -142,16 +141,16 @@ impl InputPipe {
         self.is_kept.store(is_kept, Ordering::Relaxed);
     }
 
-    /// Returns whether the keeper has a copy, which the caller has it close: it is told once.
+    /// Returns whether the keeper has a copy. The caller must have the keeper close it, as this returns true only once.
     pub fn take_kept(&self) -> bool {
         self.is_kept.swap(false, Ordering::Relaxed)
     }
 
-    /// Writes all of the data, waiting while the pipe is full. The number is that of the owed answer.
+    /// Writes all of the data, waiting while the pipe is full. `number` is that of the owed answer.
     ///
     /// # Errors
-    /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed it; `WouldBlock` if too many writes are
-    /// queued already.
+    /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed the pipe; `WouldBlock` if too many writes
+    /// are queued.
     pub fn write(
         &self,
         number: u64,
@@ -161,7 +160,7 @@ impl InputPipe {
         self.go_on_writing(InputWrite { write: WriteState { number, data, written: 0 }, eof })
     }
 
-    /// The same for a write that another program has begun.
+    /// Like [`Self::write`], for a write that another program has begun.
     pub fn go_on_writing(&self, state: InputWrite) -> impl Future<Output = io::Result<u64>> + Send + use<> {
         let queued = self.queued.try_send(()).map_err(|error| match error {
             mpsc::error::TrySendError::Full(()) => io::Error::from(io::ErrorKind::WouldBlock),
@@ -169,16 +168,16 @@ impl InputPipe {
         });
         let ordered = queued.map(|()| {
             let (done, result) = oneshot::channel();
-            // The task that writes runs on this thread, and so has not looked for it yet.
+            // The runtime task that writes runs on this thread, and so has not looked for the write yet.
             self.writes.lock().push_back(Write { state, done });
             result
         });
         async move { ordered?.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())) }
     }
 
-    /// Returns what the task has not read; `None` while something is written and not answered.
+    /// Returns the input that the task has not read; `None` while a completed write is unanswered.
     pub fn unread(&self) -> Option<UnreadState> {
-        // The pipe is named with its process. While it is open the keeper has it.
+        // The pipe is named with its process. While it is open, the keeper has a copy.
         let Self { writes, owed, queued: _, pipe: _, is_kept: _ } = self;
         let writes: Vec<InputWrite> =
             writes.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
@@ -187,8 +186,8 @@ impl InputPipe {
         owed.iter().all(|(number, _)| waits(*number)).then_some(UnreadState { writes, owed })
     }
 
-    /// Goes on with what another program has not written, and with the answers that it owed to clients that are still
-    /// there. Returns the writes.
+    /// Restores the answers that another program owed to clients that are still connected. Returns that program's
+    /// pending writes.
     pub fn again(&self, unread: UnreadState, clients: &HashMap<u64, Arc<Client>>) -> Vec<InputWrite> {
         let UnreadState { writes, owed } = unread;
         self.owed.keep_again(owed, clients);

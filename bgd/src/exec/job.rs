@@ -16,7 +16,6 @@ impl Job {
 }
 
 impl Job {
-    /// Whether the work is done.
     pub fn is_done(&self) -> bool {
         self.0.is_finished()
     }

@@ -1,9 +1,8 @@
-//! Decides from the processes above a client in `/proc` what that client may do: an agent's processes may not answer
-//! that agent's own questions, and only a process's family may hand it over. Blocks for a short time: call it on a
-//! worker.
+//! Decides what a client may do from its ancestors in `/proc`: an agent's processes may not answer that agent's own
+//! questions, and only a process's family may hand it over. Blocks for a short time: call it on a worker.
 //!
-//! This only keeps honest programs honest: every process of a user has that user's rights, and one that is determined
-//! to get around these checks will.
+//! This only keeps honest programs honest: every process of a user has that user's rights, and a determined one can get
+//! around these checks.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
@@ -11,10 +10,10 @@ use bgd_shared::proc::has_ended;
 
 use super::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
-/// How often the processes above a client are looked up: some of them may end meanwhile.
+/// How often a client's ancestors are looked up: some of them may end meanwhile.
 const LOOKS: u32 = 3;
 
-/// Checks that a client may answer what an agent asks in this task.
+/// Checks that a client may answer an agent's question in this task.
 ///
 /// # Errors
 /// The client belongs to the agent, or has ended and can't be checked.
@@ -60,12 +59,12 @@ fn belongs_to(process: i32, agent: i32, task: TaskId) -> Option<bool> {
     None
 }
 
-/// Checks that a client may hand over a process: it or its parent must have started that process, as a shell starts
-/// both the process and the `bgctl` that hands it over. A client that has ended meanwhile can't be looked up; the
-/// process must then be an orphan.
+/// Checks that a client may hand over a process: the client or its parent must have started the process, as a shell
+/// starts both the process and the `bgctl` that hands it over. A client that has ended can't be looked up; the process
+/// must then be an orphan.
 ///
 /// # Errors
-/// Neither has started it.
+/// Neither of them started the process.
 pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> {
     // Look up the process first: its parent changes when the client ends.
     let Some(parent) = Stat::of(process).map(|stat| stat.parent) else { return Ok(()) };
@@ -83,7 +82,8 @@ pub fn may_hand_over(client: Option<i32>, process: i32) -> Result<(), RpcError> 
     Err(RpcError::new(ErrorKind::ForeignProcess, message).hint(hint))
 }
 
-/// Whether `parent` may have adopted an orphan: it is pid 1, or the daemon, the client or an ancestor of one of them.
+/// Reports whether `parent` may have adopted an orphan: it is pid 1, or the daemon, the client or an ancestor of one of
+/// them.
 fn adopts(parent: i32, client: i32) -> bool {
     let me = std::process::id().cast_signed();
     parent == 1 || ancestors_of(me).contains(&parent) || ancestors_of(client).contains(&parent)

@@ -1,5 +1,5 @@
-//! Runs that outlive a daemon that is killed (R126): what the keeper is told of each when it starts, and what the next
-//! daemon makes of it. The form is that of an upgrade in place.
+//! Runs that outlive a killed daemon (R126): the state of each that goes to the keeper when it starts, and how the next
+//! daemon restores it. The format is that of an upgrade in place.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
@@ -32,7 +32,6 @@ use crate::os::spawn::Spawned;
 /// A run that the keeper holds.
 #[derive(Debug)]
 pub struct Left {
-    /// The run.
     pub key: Key,
     pub(super) pid: i32,
     pub(super) process: ProcessState,
@@ -40,10 +39,10 @@ pub struct Left {
     pub(super) came: Came,
 }
 
-/// How many bytes of the output a terminal's screen is drawn from again.
+/// The maximum number of bytes from the end of the output that a terminal's screen is redrawn from.
 const SHOWN: u64 = 1 << 20;
 
-/// The place of the standard input among the descriptors, if the daemon has an end of that.
+/// The position of the standard input among the descriptors, if the daemon has an end of it.
 pub(super) const INPUT: u8 = 1;
 
 /// Stands for the pid of the process that announces itself.
@@ -53,33 +52,31 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
 
-/// What the next daemon knows of a run that it goes on with.
+/// What the next daemon knows of a run that it continues.
 #[derive(Clone, Debug)]
 pub struct Resumed {
-    /// What the task is.
     pub spec: Arc<Spec>,
-    /// What of it had ended.
     pub ended: Ended,
     /// Whether it was reported to be ready.
     pub is_ready: bool,
-    /// Whether processes of it may be stopped: it is paused, or they may not have gone on yet.
+    /// Whether its processes may be stopped: it is paused, or may not have been fully continued yet.
     pub may_be_paused: bool,
 }
 
-/// What of a run had ended when the next daemon goes on with it.
+/// The part of a run that had ended when the next daemon continues it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Nothing,
     Leader,
-    /// All of its processes, and only its output had not.
+    /// All of its processes, but not its output.
     Tree,
 }
 
 impl Left {
-    /// Reads what was held for a run.
+    /// Decodes what the keeper held for a run.
     ///
     /// # Errors
-    /// Another version has written what this one can't read.
+    /// It was written by another version, and this one can't decode it.
     pub fn read(kept: Kept) -> io::Result<Self> {
         let Kept { key, pid, text, descriptors } = kept;
         let LeftState { mut process, drains, names } = serde_json::from_slice(&text)?;
@@ -95,21 +92,21 @@ impl Left {
         Ok(Self { key, pid, process, drains, came })
     }
 
-    /// Creates a run of which nothing but its process is known, for a simulation.
+    /// Creates a run of which only the process is known, for a simulation.
     pub fn bare(key: Key, pid: i32) -> Self {
         let process = ProcessState::left(key.task, key.run);
         Self { key, pid, process, drains: Vec::new(), came: Came::received([]) }
     }
 
-    /// Whether its output is drained, which may go on when its processes have ended.
+    /// Reports whether its output is drained; drains may continue after the end of its processes.
     pub fn is_drained(&self) -> bool {
         !self.drains.is_empty()
     }
 
-    /// Has its drains go on at the ends of their files.
+    /// Sets its drains to continue at the ends of their files.
     ///
     /// # Errors
-    /// A file can't be looked at.
+    /// A file can't be examined.
     pub(super) fn refresh_drains(&mut self) -> io::Result<()> {
         for flow in &mut self.drains {
             if let Some(file) = flow.file.and_then(|file| self.came.get(file)) {
@@ -119,19 +116,19 @@ impl Left {
         Ok(())
     }
 
-    /// Forgets the standard input if it was closed, or if nobody is to write to it any more, as the leader `has_exited`.
-    /// Returns whether the keeper still has it open then.
+    /// Forgets the standard input if it was closed, or if it is no longer to be written to because the leader
+    /// `has_exited`. Returns whether the keeper still has it open in the latter case.
     pub(super) fn drop_input(&mut self, has_exited: bool) -> bool {
-        // Something else has its place if it was closed.
+        // If it was closed, another descriptor has its position.
         let is_open = |fd: &Fd| self.came.get(*fd).is_some_and(is_pipe);
         self.process.input = self.process.input.filter(is_open);
         has_exited && self.process.input.take().is_some()
     }
 
-    /// Has its terminal, if it has one, go on from what was kept of it. Blocks while it reads that.
+    /// Restores its terminal, if it has one, from the recorded output. Blocks while it reads that.
     ///
     /// # Errors
-    /// The terminal or its output can't be looked at.
+    /// The terminal or its output can't be examined.
     pub(super) fn refresh_terminal(&mut self) -> io::Result<()> {
         let Some(followed) = self.process.terminal.as_mut().and_then(|terminal| terminal.followed.as_mut())
         else {
@@ -143,7 +140,7 @@ impl Left {
             return Err(missing());
         };
         let size = size_of(&master.try_clone_to_owned()?)?;
-        // It is open for appending only.
+        // The descriptor is open for appending only.
         let path = format!("/proc/self/fd/{}", output.as_raw_fd());
         let mut file = File::open(path)?;
         let told = file.metadata()?.len();
@@ -163,7 +160,7 @@ impl Left {
         self.mark().map(Mark::number)
     }
 
-    /// Returns the path of the socket by which it reports that it is ready.
+    /// Returns the path of the socket on which it reports that it is ready.
     pub fn notify_socket(&self) -> Option<&Path> {
         self.process.probe.as_ref()?.notify_socket()
     }
@@ -178,7 +175,6 @@ pub(super) struct Parcel<'a> {
 }
 
 impl<'a> Parcel<'a> {
-    /// Adds a descriptor.
     pub(super) fn add(&mut self, fd: &'a impl AsFd) -> Fd {
         let name = self.named.add(fd);
         self.names.push(name);
@@ -186,7 +182,7 @@ impl<'a> Parcel<'a> {
         name
     }
 
-    /// Returns what the keeper is told, with the descriptors besides that of the process.
+    /// Returns the message for the keeper, with the descriptors besides that of the process.
     pub(super) fn seal(self, process: ProcessState) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         let Self { named: _, names, descriptors } = self;
         (text_of(process, Vec::new(), names), descriptors)
@@ -194,7 +190,7 @@ impl<'a> Parcel<'a> {
 }
 
 fn text_of(process: ProcessState, drains: Vec<FlowState>, names: Vec<Fd>) -> Vec<u8> {
-    // It has no map with keys that are no text, and so can always be written.
+    // It contains no map with keys other than text, so serialising can't fail.
     serde_json::to_vec(&LeftState { process, drains, names }).unwrap_or_default()
 }
 
@@ -214,7 +210,6 @@ impl Copies {
         name
     }
 
-    /// Adds those of a drain.
     pub(super) fn add_flow(&mut self, flow: FlowCopy) -> FlowState {
         let FlowCopy { source, is_pipe, file, via } = flow;
         FlowState {
@@ -227,10 +222,10 @@ impl Copies {
         }
     }
 
-    /// Adds those of a terminal, whose screen is drawn again from what was kept of it.
+    /// Adds the descriptors of a terminal, whose screen is redrawn from the recorded output.
     ///
     /// # Errors
-    /// It does not tell its size.
+    /// The terminal's size can't be read.
     pub(super) fn add_terminal(&mut self, terminal: still::Copies) -> io::Result<FollowedState> {
         let still::Copies { master, slave, leader_news, output } = terminal;
         let size = size_of(&master)?;
@@ -239,14 +234,14 @@ impl Copies {
         Ok(FollowedState::of_new(size, master, sides, self.add(output)))
     }
 
-    /// Returns what the keeper is told, with the descriptors besides that of the process.
+    /// Returns the message for the keeper, with the descriptors besides that of the process.
     pub(super) fn seal(self, process: ProcessState, drains: Vec<FlowState>) -> (Vec<u8>, Vec<OwnedFd>) {
         let Self { named: _, names, all } = self;
         (text_of(process, drains, names), all)
     }
 }
 
-/// What a process is started with, as far as the next daemon must know.
+/// The part of a process's start that the next daemon must know.
 pub(super) struct Starting<'a> {
     pub(super) task: TaskId,
     pub(super) run: u32,
@@ -268,12 +263,12 @@ pub(super) struct StartingIn<'a> {
 }
 
 impl<'a> Starting<'a> {
-    /// Returns what the process announces, and the descriptors besides its own. The run is that of its leader if it is
-    /// started in a terminal.
+    /// Returns the announcement of the process, and the descriptors besides its own. The run is that of its leader if
+    /// it is started in a terminal.
     pub(super) fn announcement(&self, terminal: Option<StartingIn<'a>>) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
         let Self { task, run, mark, cgroup, split, input, awaited } = self;
         let mut parcel = Parcel::default();
-        // First: that is its place.
+        // First, at the position `INPUT`.
         let input = input.map(|input| parcel.add(input));
         let probe = awaited.map(|awaited| ProbeState::of_new(awaited, |socket| parcel.add(socket)));
         let (cgroup, mark, split) = (cgroup.clone(), Some(*mark), *split);
@@ -293,7 +288,7 @@ impl<'a> Starting<'a> {
 }
 
 impl ProcessState {
-    /// Creates the state of a process as its keeper is told of it.
+    /// Creates the initial state of a process for the keeper.
     pub(super) fn left(task: TaskId, run: u32) -> Self {
         Self {
             task,
@@ -314,13 +309,12 @@ impl ProcessState {
     }
 }
 
-/// Tells the processes of runs that go on from others that a killed daemon has left.
+/// Distinguishes the processes of continued runs from others that a killed daemon has left.
 #[derive(Debug, Default)]
 pub struct Spared {
     marks: HashSet<Mark>,
     leaders: HashSet<i32>,
     tasks: HashSet<String>,
-    /// The cgroups of the runs.
     pub cgroups: BTreeSet<PathBuf>,
 }
 
@@ -351,12 +345,12 @@ impl Spared {
         self.leaders.insert(pid);
     }
 
-    /// Whether it spares nothing.
+    /// Reports whether nothing is spared.
     pub fn is_empty(&self) -> bool {
         self.leaders.is_empty()
     }
 
-    /// Whether a process belongs to one of the runs. Blocks for a moment, as it reads `/proc`.
+    /// Reports whether a process belongs to one of the runs. Blocks for a moment, as it reads `/proc`.
     pub fn owns(&self, pid: i32, output: &Path) -> bool {
         if self.is_empty() {
             return false;
@@ -376,7 +370,7 @@ impl Spared {
             || proc::open_files(pid).any(|(_, path)| writes(&path))
     }
 
-    /// Returns whose children the orphans of the runs have become, as far as that can be seen. Blocks as [`Self::owns`] does.
+    /// Returns the processes that have adopted orphans of the runs, as far as visible. Blocks like [`Self::owns`].
     pub fn fosters(&self) -> BTreeSet<i32> {
         if self.tasks.is_empty() {
             return BTreeSet::new();
@@ -386,7 +380,7 @@ impl Spared {
         };
         let theirs = members::processes_of_user().into_iter().filter(|pid| is_theirs(*pid));
         let parents = theirs.filter_map(Stat::of).map(|stat| stat.parent);
-        // Whatever collects orphans may end itself.
+        // The process that collects orphans may itself end; pid 1 is next.
         parents.filter(|parent| *parent > 0 && !is_theirs(*parent)).chain([1]).collect()
     }
 }
@@ -395,7 +389,7 @@ impl Spared {
 mod tests {
     use super::*;
 
-    /// Returns a run whose keeper has this at the place of its standard input.
+    /// Returns a run whose keeper has this descriptor at the position of its standard input.
     fn left(input: OwnedFd) -> Left {
         let key = Key { task: TaskId::random(), run: 1 };
         let mut copies = Copies::default();

@@ -1,5 +1,5 @@
-//! Reports output that the daemon could not write: whoever reads the task must see that its output is incomplete, as
-//! the job itself gets no error.
+//! Reports output that the daemon could not write: readers of the task must see that its output is incomplete, as the
+//! job itself gets no error.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,8 @@ use nix::errno::Errno;
 use super::messages::Facts;
 use crate::core::Fact;
 
-/// How often at most an ongoing loss is reported to the core; the first loss and the last are reported at once.
+/// The minimum interval between reports of an ongoing loss to the core; the first loss and the last are reported at
+/// once.
 const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// Counts the bytes that one stream of a task loses.
@@ -66,7 +67,6 @@ impl Drop for Loss {
     }
 }
 
-/// Describes a system error without its number.
 fn reason(error: &io::Error) -> Box<str> {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(errno) => errno.desc().into(),

@@ -1,9 +1,9 @@
 //! A mark on processes that survives a cleared environment: a resource limit.
 //!
-//! Every process of a task inherits its resource limits, whatever becomes of its session, its parents, its
-//! environment and its descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has
-//! had no effect since Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for
-//! the daemon instance, 32 for the start. Only a process that sets this very limit itself loses the mark.
+//! Every process of a task inherits its resource limits, whatever happens to its session, parents, environment and
+//! descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has had no effect since
+//! Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for the daemon instance,
+//! 32 for the start. Only a process that sets this very limit itself loses the mark.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,23 +23,24 @@ impl Mark {
     /// The highest soft limit that is below every mark.
     pub const BELOW_ALL: u64 = (1 << 62) - 1;
 
-    /// Whether a process carries this mark. May block for a moment, as it may read `/proc`.
+    /// Reports whether a process carries this mark. May block for a moment, as it may read `/proc`.
     pub fn is_on(self, pid: i32) -> bool {
         of(pid) == Some(self)
     }
 
-    /// Whether a process carries the mark of another start of the same instance, as far as one quick question tells.
+    /// Reports whether a process carries the mark of another start of the same instance, as far as a single system call
+    /// shows.
     pub fn is_of_another(self, pid: i32) -> bool {
         let soft = limit::asked(pid, RESOURCE).ok().flatten();
         soft.and_then(Self::read).is_some_and(|other| other != self && other.0 >> 32 == self.0 >> 32)
     }
 
-    /// Returns the mark that a soft limit is, if it is one.
+    /// Returns the mark that a soft limit encodes, if any.
     fn read(soft: u64) -> Option<Self> {
         (soft >> 62 == 1).then_some(Self(soft))
     }
 
-    /// Returns its number in its instance.
+    /// Returns the number of its start within its instance.
     pub fn number(self) -> u32 {
         u32::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(0)
     }
@@ -58,8 +59,8 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Creates the generator for the instance with this id, a UUID. `first` is the number of its first mark: 1, or what
-    /// [`Self::number`] was in the program before this one.
+    /// Creates the generator for the instance with this id, a UUID. `first` is the number of its first mark: 1, or the
+    /// value of [`Self::number`] in the previous program.
     pub fn new(instance: &str, first: u32) -> Self {
         Self { instance: bits_of(instance), next: AtomicU32::new(first) }
     }
@@ -75,12 +76,14 @@ impl Marks {
     }
 }
 
-/// Whether a process carries any mark of the instance with this id. May block for a moment, as it may read `/proc`.
+/// Reports whether a process carries any mark of the instance with this id. May block for a moment, as it may read
+/// `/proc`.
 pub fn is_of_instance(pid: i32, instance: &str) -> bool {
     of(pid).is_some_and(|mark| mark.0 >> 32 == bits_of(instance))
 }
 
-/// Removes the mark from this process: a daemon that a task of another daemon has started is no part of that task.
+/// Removes the mark from this process: a daemon that was started by a task of another daemon does not belong to that
+/// task.
 ///
 /// # Errors
 /// Returns the system error.
@@ -89,8 +92,8 @@ pub fn remove_own() -> nix::Result<()> {
     if soft == hard { Ok(()) } else { setrlimit(RESOURCE, hard, hard) }
 }
 
-/// The first 31 bits of an instance's id, with the highest one set: the resulting limit is neither infinite nor one
-/// that a person would set.
+/// Returns the first 31 bits of an instance's id, with the highest of them set: the resulting limit is neither infinite
+/// nor one that a person would set.
 fn bits_of(instance: &str) -> u64 {
     let bits = uuid::Uuid::parse_str(instance).map_or(0, |id| id.as_u64_pair().0 >> 33);
     bits | 1 << 30
@@ -137,7 +140,7 @@ mod tests {
         let handle = PidFd::open(pid).unwrap();
         child.kill().unwrap();
         assert!(wait_for_all([&handle], Instant::now() + Duration::from_mins(1)));
-        // As long as it is not reaped, it shows whose it is.
+        // Until it is reaped, it shows its mark.
         let ended = [own, another, other_instance].map(|mark| (mark.is_on(pid), mark.is_of_another(pid)));
         child.wait().unwrap();
         assert_eq!(seen, [(true, false), (false, true), (false, false)]);

@@ -1,5 +1,5 @@
-//! Processes as `/proc` shows them: their places in trees, their marks, their open files. It only looks; a member of
-//! a tree is signalled by its pidfd.
+//! Processes as `/proc` shows them: their places in trees, their marks, their open files. This module mostly looks; a
+//! member of a tree is signalled by its pidfd.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -34,14 +34,14 @@ pub const INSTANCE_MARK: &str = "BGD_INSTANCE";
 /// A process of a tree.
 #[derive(Debug)]
 pub struct Member {
-    /// Its pid, for messages only.
+    /// For messages only.
     pub pid: i32,
-    /// The pidfd by which it is signalled.
+    /// The pidfd by which the process is signalled.
     pub handle: PidFd,
 }
 
 impl Member {
-    /// Sends it a signal, unless it has ended.
+    /// Sends the process a signal, unless it has ended.
     pub fn send(&self, signal: i32) {
         if let Err(error) = self.handle.signal(signal)
             && errno(&error) != Errno::ESRCH
@@ -76,8 +76,9 @@ pub(super) fn hold(pid: i32) -> io::Result<Option<PidFd>> {
     }
 }
 
-/// Opens pidfds of these processes, as far as `member` finds that they are of the tree. When descriptors run out, those
-/// held so far are signalled and released, which frees theirs. Returns the pids found, and what could not be reached.
+/// Opens pidfds of these processes, as far as `member` finds that they belong to the tree. When descriptors run out,
+/// the processes held so far are signalled and released, which frees their descriptors. Returns the pids found, and the
+/// processes that could not be reached.
 pub(super) fn hold_all(
     held: &mut Vec<Member>,
     pids: impl IntoIterator<Item = i32>,
@@ -104,7 +105,7 @@ pub(super) fn hold_all(
 /// How long to wait for a process that is about to end.
 const LEAVING: Duration = Duration::from_millis(1);
 
-/// Waits a moment if one of these processes is exiting, and returns whether one is. Such a process has given up its
+/// Waits a moment if one of these processes is exiting, and returns whether one is. An exiting process has released its
 /// memory, and so can't be identified, but still has its children.
 pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
     let is_leaving = pids.iter().any(|pid| Stat::of(*pid).is_some_and(|stat| stat.is_leaving()));
@@ -114,7 +115,7 @@ pub(super) fn wait_for_leaving(pids: &[i32]) -> bool {
     is_leaving
 }
 
-/// The maximum depth of a tree; deeper ones are cut, and their rest is found as orphans later.
+/// The maximum depth of a tree; deeper trees are cut, and the rest is found as orphans later.
 pub(super) const MAX_DEPTH: usize = 10_000;
 
 /// Returns these processes and all their descendants.
@@ -133,7 +134,7 @@ pub fn descendants_of(roots: &[i32]) -> Vec<i32> {
     found
 }
 
-/// The fields of `/proc/PID/stat` that trees are built from. State, memory and image are those of a thread that lives, if
+/// The fields of `/proc/PID/stat` that trees are built from. State, memory and image are those of a live thread, if
 /// there is one.
 pub(super) struct Stat {
     pub(super) state: char,
@@ -144,13 +145,13 @@ pub(super) struct Stat {
     memory: u64,
     /// Its start, in clock ticks since boot.
     born: u64,
-    /// How many threads it has. The first one counts until the process is reaped.
+    /// The number of its threads. The first thread counts until the process is reaped.
     threads: u64,
     pub(super) image: Image,
 }
 
 /// The addresses of the program and the stack of a process. A child has those of its parent until it executes a
-/// program, for which they are chosen anew at random.
+/// program, which gets new random addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image([u64; 3]);
 
@@ -159,13 +160,13 @@ impl Stat {
         self.memory == 0 && !self.has_ended()
     }
 
-    /// Whether it only waits to be reaped. Not before its last thread has ended: it keeps its descriptors and its children as
-    /// long as that one is exiting.
+    /// Reports whether the process is only waiting to be reaped. That requires that its last thread has ended: the
+    /// process keeps its descriptors and its children while that thread is exiting.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
-    /// Whether it has stopped or ended.
+    /// Reports whether it has stopped or ended.
     pub(super) fn is_at_rest(&self) -> bool {
         self.has_ended() || matches!(self.state, 'T' | 't')
     }
@@ -186,7 +187,7 @@ impl Stat {
         })
     }
 
-    /// Returns the time since its start, to a clock tick.
+    /// Returns the time since its start, with the precision of a clock tick.
     pub(super) fn age(&self) -> Duration {
         let up = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or(Duration::MAX);
         let born = self.born.saturating_mul(1000) / clock_ticks_per_second().max(1);
@@ -199,12 +200,12 @@ pub fn sleeps(pid: i32) -> u64 {
     proc::status(pid, "voluntary_ctxt_switches").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Whether a process ignores a signal (1 to 64).
+/// Reports whether a process ignores a signal (1 to 64).
 pub fn ignores(pid: i32, signal: i32) -> bool {
     proc::ignored_signals(pid) & (1 << (signal - 1)) != 0
 }
 
-/// Whether a process was started with this `NAME=value` in its environment.
+/// Reports whether a process was started with this `NAME=value` in its environment.
 pub fn has_mark(pid: i32, mark: &[u8]) -> bool {
     proc::environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark)
 }
@@ -218,13 +219,13 @@ pub fn mark_of(pid: i32, name: &str) -> Option<String> {
     String::from_utf8(value.to_vec()).ok()
 }
 
-/// Whether a process has a file at or below this path open for appending, as a task has its output. Somebody's `tail
-/// -f` or pager on the same file is no part of any task.
+/// Reports whether a process has a file at or below this path open for appending, as a task has its output. A user's
+/// `tail -f` or pager on the same file belongs to no task.
 pub fn appends_to(pid: i32, path: &Path) -> bool {
     proc::open_files(pid).any(|(descriptor, file)| file.starts_with(path) && is_appending(pid, &descriptor))
 }
 
-/// Whether a process has this very file open.
+/// Reports whether a process has exactly this file open.
 pub(super) fn has_open(pid: i32, path: &Path) -> bool {
     proc::open_files(pid).any(|(_, file)| file == path)
 }
@@ -240,7 +241,7 @@ pub fn processes_of_user() -> Vec<i32> {
     proc::processes().filter(|pid| proc::owner(pid).is_ok_and(|owner| owner == me)).collect()
 }
 
-/// Describes a process that survives SIGKILL, and why it does.
+/// Describes a process that survives SIGKILL, and the reason.
 pub(super) fn survivor(pid: i32) -> String {
     let me = nix::unistd::Uid::effective();
     let why = match (proc::owner(pid), Stat::of(pid).map(|stat| (stat.state, stat.threads))) {
@@ -255,7 +256,6 @@ pub(super) fn survivor(pid: i32) -> String {
     format!("process {pid} ({}) {why}", String::from_utf8_lossy(&proc::name(pid)))
 }
 
-/// Returns the session of a process.
 pub fn session_of(pid: i32) -> Option<i32> {
     Stat::of(pid).map(|stat| stat.session)
 }

@@ -1,5 +1,5 @@
-//! The messages between the parts of executors and the dispatcher: orders down, facts up. Everybody may use this
-//! module; it uses no executor.
+//! The messages between the parts of executors and the dispatcher: orders down, facts up. Every module may use this
+//! one; it uses no executor.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,29 +24,25 @@ use crate::os::pidfd::PidFd;
 #[derive(Debug)]
 pub struct StartOrder {
     pub task: TaskId,
-    /// The task's run.
     pub run: u32,
-    /// What to start.
     pub spec: Arc<Spec>,
-    /// Its complete environment.
+    /// The complete environment.
     pub env: Arc<Env>,
-    /// Its place among other tasks, which it is told by variables; `None` for a helper.
+    /// Its place among other tasks, passed to it in variables; `None` for a helper.
     pub place: Option<Box<RunPlace>>,
-    /// Its standard streams.
     pub streams: Streams,
 }
 
 /// Descriptors that the submitter sent for the standard streams of a process.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// Standard input.
     pub stdin: Option<OwnedFd>,
     /// Standard output and error.
     pub outputs: [Option<OwnedFd>; 2],
 }
 
 impl Inherited {
-    /// Whether the submitter sent none.
+    /// Reports whether the submitter sent none.
     pub fn is_empty(&self) -> bool {
         self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
     }
@@ -55,8 +51,8 @@ impl Inherited {
 /// The standard streams of a process.
 #[derive(Debug)]
 pub enum Streams {
-    /// Output files of its own, and the standard input that the task asks for: nothing, or a pipe. Descriptors from
-    /// the submitter replace them.
+    /// Output files of its own, and the standard input that the task asks for: nothing, or a pipe. Descriptors from the
+    /// submitter replace them.
     Own(Inherited),
     /// These descriptors, for a helper.
     Given {
@@ -74,13 +70,12 @@ pub struct Begun {
     pub pidfd: PidFd,
     /// The daemon's end of its standard input, if it is a pipe.
     pub input: Option<OwnedFd>,
-    /// Its cgroup, if it has one.
     pub cgroup: Option<PathBuf>,
     /// The mark of every process in its tree.
     pub mark: Mark,
     /// Whether its standard output and error have separate files; `None` for a helper, which has no output files.
     pub split: Option<bool>,
-    /// How to tell when it is ready, if somebody wants to know.
+    /// How to detect that it is ready, if its spec sets a condition.
     pub awaited: Option<Box<Awaited>>,
     /// Its terminal. The process then only leads the terminal, and its job does the work.
     pub terminal: Option<Box<NewTerminal>>,
@@ -91,29 +86,26 @@ pub struct Begun {
 /// A terminal in which a job has started.
 #[derive(Debug)]
 pub struct NewTerminal {
-    /// The terminal.
     pub pty: Pty,
     pub size: TerminalSize,
-    /// The output file, for what it shows.
+    /// The output file that records the terminal.
     pub output: OwnedFd,
     /// The socket on which its leader reports about the job.
     pub leader_news: Option<OwnedFd>,
-    /// The job's pid.
     pub job: i32,
-    /// The job's pidfd.
     pub job_handle: PidFd,
 }
 
 /// Copies of the descriptors of a run for the keeper.
 #[derive(Debug)]
 pub struct Copied {
-    /// The pid of its process.
+    /// The pid of the run's process.
     pub pid: i32,
-    /// What the keeper is told of it.
+    /// The keeper's message about the run.
     pub text: Vec<u8>,
-    /// The copies, that of the process first.
+    /// The copies, with that of the process first.
     pub descriptors: Vec<OwnedFd>,
-    /// Whether the standard input is among them, at its place.
+    /// Whether the standard input is among them, at its position.
     pub has_input: bool,
 }
 
@@ -123,58 +115,49 @@ pub enum Report {
     /// A process has started, or could not be started.
     Begun {
         task: TaskId,
-        /// The task's run.
         run: u32,
-        /// The process, or why there is none.
+        /// The process, or the reason why it did not start.
         result: Result<Box<Begun>, SpawnFailure>,
     },
-    /// A supervisor observed something.
+    /// A supervisor observed a fact.
     Fact {
         task: TaskId,
-        /// The task's run.
         run: u32,
-        /// What was observed.
         fact: Fact,
     },
     /// A helper is to be started.
     StartHelper {
         purpose: Purpose,
-        /// How to start it.
         order: Box<StartOrder>,
-        /// Is notified of what becomes of it.
+        /// Is notified of the helper's start and end.
         watcher: Watcher,
     },
     /// A helper is to be ended with this signal.
     EndHelper {
-        /// The process, by the id that it was started under.
+        /// The id that the helper was started under.
         process: TaskId,
-        /// The signal's number.
         signal: i32,
     },
     KeeperGone,
-    /// There is another one.
+    /// Another keeper has replaced the one that is gone.
     KeeperCame,
-    /// Copies of descriptors of a run were made for the keeper.
+    /// Descriptors of a run were copied for the keeper, or that failed.
     Copied {
-        /// The run.
         key: Key,
-        /// The copies, or why there are none.
         copied: io::Result<Copied>,
     },
-    /// A job has stopped in its terminal, which nobody is shown any more.
+    /// A job has stopped in its terminal, which no viewer is shown any more.
     StoppedUnseen {
         task: TaskId,
-        /// The task's run.
         run: u32,
     },
     /// The output of a handed-over process has reached its end, after the process itself.
     Drained {
-        /// The run.
         key: Key,
     },
 }
 
-/// Sends the reports of spawners, of supervisors and of those who need helpers.
+/// Sends the reports of spawners, of supervisors and of the requesters of helpers.
 #[derive(Clone, Debug)]
 pub struct Reports(mpsc::UnboundedSender<Report>);
 
@@ -191,18 +174,17 @@ pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
     (Reports(sender), receiver)
 }
 
-/// What an executor tells the dispatcher.
+/// A message of an executor to the dispatcher.
 #[derive(Debug)]
 pub enum Seen {
-    /// A fact that it observed about a run.
+    /// A fact that the executor observed about a run.
     Fact {
         task: TaskId,
-        /// The task's run.
+        /// Counted from 1.
         run: u32,
-        /// What was observed.
         fact: Fact,
     },
-    /// It asks to be told, by this number, when all that it has told before is written down.
+    /// The request for a notification with this number once everything sent before is in the journal.
     AskCaughtUp(u64),
 }
 
@@ -216,8 +198,8 @@ impl Facts {
         let _ = self.0.send(Seen::Fact { task, run, fact });
     }
 
-    /// Asks for [`Executor::caught_up`](super::executor::Executor::caught_up) with this number once all facts that were sent
-    /// before are written down.
+    /// Requests [`Executor::caught_up`](super::executor::Executor::caught_up) with this number once all facts sent
+    /// before are in the journal.
     pub fn ask_caught_up(&self, mark: u64) {
         let _ = self.0.send(Seen::AskCaughtUp(mark));
     }

@@ -1,5 +1,5 @@
-//! Executors run tasks and report facts. They make no decisions and may not touch the core. A new executor is a
-//! folder that implements [`executor::Executor`], plus a line in [`table`].
+//! Executors run tasks and report facts. They make no decisions and may not touch the core. A new executor is a folder
+//! that implements [`executor::Executor`], plus a line in [`table`].
 
 pub mod adopted;
 pub mod agent;

@@ -1,9 +1,9 @@
-//! Processes that were told to end between their fork and their exec.
+//! Processes that were signalled to end between their fork and their exec.
 //!
 //! Until it executes its own program, a child has the signal handlers of its parent, which swallow a signal that was
-//! meant to end it: a shell's `sleep` would then run on, and its shell wait for it. So such children are signalled
-//! again when they execute another program. This only looks at them and signals them; what to end is decided
-//! elsewhere.
+//! meant to end the child: a shell's `sleep` would then keep running, and its shell wait for it. So such children are
+//! signalled again when they execute another program. This module only looks at them and signals them; the decision to
+//! end them is made elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::members::{Image, Member, Stat};
 /// How long after its fork a process may take to execute its program, even on a busy machine.
 const YOUNG: Duration = Duration::from_secs(2);
 
-/// How many are watched at once; each takes up a descriptor.
+/// The maximum number of processes watched at once; each takes up a descriptor.
 const MAX: usize = 64;
 
 /// Processes that are signalled again if they execute another program soon.
@@ -30,24 +30,25 @@ struct Newborn {
 
 impl Newborns {
     /// Returns those of these processes that may still be copies of their parents. Call it before they are signalled.
-    /// `leader` was started with its program, so it is never one of them. `is_frozen`: their cgroup is.
+    /// `leader` was started with its program, so it is never one of them. `is_frozen` states whether their cgroup is
+    /// frozen.
     pub fn among(members: &[Member], leader: Option<i32>, is_frozen: bool) -> Self {
         let others = members.iter().filter(|member| Some(member.pid) != leader);
         Self { watched: others.filter_map(|member| Newborn::of(member, is_frozen)).take(MAX).collect() }
     }
 
-    /// Also watches these, as far as there is room.
+    /// Also watches these, up to the maximum.
     pub fn add(&mut self, others: Self) {
         self.watched.extend(others.watched);
         self.watched.truncate(MAX);
     }
 
-    /// Whether there is nothing left to watch.
+    /// Reports whether no process is left to watch.
     pub fn is_empty(&self) -> bool {
         self.watched.is_empty()
     }
 
-    /// Signals those that have executed another program by now.
+    /// Signals the processes that have executed another program by now.
     pub fn tell(&mut self, signal: i32) {
         let now = Instant::now();
         self.watched.retain(|newborn| {
@@ -65,10 +66,10 @@ impl Newborn {
     fn of(member: &Member, is_frozen: bool) -> Option<Self> {
         let stat = Stat::of(member.pid)?;
         let me = std::process::id().cast_signed();
-        // What the original parent of an orphan ran is unknown.
+        // The program of an orphan's original parent is unknown.
         let is_copy =
             stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
-        // One that stands still, in a paused tree for example, grows no older.
+        // A stopped process, in a paused tree for example, counts as young however long it has existed.
         let is_young = stat.age() <= YOUNG || stat.state == 'T' || is_frozen;
         if !is_copy || !is_young {
             return None;
@@ -94,8 +95,8 @@ mod tests {
         Member { pid, handle: PidFd::open(pid).unwrap() }
     }
 
-    /// A shell whose child prints its pid, swallows SIGTERM, and becomes `sleep` at the end of a line. A signal that
-    /// arrives during `read` ends it in some shells, hence the loop.
+    /// Starts a shell whose child prints its pid, swallows SIGTERM, and becomes `sleep` at the end of a line. A signal
+    /// that arrives during `read` ends it in some shells, hence the loop.
     fn family() -> (Child, BufReader<std::process::ChildStdout>, Member) {
         let script = "trap : TERM; (trap : TERM; sh -c 'echo $PPID'; until read line; do :; done; exec sleep 1000) \
                       <&3 & wait; wait";
@@ -122,7 +123,7 @@ mod tests {
         while !newborns.is_empty() {
             newborns.tell(libc::SIGTERM);
         }
-        // Nobody has the pipe open any more when both are gone.
+        // Once both have ended, no process has the pipe open.
         parent.wait().unwrap();
         assert_eq!(said.lines().count(), 0);
     }
@@ -132,7 +133,7 @@ mod tests {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
         members[1].send(libc::SIGSTOP);
-        // Nothing is said until it is too old otherwise.
+        // The child prints nothing until it would normally be too old.
         let longer = u16::try_from(YOUNG.as_millis()).unwrap() + 100;
         assert_eq!(poll(&mut [PollFd::new(said.get_ref().as_fd(), PollFlags::POLLIN)], longer), Ok(0));
         let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
@@ -151,7 +152,7 @@ mod tests {
     fn who_runs_a_program_already_is_told_once() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let members = [member(child.id())];
-        // Its parent, this process, is taken for the daemon; only the leader is known to run its own program already.
+        // This process, its parent, is taken for the daemon; only the leader is known to run its own program already.
         assert!(Newborns::among(&members, Some(members[0].pid), false).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();

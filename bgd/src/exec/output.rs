@@ -1,8 +1,8 @@
-//! Output files. A process writes into its file itself; the daemon is not in the data path. It follows how far the
-//! files grow, to bound them and to report their sizes.
+//! Output files. A process writes into its file itself; the daemon is not in the data path. It follows the growth of
+//! the files, to bound them and to report their sizes.
 //!
-//! A handed-over process may write to a file of its own somewhere else. That file is read and polled in the same way,
-//! but never changed or removed.
+//! A handed-over process may write to a file of its own elsewhere. That file is read and polled in the same way, but
+//! never changed or removed.
 
 pub mod follow;
 mod home;
@@ -39,7 +39,7 @@ pub struct OutputFiles {
 }
 
 impl OutputFiles {
-    /// Returns the paths of both streams' files; just one if the streams share it.
+    /// Returns the paths of the files of both streams; just one if the streams share it.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(self.out.as_path()).chain(self.err.as_deref())
     }
@@ -65,7 +65,7 @@ pub struct OutputFolder {
     kept: Kept,
 }
 
-/// How the names of files end that hold a prompt.
+/// The suffix of the names of prompt files.
 pub const PROMPT: &str = "prompt";
 
 /// How many runs of an agent task keep their results; each further run removes the oldest one.
@@ -80,7 +80,7 @@ impl OutputFolder {
         Ok(Self { kept: Kept::open(path.clone(), None)?, path })
     }
 
-    /// Opens a folder that `restore` recreates after it was removed.
+    /// Opens a folder that `restore` recreates if it is removed.
     ///
     /// # Errors
     /// Returns the system error.
@@ -91,7 +91,7 @@ impl OutputFolder {
         Ok(Self { kept: Kept::open(path.clone(), Some(Box::new(restore)))?, path })
     }
 
-    /// Recreates the folder if somebody has removed it.
+    /// Recreates the folder if it was removed.
     ///
     /// # Errors
     /// The folder is gone and can't be recreated.
@@ -108,7 +108,6 @@ impl OutputFolder {
         Ok(openat(&*self.kept.handle(), name(task, stream).as_str(), flags | OFlag::O_CLOEXEC, mode)?)
     }
 
-    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -121,7 +120,7 @@ impl OutputFolder {
         }
     }
 
-    /// Returns the paths of the files of a task with this spec, which may name a file of the process's own.
+    /// Returns the paths of the files of a task with this spec, which may name the process's own file.
     pub fn files_of(&self, task: TaskId, spec: &Spec) -> OutputFiles {
         match &spec.output_file {
             Some(own) => OutputFiles { out: own.as_os_str().into(), err: None },
@@ -137,8 +136,8 @@ impl OutputFolder {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_APPEND)
     }
 
-    /// Creates a task's file for a stream that only the daemon writes to; it must not exist yet. `splice` refuses
-    /// files in append mode, so each write names its offset.
+    /// Creates a task's file for a stream that only the daemon writes to; it must not exist yet. `splice` refuses files
+    /// in append mode, so each write specifies its offset.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
@@ -154,8 +153,8 @@ impl OutputFolder {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
     }
 
-    /// Makes a task's output that of a file elsewhere, unless an earlier run has. [`Self::remove`] leaves that file
-    /// alone.
+    /// Makes a task's output file a link to a file elsewhere, unless an earlier run has done so. [`Self::remove`]
+    /// leaves that file alone.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
@@ -172,9 +171,9 @@ impl OutputFolder {
         self.path.join(format!("{task}.result.{run}"))
     }
 
-    /// Saves the result of an agent task's run. What was cut off its beginning becomes a hole of `cut` bytes, so that
-    /// the file shows how much is missing. The results of the last few runs stay, as their notices may not have been
-    /// read yet.
+    /// Saves the result of an agent task's run. A beginning that was cut off becomes a hole of `cut` bytes, so that the
+    /// file shows how much is missing. The results of the last few runs stay, as their notices may not have been read
+    /// yet.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
@@ -193,8 +192,8 @@ impl OutputFolder {
         self.path.join(format!("{task}.{PROMPT}"))
     }
 
-    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user. One that an earlier
-    /// turn has left is removed.
+    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user. Removes one that
+    /// an earlier turn has left.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
@@ -218,8 +217,7 @@ impl OutputFolder {
         [size(Stream::Stdout), if split { size(Stream::Stderr) } else { 0 }]
     }
 
-    /// Like [`Self::sizes`], without leaving the folder. `None` if a file is a link: its target may be on a disk that
-    /// hangs.
+    /// Like [`Self::sizes`], but follows no links. `None` if a file is a link: its target may be on a disk that hangs.
     pub fn sizes_unless_linked(&self, task: TaskId, split: bool) -> Option<[u64; 2]> {
         let size = |stream| {
             let (folder, name) = (self.kept.handle(), name(task, stream));
@@ -234,7 +232,7 @@ impl OutputFolder {
         Some([size(Stream::Stdout)?, if split { size(Stream::Stderr)? } else { 0 }])
     }
 
-    /// Removes the files of a task that has had `runs` runs; 0 if it never became a task. Missing files are fine.
+    /// Removes the files of a task that has had `runs` runs; 0 if it never became a task. Missing files are ignored.
     pub fn remove(&self, task: TaskId, runs: u32) {
         let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
         let results =
@@ -248,8 +246,8 @@ impl OutputFolder {
         }
     }
 
-    /// Punches a hole between the head of a file and its tail, so that about `limit` bytes remain. Returns how many
-    /// bytes are dropped in total.
+    /// Punches a hole between the head of a file and its tail, so that about `limit` bytes remain. Returns the total
+    /// number of dropped bytes.
     fn bound(&self, task: TaskId, stream: Stream, size: u64, dropped: u64, limit: u64) -> io::Result<u64> {
         let keep_from = size.saturating_sub(limit.saturating_sub(OUTPUT_HEAD_BYTES)) / BLOCK * BLOCK;
         let from = OUTPUT_HEAD_BYTES + dropped;

@@ -1,5 +1,5 @@
-//! Answers that an executor owes clients for what it is about to do, such as to write to a process. Each has a number,
-//! by which it is found again in the program that takes over.
+//! Answers that an executor owes clients for pending operations, such as writing to a process. Each has a number that
+//! identifies it in the program that takes over.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::client::Client;
 use crate::client::answer::{Answer, AnswerState};
 
-/// The answers that are owed.
 #[derive(Clone, Debug, Default)]
 pub struct Owed(Arc<Mutex<Answers>>);
 
@@ -22,7 +21,7 @@ impl Owed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an answer until it is given. Returns its number.
+    /// Stores an answer until it is given. Returns its number.
     pub fn keep(&self, answer: Answer) -> u64 {
         let mut answers = self.lock();
         answers.latest += 1;
@@ -31,22 +30,21 @@ impl Owed {
         number
     }
 
-    /// Takes an answer to give it.
+    /// Takes an answer in order to give it.
     pub fn take(&self, number: u64) -> Option<Answer> {
         self.lock().all.remove(&number)
     }
 
-    /// Adds how many are owed to each client.
+    /// Adds the number of answers owed to each client.
     pub fn count(&self, clients: &mut HashMap<u64, usize>) {
         self.lock().all.values().for_each(|answer| *clients.entry(answer.client().id).or_default() += 1);
     }
 
-    /// Returns the state.
     pub fn state(&self) -> Vec<(u64, AnswerState)> {
         self.lock().all.iter().map(|(number, answer)| (*number, answer.state())).collect()
     }
 
-    /// Keeps what another program owed to clients that are still there.
+    /// Restores the answers that another program owed to clients that are still connected.
     pub fn keep_again(&self, owed: Vec<(u64, AnswerState)>, clients: &HashMap<u64, Arc<Client>>) {
         let mut answers = self.lock();
         for (number, state) in owed {

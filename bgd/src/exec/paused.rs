@@ -1,4 +1,4 @@
-//! Pausing in the supervisor: when a tree is stopped, and when it must continue.
+//! How a supervisor pauses a tree, and when it continues it.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use super::process::{SIGCONT, Supervisor};
 use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 
-/// How long processes have to stop. One that waits in the kernel stops only when that wait is over.
+/// How long processes may take to stop. A process that waits in the kernel stops only when that wait is over.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// The interval between looks: no event reports that a process has stopped.
+/// The interval between looks, as no event reports that a process has stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Supervisor {
-    /// Pauses the tree, unless its leader has ended, or continues it, and reports that.
+    /// Pauses the tree, unless its leader has ended, or continues it, and reports the latter.
     pub(super) async fn set_paused(&mut self, paused: bool) {
         if paused && !self.has_ended {
             self.pause().await;
@@ -25,7 +25,7 @@ impl Supervisor {
         }
     }
 
-    /// Signals every process of the tree. SIGCONT makes none of a paused tree run: only whoever unpauses it does.
+    /// Signals every process of the tree. In a paused tree, SIGCONT makes no process run until the tree is unpaused.
     pub(super) async fn signal_as_ordered(&mut self, signal: i32) {
         let Some(mut paused) = self.paused.clone().filter(|_| signal == SIGCONT) else {
             self.signal(signal).await;
@@ -41,7 +41,7 @@ impl Supervisor {
         }
     }
 
-    /// Signals the leader, or the job that it stands for, as [`Self::signal_as_ordered`] does.
+    /// Signals the leader, or the job that it leads, like [`Self::signal_as_ordered`].
     pub(super) fn signal_leader(&mut self, leader: &PidFd, signal: i32) {
         let pid = self.job.as_ref().map_or(self.tree.leader, |job| job.pid);
         let paused = self.paused.as_mut().filter(|_| signal == SIGCONT);

@@ -1,5 +1,5 @@
-//! The variables that tell a process its place among other tasks (R102, R104). If the submitter is a task itself, its
-//! own ones are not passed on.
+//! The variables that describe a process's place among other tasks (R102, R104). If the submitter is a task itself, its
+//! own variables are not passed on.
 
 use std::ffi::CString;
 
@@ -23,21 +23,21 @@ const GROUP: &str = "BGD_GROUP";
 /// The number of its attempt.
 const ATTEMPT: &str = "BGD_ATTEMPT";
 
-/// The ids of the tasks that it was run after, separated by spaces.
+/// The ids of the tasks that it ran after, separated by spaces.
 const AFTER: &str = "BGD_AFTER";
 
 /// The prefix of the variables with the output paths of those tasks, numbered from 1.
 const AFTER_FILE: &str = "BGD_AFTER_FILE_";
 
-/// The limit of a variable in bytes (Linux: `MAX_ARG_STRLEN`, including its NUL).
+/// The maximum length of a variable in bytes (Linux: `MAX_ARG_STRLEN`, including its NUL).
 const VARIABLE_BYTES: usize = 128 * 1024;
 
-/// Whether this is the name of one of these variables.
+/// Reports whether this is the name of one of these variables.
 pub fn is_variable(name: &str) -> bool {
     [SLOT, SLOTS, SLOT_LIST, GROUP, ATTEMPT, AFTER].contains(&name) || name.starts_with(AFTER_FILE)
 }
 
-/// Whether this is the name of a variable with a path, which means nothing on another machine.
+/// Reports whether this is the name of a variable that contains a path, which is meaningless on another machine.
 pub fn is_path(name: &str) -> bool {
     name.starts_with(AFTER_FILE)
 }
@@ -52,7 +52,7 @@ pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
     if let Some(first) = slots.first() {
         let all: Vec<_> = slots.iter().map(ToString::to_string).collect();
         list.push(format!("{SLOT}={first}"));
-        // A longer variable would keep the process from starting.
+        // A longer variable would prevent the process from starting.
         list.extend(
             Some(format!("{SLOT_LIST}={}", all.join(","))).filter(|text| text.len() < VARIABLE_BYTES),
         );
@@ -67,7 +67,7 @@ pub fn variables(place: &RunPlace, folder: &OutputFolder) -> Vec<CString> {
             .map(|(other, number)| format!("{AFTER_FILE}{number}={}", output_of(other, folder)));
         list.extend(files);
     }
-    // Ids, group names and the paths of a folder of ours contain no NUL.
+    // Ids, group names and paths in our own folder contain no NUL.
     list.into_iter().filter_map(|variable| CString::new(variable).ok()).collect()
 }
 

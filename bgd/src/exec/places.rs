@@ -1,5 +1,5 @@
-//! What executors elsewhere have in common: places, such as machines and clusters, each looked after by one runtime task
-//! that takes orders. This module passes orders on; it decides nothing.
+//! The common part of executors elsewhere: places, such as machines and clusters, each served by one runtime task that
+//! receives orders. This module passes orders on; it decides nothing.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,25 +15,24 @@ use super::executor::{Asked, Close, Done};
 use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 use crate::remotes::Remotes;
 
-/// What every executor elsewhere is made with.
+/// The data that every executor elsewhere is created with.
 #[derive(Clone, Debug)]
 pub struct Elsewhere {
     pub context: Context,
-    /// The state folder.
     pub state: PathBuf,
-    /// Names this run of the daemon, or a durable daemon as a whole.
+    /// The name of this run of the daemon, or of a durable daemon as a whole.
     pub instance: String,
     /// The configured places, of every kind.
     pub remotes: Arc<Remotes>,
     pub is_durable: bool,
 }
 
-/// An order for a place, which has runs of this kind and these settings.
+/// An order for a place; `R` is its kind of run, `S` its settings.
 #[derive(Debug)]
 pub enum Order<R, S> {
     /// Start a run.
     Start { task: TaskId, run: Box<R> },
-    /// End a run, with this signal.
+    /// End a run with this signal.
     End {
         task: TaskId,
         run: u32,
@@ -43,21 +42,20 @@ pub enum Order<R, S> {
     /// Apply a control operation.
     Control {
         task: TaskId,
-        /// The operation.
         control: Control,
-        /// Is told when it is done.
+        /// Notified when the operation is done.
         done: oneshot::Sender<()>,
     },
-    /// Find out what a run has used that has ended for the daemon before.
+    /// Find out the usage of a run that ended for the previous daemon.
     Count {
         task: TaskId,
         run: u32,
-        /// Its id there.
+        /// The run's id at the place.
         id: Box<str>,
     },
-    /// The end of a run is written down.
+    /// The end of a run has been written to the journal.
     Over { task: TaskId, run: u32 },
-    /// What was reported of a run is written down: a loss of its output, or that it is about to be submitted.
+    /// A report about a run has been written to the journal: a loss of its output, or that it is about to be submitted.
     Written { task: TaskId, run: u32 },
     /// Write to a standard input.
     Write {
@@ -66,16 +64,16 @@ pub enum Order<R, S> {
     },
     /// Forget a task.
     Forget { task: TaskId },
-    /// Try whether the place works.
+    /// Check whether the place works.
     Check {
-        /// Gets the result.
+        /// Receives the result.
         tell: oneshot::Sender<ExecutorCheck>,
     },
     /// Use these settings from now on.
     Configure(Box<S>),
-    /// Begin nothing from now on, or again.
+    /// Begin no further work, or resume.
     Hold {
-        /// Whether to begin nothing.
+        /// Whether to begin no further work.
         holds: bool,
     },
     /// The daemon is about to end, and leaves the runs to the next one.
@@ -84,10 +82,10 @@ pub enum Order<R, S> {
     Close,
 }
 
-/// The places of an executor that are served, and which task is at which.
+/// The served places of an executor, and the place of each task.
 #[derive(Debug)]
 pub struct Places<R, S> {
-    /// Where the orders of each place go. A place lives as long as its executor.
+    /// The order channel of each place. A place lives as long as its executor.
     orders: HashMap<Arc<str>, mpsc::UnboundedSender<Order<R, S>>>,
     served: JoinSet<()>,
     tasks: HashMap<TaskId, Arc<str>>,
@@ -100,12 +98,11 @@ impl<R, S> Default for Places<R, S> {
 }
 
 impl<R, S> Places<R, S> {
-    /// Whether this place is served.
     pub fn is_served(&self, name: &str) -> bool {
         self.orders.contains_key(name)
     }
 
-    /// Serves a place from now on, by what `serve` makes of its orders.
+    /// Starts serving a place, with the future that `serve` creates from its order channel.
     pub fn serve<F>(&mut self, name: &Arc<str>, serve: impl FnOnce(mpsc::UnboundedReceiver<Order<R, S>>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -115,35 +112,34 @@ impl<R, S> Places<R, S> {
         self.orders.insert(Arc::clone(name), sender);
     }
 
-    /// Has a served place start a run, and sends it the orders for that task from then on.
+    /// Has a served place start a run, and sends it all later orders for that task.
     pub fn start(&mut self, name: &Arc<str>, task: TaskId, run: R) {
         self.send(name, Order::Start { task, run: Box::new(run) });
         self.tasks.insert(task, Arc::clone(name));
     }
 
-    /// Applies a control operation. Resolves when it is done.
+    /// Applies a control operation. The receiver resolves when it is done.
     pub fn control(&self, task: TaskId, control: Control) -> Done {
         let (done, is_done) = oneshot::channel();
         self.order(task, Order::Control { task, control, done });
         is_done
     }
 
-    /// Ends a run, with this signal.
     pub fn end(&self, task: TaskId, run: u32, signal: i32) {
         self.order(task, Order::End { task, run, signal });
     }
 
-    /// Has a served place find out what a run has used that has ended for the daemon before.
+    /// Has a served place find out the usage of a run that ended for the previous daemon.
     pub fn count(&self, name: &str, task: TaskId, run: u32, id: Box<str>) {
         self.send(name, Order::Count { task, run, id });
     }
 
-    /// Tells that the end of a run is written down.
+    /// Notifies the place that the end of a run is in the journal.
     pub fn over(&self, task: TaskId, run: u32) {
         self.order(task, Order::Over { task, run });
     }
 
-    /// Tells that what was reported of a run is written down.
+    /// Notifies the place that a report about a run is in the journal.
     pub fn written(&self, task: TaskId, run: u32) {
         self.order(task, Order::Written { task, run });
     }
@@ -158,24 +154,24 @@ impl<R, S> Places<R, S> {
         self.tasks.remove(&task);
     }
 
-    /// Tries whether a place works. `tell` is dropped if it is not served.
+    /// Checks whether a place works. `tell` is dropped if it is not served.
     pub fn check(&self, name: &str, tell: oneshot::Sender<ExecutorCheck>) {
         self.send(name, Order::Check { tell });
     }
 
-    /// Gives a place other settings, if it is served.
+    /// Changes the settings of a place, if it is served.
     pub fn configure(&self, name: &str, settings: S) {
         self.send(name, Order::Configure(Box::new(settings)));
     }
 
-    /// Waits until the task of a place has ended.
+    /// Waits until the runtime task of a place has ended.
     pub async fn attend(&mut self) {
         if self.served.join_next().await.is_none() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Has all places begin nothing from now on, or again.
+    /// Has all places begin no further work, or resume.
     pub fn hold(&self, holds: bool) {
         for place in self.orders.values() {
             let _ = place.send(Order::Hold { holds });
@@ -199,7 +195,7 @@ impl<R, S> Places<R, S> {
         }
     }
 
-    /// Whether a place has not ended yet.
+    /// Reports whether a place has not ended yet.
     pub fn is_busy(&self) -> bool {
         !self.served.is_empty()
     }
@@ -212,19 +208,19 @@ impl<R, S> Places<R, S> {
 
     fn send(&self, name: &str, order: Order<R, S>) {
         if let Some(place) = self.orders.get(name) {
-            // It only fails for one that has ended, with the daemon.
+            // Sending fails only if the place has ended, with the daemon.
             let _ = place.send(order);
         }
     }
 }
 
-/// The fact about a run that can't be found again.
+/// Returns the fact about a run that can't be found again.
 pub fn lost(why: &str) -> Fact {
     let verdict = Verdict::Failed(Cause::Lost, why.into());
     Fact::Elsewhere(PlaceFact::Concluded(Conclusion { exit: None, verdict, at: None }))
 }
 
-/// The fact about a run that may never have been submitted, and can't be now.
+/// Returns the fact about a run that may never have been submitted, and can't be now.
 pub fn no_environment() -> Fact {
     Fact::StartFailed { failure: "the environment that it was submitted with is not kept any more".into() }
 }

@@ -1,4 +1,4 @@
-//! Supervises processes: one small runtime task per process, from its start to the end of its tree.
+//! Supervises processes, with one small runtime task per process, from its start to the end of its tree.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -33,11 +33,11 @@ use crate::os::clock::Stamp;
 use crate::os::pidfd::{PidFd, SIGKILL};
 use crate::os::watch;
 
-/// How many processes of a tree are watched at once after its leader has ended. When these have ended, the next ones
-/// are watched, so that a large tree does not use up the descriptors.
+/// How many processes of a tree are watched at once after its leader has ended. When these have ended, the next are
+/// watched, so that a large tree does not use up the descriptors.
 const WATCHED: usize = 8;
 
-/// The delay before a supervisor retries something if no event tells when to.
+/// The delay before a supervisor retries an operation for which no event exists.
 const REST: Duration = Duration::from_millis(100);
 
 pub(super) const SIGCONT: i32 = 18;
@@ -49,13 +49,13 @@ pub(super) enum Control {
     Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
     /// Pause the tree, or continue it.
     SetPaused { paused: bool, done: oneshot::Sender<()> },
-    /// Measure what the tree uses now.
+    /// Measure the current usage of the tree.
     Usage { done: oneshot::Sender<LiveUsage> },
     /// End the tree.
     End { signal: i32 },
     /// The leader's exit, as reported by the program that handed it over.
     Reported(Exit),
-    /// That program has disconnected.
+    /// The program that handed over the leader has disconnected.
     Left,
 }
 
@@ -63,7 +63,6 @@ pub(super) enum Control {
 #[derive(Debug)]
 pub struct TerminalJob {
     pub pid: i32,
-    /// Its pidfd.
     pub handle: Arc<PidFd>,
     /// The terminal's path.
     pub name: PathBuf,
@@ -74,15 +73,14 @@ pub struct TerminalJob {
 #[derive(Debug)]
 pub struct Taken {
     pub pid: i32,
-    /// Its pidfd, already watched: what can't be watched is not taken over.
+    /// The pidfd, already watched: a process that can't be watched is not taken over.
     pub pidfd: AsyncFd<PidFd>,
-    /// Its process tree.
     pub tree: HandedTree,
     /// Whether standard output and error have separate files.
     pub split: bool,
-    /// The file that the process itself writes its output to, if it does.
+    /// The file that the process itself writes its output to, if any.
     pub own_file: Option<PathBuf>,
-    /// What else its supervisor needs to know.
+    /// The further state of its supervisor.
     pub handed: Handed,
 }
 
@@ -91,18 +89,18 @@ pub(super) struct Supervised {
     pub(super) run: u32,
     pub(super) control: mpsc::UnboundedSender<Control>,
     pub(super) input: Option<InputPipe>,
-    /// What the program before this one has not written to it, until it goes on.
+    /// The pending writes of the previous program, until they are resumed.
     pub(super) unread: UnreadState,
-    /// Checks whether it is ready, for as long as its leader lives.
+    /// Checks whether the process is ready, for as long as its leader lives.
     pub(super) probe: Option<Probe>,
-    /// The tree as it began.
+    /// The tree as it was at the start.
     pub(super) tree: Tree,
     /// Whether standard output and error have separate files.
     pub(super) split: bool,
     pub(super) shown: Shown,
-    /// The pid of the job that it leads, if it leads a terminal, and that one's pidfd.
+    /// The pid and pidfd of the job that it leads, if it leads a terminal.
     pub(super) job: Option<(i32, Arc<PidFd>)>,
-    /// The leader's pidfd, if a daemon that was killed has started it: its exit can't be waited for otherwise.
+    /// The leader's pidfd, if a killed daemon started it: its exit can't be waited for otherwise.
     pub(super) handle: Option<PidFd>,
 }
 
@@ -116,7 +114,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Creates the owner without processes; `orders` goes to the spawner threads.
+    /// Creates the owner without processes; `orders` leads to the spawner threads.
     pub fn new(orders: ThreadPool<StartOrder>, context: Context) -> Self {
         Self { supervised: HashMap::new(), starting: Starting::default(), orders, context }
     }
@@ -131,7 +129,7 @@ impl Processes {
         }
     }
 
-    /// Supervises a started process, and returns its pid: that of its job, which does the work, if it leads a
+    /// Supervises a started process, and returns its pid, or that of its job, which does the work, if it leads a
     /// terminal.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: Begun, job: Option<TerminalJob>) -> i32 {
         let Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _, announced: _ } = begun;
@@ -239,7 +237,7 @@ impl Processes {
         };
     }
 
-    /// Waits for the end of drains whose tree has ended, and reports what they have kept then.
+    /// Waits for the end of drains whose tree has ended, and then reports the final output.
     pub fn drain_on(&self, task: TaskId, run: u32, drains: Drains) {
         let context = self.context.clone();
         tokio::spawn(async move {
@@ -250,7 +248,7 @@ impl Processes {
         });
     }
 
-    /// Takes the exit of a handed-over process, as reported by the program that handed it over.
+    /// Passes on the exit of a handed-over process, as reported by the program that handed it over.
     pub fn told(&self, task: TaskId, exit: Exit) {
         self.tell(task, Control::Reported(exit));
     }
@@ -260,28 +258,27 @@ impl Processes {
         self.tell(task, Control::Left);
     }
 
-    /// Sends a signal to a task's leader or to its whole tree. Resolves when it was sent.
+    /// Sends a signal to a task's leader or to its whole tree. The receiver resolves when it was sent.
     pub fn signal(&self, task: TaskId, run: u32, signal: i32, tree: bool) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::Signal { signal, tree, done });
         is_done
     }
 
-    /// Pauses or continues a task's tree. Resolves when it has stopped or runs again.
+    /// Pauses or continues a task's tree. The receiver resolves when the tree has stopped or runs again.
     pub fn set_paused(&self, task: TaskId, run: u32, paused: bool) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::SetPaused { paused, done });
         is_done
     }
 
-    /// Measures what a task's tree uses now.
+    /// Measures the current usage of a task's tree.
     pub fn usage(&self, task: TaskId, run: u32) -> oneshot::Receiver<LiveUsage> {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::Usage { done });
         is_done
     }
 
-    /// Ends a task's tree with this signal.
     pub fn end(&self, task: TaskId, run: u32, signal: i32) {
         self.control(task, run, Control::End { signal });
     }
@@ -295,7 +292,7 @@ impl Processes {
     fn tell(&self, task: TaskId, control: Control) {
         if let Some(supervised) = self.supervised.get(&task) {
             supervised.shown.works();
-            // A supervisor that has ended has already reported that.
+            // A supervisor that has ended has already reported its end.
             let _ = supervised.control.send(control);
         }
     }
@@ -305,7 +302,8 @@ impl Processes {
         self.supervised.get(&task)?.input.clone()
     }
 
-    /// Drops the readiness check of a task whose leader has ended, and returns its standard input, which is to be closed.
+    /// Drops the readiness check of a task whose leader has ended, and returns its standard input, which must then be
+    /// closed.
     pub fn take_input(&mut self, task: TaskId, run: u32) -> Option<InputPipe> {
         let supervised = self.supervised.get_mut(&task).filter(|known| known.run == run)?;
         supervised.probe = None;
@@ -325,44 +323,44 @@ impl Processes {
 /// Supervises one tree.
 pub(super) struct Supervisor {
     pub(super) tree: Tree,
-    /// What is needed to continue the tree, if it is paused.
+    /// The information needed to continue the tree, if it is paused.
     pub(super) paused: Option<Paused>,
     /// Whether the leader has ended. The rest of the tree is not paused any more then, as nobody could continue it.
     pub(super) has_ended: bool,
-    /// The job that the leader stands for, if it leads a terminal.
+    /// The job that the leader leads, if it leads a terminal.
     pub(super) job: Option<TerminalJob>,
     run: u32,
     pub(super) context: Context,
     pub(super) orders: mpsc::UnboundedReceiver<Control>,
-    /// The signal by which the tree was told to end.
+    /// The signal to end that the tree was sent.
     pub(super) ending: Option<i32>,
     /// When to report, after SIGKILL, that the tree does not end.
     pub(super) give_up_at: Option<Instant>,
-    /// Not every process could be reached by that signal, so it is sent again.
+    /// Whether some process could not be reached by that signal, so that it is sent again.
     pub(super) missed: bool,
     /// The processes that were sent the signal.
     pub(super) asked: HashSet<i32>,
-    /// Those of them that may have swallowed the signal.
+    /// Those of `asked` that may have swallowed the signal.
     pub(super) newborns: Newborns,
     /// The state of a process that was handed over.
     pub(super) handed: Option<Handed>,
-    /// What the leader and those it has waited for have used, once it has ended.
+    /// The usage of the leader and of the children that it has waited for, once it has ended.
     pub(super) usage: Option<Usage>,
     pub(super) shown: Shown,
 }
 
-/// What a supervisor begins with.
+/// The initial state of a supervisor.
 #[derive(Debug, Default)]
 pub(super) struct Begins {
     pub(super) input: Option<InputPipe>,
     pub(super) job: Option<TerminalJob>,
     pub(super) handed: Option<Handed>,
-    /// How far it had come before an upgrade.
+    /// The progress before an upgrade.
     pub(super) progress: Progress,
 }
 
 impl Supervisor {
-    /// Shows its owner what it waits for.
+    /// Shows the owner what the supervisor waits for.
     fn waits(&self, stage: Stage) {
         // A signal that some processes may have missed is repeated within moments.
         let is_settled = !self.missed && self.newborns.is_empty();
@@ -390,7 +388,7 @@ impl Supervisor {
                     self.reap(pidfd.get_ref()).await
                 }
             }
-            // Without a watch nobody would notice the end, and nothing that the daemon started may run unsupervised.
+            // Without a watch the end would go unnoticed, and nothing that the daemon started may run unsupervised.
             Err(error) => {
                 let why = format!("the process could not be watched: {error}");
                 self.end_all(SIGKILL).await;
@@ -419,8 +417,8 @@ impl Supervisor {
         self.context.reports.send(Report::Fact { task: self.tree.task, run: self.run, fact });
     }
 
-    /// Saves all output and reports its size. Returns why the exit of a terminal's job is unknown, if its leader said
-    /// so.
+    /// Saves all output and reports its size. Returns the reason why the exit of a terminal's job is unknown, if its
+    /// leader reported one.
     pub(super) async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
         let mut unknown = None;
         let handed = self.handed.as_ref().and_then(|handed| handed.terminal.as_ref());
@@ -460,7 +458,7 @@ impl Supervisor {
                 () = at(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST), if self.missed => {
                     self.shown.works();
-                    // No pidfd could be opened for some process, but the leader has this one.
+                    // Some process could not be reached for lack of descriptors, but the leader's pidfd is open.
                     if let Some(signal) = self.ending {
                         self.send_to_leader(pidfd.get_ref(), signal);
                         self.end_all(signal).await;
@@ -471,12 +469,12 @@ impl Supervisor {
         }
     }
 
-    /// Signals the leader, or the job that it stands for.
+    /// Signals the leader, or the job that it leads.
     pub(super) fn send_to_leader(&self, leader: &PidFd, signal: i32) {
         send(self.job.as_ref().map_or(leader, |job| &job.handle), signal);
     }
 
-    /// Reaps the ended leader. A debugger may hold on to it for a while, and no event tells when it lets go.
+    /// Reaps the ended leader. A debugger may hold it for a while, and no event reports its release.
     async fn reap(&mut self, pidfd: &PidFd) -> (Exit, Option<Usage>) {
         loop {
             if let Some((exit, usage)) = pidfd.reap() {
@@ -553,8 +551,8 @@ impl Supervisor {
         }
     }
 
-    /// Returns what is left of the tree after its leader has ended. Nearly always nothing, so the cheap check comes
-    /// first.
+    /// Returns the processes of the tree that have outlived its leader. There are nearly always none, so the cheap
+    /// check comes first.
     pub(super) async fn rest(&mut self) -> Vec<Member> {
         if self.tree.is_plainly_empty() {
             return Vec::new();

@@ -1,5 +1,5 @@
-//! How far the supervision of a tree has come, where its owner can see it: what a supervisor must go on with after an
-//! upgrade in place. Between two waits a supervisor is at work, and nothing may be carried.
+//! The progress of the supervision of a tree, visible to its owner: the state that a supervisor resumes from after an
+//! upgrade in place. Between two waits a supervisor is busy, and nothing may be carried.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,32 +10,31 @@ use serde::{Deserialize, Serialize};
 use super::tree::pause::Paused;
 use crate::os::clock::Stamp;
 
-/// What a supervisor waits for.
+/// The event that a supervisor waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// For nothing: it is at work.
+    /// None: it is busy.
     #[default]
     AtWork,
-    /// For the end of the leader.
+    /// The end of the leader.
     Leader,
-    /// For the end of what has outlived the leader.
+    /// The end of the processes that have outlived the leader.
     Rest,
 }
 
-/// How far the supervision of a tree has come.
+/// The progress of the supervision of a tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// What it waits for.
     pub stage: Stage,
-    /// The signal by which the tree was told to end.
+    /// The signal to end that the tree was sent.
     pub ending: Option<i32>,
-    /// The processes that were sent the signal.
+    /// The processes that were sent this signal.
     pub asked: Vec<i32>,
     /// When to report, after SIGKILL, that the tree does not end.
     pub give_up_at: Option<Stamp>,
-    /// What is needed to continue the tree, if it is paused.
+    /// The information needed to continue the tree, if it is paused.
     pub paused: Option<Paused>,
-    /// What the leader and those it has waited for have used, once it has ended.
+    /// The usage of the leader and of the children that it has waited for, once it has ended.
     pub usage: Option<Usage>,
     /// The exit of a handed-over process, as reported by the program that started it.
     #[serde(default)]
@@ -59,12 +58,11 @@ impl Shown {
         *self.lock() = progress;
     }
 
-    /// Shows that the supervisor is at work, or has an order waiting.
+    /// Shows that the supervisor is busy, or has an order waiting.
     pub fn works(&self) {
         self.lock().stage = Stage::AtWork;
     }
 
-    /// Returns the progress.
     pub fn get(&self) -> Progress {
         self.lock().clone()
     }

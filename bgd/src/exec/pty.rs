@@ -12,12 +12,11 @@ use rustix::termios::{
     InputModes, OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
 };
 
-/// A pseudo-terminal.
 #[derive(Debug)]
 pub struct Pty {
     /// The daemon's side, which is non-blocking.
     pub master: OwnedFd,
-    /// The processes' side. The daemon keeps it open too: otherwise the master would report a hang-up whenever no
+    /// The processes' side. The daemon keeps it open, too: otherwise the master would report a hang-up whenever no
     /// process has the terminal open.
     pub slave: OwnedFd,
     /// The path of the processes' side, such as `/dev/pts/3`.
@@ -54,9 +53,6 @@ pub fn set_size(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
 }
 
 /// Returns the size of a terminal.
-///
-/// # Errors
-/// Returns the system error.
 pub fn size_of(master: &OwnedFd) -> io::Result<TerminalSize> {
     let Winsize { ws_row: rows, ws_col: cols, .. } = tcgetwinsize(master)?;
     Ok(TerminalSize { rows, cols })

@@ -3,7 +3,7 @@
 //!
 //! Processes that the daemon started are children of the spawner threads and are waited for by their own pidfds. The
 //! kernel reparents orphans to the first thread, so waiting for the children of that thread alone never consumes a
-//! leader's exit. After an upgrade in place leaders are among them; then orphans are waited for one by one.
+//! leader's exit. After an upgrade in place, leaders are among its children; then orphans are waited for one by one.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 use super::adopted::Adopted;
 use crate::os::signals;
 
-/// Reaps orphans for as long as the daemon lives. Must run on the process's first thread, while SIGCHLD is blocked in all
-/// threads ([`signals::block_child`]): a handler would wake one of them for each process that ends.
+/// Reaps orphans for as long as the daemon lives. Must run on the process's first thread, while SIGCHLD is blocked in
+/// all threads ([`signals::block_child`]): a handler would wake one of them for each process that ends.
 ///
 /// # Errors
 /// No descriptor is left.
@@ -24,7 +24,7 @@ pub fn start(adopted: Arc<Adopted>) -> io::Result<()> {
     let news = signals::of_children()?;
     tokio::spawn(async move {
         while let Ok(mut guard) = news.readable().await {
-            // One signal stands for all that have come since. Whatever comes now makes it readable again.
+            // One signal stands for all that have arrived since. A later one makes the descriptor readable again.
             if let Err(error) = guard.get_inner().read_signal() {
                 tracing::warn!(%error, "cannot read the signals of children");
             }
@@ -45,7 +45,7 @@ fn reap_orphans(adopted: &Adopted) {
     }
 }
 
-/// Reaps a child of the first thread if one of these has ended. Returns whether there may be another one.
+/// Reaps one of these children of the first thread if it has ended. Returns whether there may be another.
 fn reap(which: Id<'_>) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::__WNOTHREAD;
     match waitid(which, flags) {

@@ -1,4 +1,4 @@
-//! What outlives its leader in the supervisor: waits until it has ended, too.
+//! The end of supervision: waits for the processes that have outlived their leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::core::Fact;
 use crate::os::pidfd::SIGKILL;
 
 impl Supervisor {
-    /// Goes on after an upgrade where the leader had ended, and others of its tree had not.
+    /// Resumes after an upgrade the supervision of a tree whose leader had ended, while other processes had not.
     pub(super) async fn go_on_with_rest(mut self) {
         self.tree.leader_is_ours = false;
         self.has_ended = true;
@@ -21,12 +21,12 @@ impl Supervisor {
         self.finish(&drains).await;
     }
 
-    /// Returns the drains of its output, if it was handed over.
+    /// Returns the drains of its output, if the process was handed over.
     pub(super) fn drains(&self) -> Drains {
         self.handed.as_ref().map(|handed| handed.drains.clone()).unwrap_or_default()
     }
 
-    /// Waits until all output is there: others may have the pipes open.
+    /// Waits until all output has arrived, as other processes may have the pipes open.
     pub(super) async fn finish(mut self, drains: &Drains) {
         if !drains.have_ended() {
             drains.end().await;
@@ -35,7 +35,7 @@ impl Supervisor {
         self.remove_cgroup();
     }
 
-    /// Waits until no process of the tree is left, beginning with these.
+    /// Waits until no process of the tree is left, starting with these.
     pub(super) async fn until_empty(&mut self, mut members: Vec<Member>, drains: &Drains) {
         while !members.is_empty() {
             self.signal_newcomers(&members);
@@ -56,9 +56,9 @@ impl Supervisor {
         self.report(Fact::TreeEmpty);
     }
 
-    /// Removes the cgroup. Not while a service manager may be about to signal all processes of the daemon's unit, one cgroup
-    /// after the other: where one vanishes meanwhile, systemd takes that for a failure, and kills the daemon. The daemon
-    /// removes them all at its very end.
+    /// Removes the cgroup, unless a service manager may be signalling all processes of the daemon's unit, one cgroup
+    /// after the other: if a cgroup vanishes meanwhile, systemd takes that for a failure, and kills the daemon. In that
+    /// case the daemon removes all cgroups at its very end.
     pub(super) fn remove_cgroup(&mut self) {
         if let Some(cgroup) = self.tree.cgroup.take() {
             let is_told_to_end = Arc::clone(&self.context.is_told_to_end);

@@ -1,4 +1,4 @@
-//! The result of a task: the answer of an agent, or what a command wrote. This only reads.
+//! The result of a task: the answer of an agent, or the output of a command. This module only reads.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use bgd_shared::task::Kind;
 use super::output::{OutputFolder, Part, read_part};
 use crate::core::Task;
 
-/// Returns the result of a task, or the end of a long one: an agent's answer has a file of its own, a command's
-/// result is what it wrote.
+/// Returns the result of a task, or the end of a long one: an agent's answer has its own file, a command's result is
+/// its output.
 ///
 /// # Errors
 /// The file can't be read.

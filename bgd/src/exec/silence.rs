@@ -1,14 +1,13 @@
-//! Clients that wait for the answer of another machine. An upgrade in place can't carry that wait, and must not depend on a
-//! machine that says nothing: the waits are given up then, and each client is told so.
+//! Clients that wait for the answer of another machine. An upgrade in place can't carry these waits, and must not
+//! depend on a machine that does not respond: the waits are abandoned, and each client receives an error.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use tokio::sync::watch;
 
-/// The waits for other machines.
 #[derive(Clone, Debug)]
 pub struct Waits(watch::Sender<()>);
 
-/// A wait for another machine, which may be given up.
+/// A wait for another machine, which may be abandoned.
 #[derive(Debug)]
 pub struct Wait(watch::Receiver<()>);
 
@@ -23,14 +22,14 @@ impl Waits {
         Wait(self.0.subscribe())
     }
 
-    /// Gives up all waits.
+    /// Abandons all current waits.
     pub fn give_up(&self) {
         self.0.send_replace(());
     }
 }
 
 impl Wait {
-    /// Waits for this. Returns `None` if the wait is given up before.
+    /// Waits for this future. Returns `None` if the wait is abandoned first.
     pub async fn until<T>(&mut self, done: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -40,10 +39,10 @@ impl Wait {
     }
 }
 
-/// What `executor.list` says of a machine that was no longer waited for.
+/// The result in `executor.list` for a machine whose wait was abandoned.
 pub const UNCHECKED: &str = "it did not answer before the daemon was upgraded";
 
-/// The error for a client whose call was given up; `what` may or may not have been done.
+/// Returns the error for a client whose call was abandoned; `what` may or may not have been done.
 pub fn given_up(what: &str) -> RpcError {
     let message = format!("the daemon was upgraded before an answer came: it is not known whether {what}");
     RpcError::new(ErrorKind::Internal, message).hint("look at the task, and repeat it if need be")

@@ -1,7 +1,7 @@
 //! Threads that start processes. Starting one takes up to a millisecond, so the dispatcher delegates it.
 //!
-//! The threads live as long as the daemon and have all signals blocked. The reaper relies on their not being the
-//! first thread. Where a start hangs, as its folder or program is on a disk that does, others take over.
+//! The threads live as long as the daemon and have all signals blocked. The reaper relies on none of them being the
+//! first thread. If a start hangs, because its folder or program is on a disk that hangs, other threads take over.
 
 mod in_terminal;
 
@@ -44,19 +44,18 @@ use crate::os::spawn::{Announce, ChildStack, JobControl, Plan, SpawnError, Spawn
 /// The settings that all starts share.
 #[derive(Debug)]
 pub struct SpawnSettings {
-    /// The id of this daemon instance, which processes are marked with.
+    /// The id of this daemon instance, which its processes are marked with.
     pub instance: String,
     /// The folder of the output files.
     pub folder: Arc<OutputFolder>,
-    /// Makes the mark of each process tree.
+    /// Generates the mark of each process tree.
     pub marks: Arc<Marks>,
     /// The cgroup under which each task gets its own, if there is one.
     pub cgroup: Option<PathBuf>,
-    /// The daemon's socket.
     pub socket: Arc<Path>,
-    /// The limit of descriptors for tasks whose submitter sets none: the daemon has raised its own.
+    /// The descriptor limit for tasks whose submitter sets none, as the daemon has raised its own.
     pub nofile: Option<libc::rlimit>,
-    /// Holds what must survive the daemon, if that is durable.
+    /// Holds everything that must survive the daemon, if the daemon is durable.
     pub keeper: Option<Arc<Keeper>>,
 }
 
@@ -92,9 +91,9 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<ThreadPoo
 
 /// `/dev/null`, for reading.
 struct Null {
-    /// The daemon's standard input, which usually is it: descriptors are scarce.
+    /// The daemon's standard input, which usually is `/dev/null`: descriptors are scarce.
     stdin: io::Stdin,
-    /// Its own one, if the standard input is something else.
+    /// A separate descriptor, if the standard input is something else.
     own: Option<OwnedFd>,
 }
 
@@ -116,7 +115,7 @@ impl AsFd for Null {
     }
 }
 
-/// Returns the signals that the daemon handles or ignores; a child begins with the default for all of them.
+/// Returns the signals that the daemon handles or ignores; a child starts with the default for all of them.
 fn ignored_signals() -> Vec<i32> {
     use nix::sys::signal::Signal;
     let mut signals: Vec<i32> = [
@@ -132,7 +131,7 @@ fn ignored_signals() -> Vec<i32> {
     ]
     .map(|signal| signal as i32)
     .to_vec();
-    // The daemon's parent may have ignored others, which tasks must not inherit.
+    // The daemon's parent may have ignored further signals, which tasks must not inherit.
     let mask = proc::ignored_signals("self");
     signals.extend((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0));
     signals.sort_unstable();
@@ -144,7 +143,7 @@ fn ignored_signals() -> Vec<i32> {
 struct Open {
     /// `None` stands for `/dev/null`, or for the terminal.
     stdin: Option<OwnedFd>,
-    /// What the submitter sent for standard output and error.
+    /// The descriptors that the submitter sent for standard output and error.
     given: [Option<OwnedFd>; 2],
     out: OwnedFd,
     err: Option<OwnedFd>,
@@ -170,21 +169,21 @@ impl Open {
         [size(&self.out), self.err.as_ref().map_or(0, size)]
     }
 
-    /// Returns the streams that are not the terminal, for a process that has one.
+    /// Returns the streams that are not connected to the terminal, for a process that has one.
     fn not_terminal(&self) -> [Option<BorrowedFd<'_>>; 3] {
         let [out, err] = &self.given;
         [&self.stdin, out, err].map(|fd| fd.as_ref().map(OwnedFd::as_fd))
     }
 }
 
-/// A process that is to start in a terminal.
+/// A process to be started in a terminal.
 struct InTerminal<'a> {
     task: TaskId,
     spec: &'a Spec,
     program: &'a Program,
     mark: Mark,
     size: TerminalSize,
-    /// What it announces to the keeper, if there is one.
+    /// The process's announcement to the keeper, if there is one.
     left: Option<Starting<'a>>,
 }
 
@@ -276,7 +275,7 @@ impl Common {
         self.spawn_kept(&plan, left, stack).map_err(|error| explain(spec, error))
     }
 
-    /// Starts a process, which announces itself to the keeper if there is one. Returns the keeper that has it.
+    /// Starts a process, which announces itself to the keeper if there is one. Returns the keeper that holds it.
     fn spawn_kept(
         &self,
         plan: &Plan<'_>,
@@ -296,7 +295,6 @@ impl Common {
         Ok((spawned, Some(socket)))
     }
 
-    /// Opens the standard streams of a process.
     fn streams(&self, task: TaskId, run: u32, spec: &Spec, streams: Streams) -> Result<Open, SpawnFailure> {
         let Inherited { stdin, outputs: given } = match streams {
             Streams::Given { streams: [stdin, out, err], .. } => {
@@ -309,7 +307,7 @@ impl Common {
         let create = |stream| -> Result<OwnedFd, SpawnFailure> {
             let made = if run == 1 { folder.create(task, stream) } else { folder.append(task, stream) };
             let made = made.or_else(|error| match error.kind() {
-                // A killed daemon had come as far as this.
+                // A killed daemon had already created the file.
                 io::ErrorKind::AlreadyExists if self.settings.keeper.is_some() => folder.append(task, stream),
                 _ => Err(error),
             });
@@ -334,7 +332,7 @@ impl Common {
         Ok(Open { stdin, given, out, err, input, split: Some(spec.split) })
     }
 
-    /// Creates the socket by which a process reports that it is ready, if it does so.
+    /// Creates the socket on which a process reports that it is ready, if its spec requires one.
     fn notify_socket(&self, task: TaskId, spec: &Spec) -> Result<Option<NotifySocket>, SpawnFailure> {
         if spec.ready.as_deref() != Some(&Ready::Notify) {
             return Ok(None);
@@ -374,8 +372,8 @@ impl Common {
         list
     }
 
-    /// Adds the limit that is the mark. A process whose hard limit is below the mark goes without: only root could
-    /// raise it again.
+    /// Adds the limit that is the mark. A process whose hard limit is below the mark is not marked: only root could
+    /// raise the limit again.
     fn add_mark(&self, list: &mut Vec<(i32, libc::rlimit)>, mark: Mark) {
         let set = list.iter().position(|(resource, _)| *resource == RESOURCE as i32);
         let set = set.map(|place| list.swap_remove(place).1);
@@ -385,7 +383,7 @@ impl Common {
         if limit.rlim_max >= mark.soft_limit() {
             list.push((RESOURCE as i32, libc::rlimit { rlim_cur: mark.soft_limit(), ..limit }));
         } else if set.is_some() {
-            // Not with what may be the mark of another start: the submitter's own, if that is its hard limit.
+            // The submitter's soft limit may be the mark of another start if its hard limit is.
             list.push((
                 RESOURCE as i32,
                 libc::rlimit { rlim_cur: limit.rlim_cur.min(Mark::BELOW_ALL), ..limit },
@@ -393,7 +391,7 @@ impl Common {
         }
     }
 
-    /// Returns the submitter's environment with the marks that identify a process of ours.
+    /// Returns the submitter's environment with the variables that identify a process of this daemon.
     fn environment(&self, mark: &str, id: TaskId, env: &Env, place: Vec<CString>) -> Vec<CString> {
         let is_replaced = |name: &str| {
             let value =
@@ -414,9 +412,9 @@ impl Common {
     }
 }
 
-/// Has a process started that announces itself to the keeper. If that has just ended, and with it maybe the scope around
-/// the cgroup, which has this path, waits for the next one and has it started again. `start` returns why it has not
-/// started it, if it is known.
+/// Has a process started that announces itself to the keeper. If the keeper has just ended, and with it perhaps the
+/// scope around the cgroup at `path`, waits for the next keeper and has the process started again. On failure `start`
+/// returns the cause, if known.
 fn announce_to<T, E>(
     keeper: &Keeper,
     (cgroup, path): (Option<BorrowedFd<'_>>, Option<&Path>),
@@ -451,7 +449,7 @@ impl Program {
             Work::Shell(line) => {
                 [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
             }
-            // The agent thread starts its programs as commands of their own.
+            // The agent thread starts an agent's program as a command of its own.
             Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
         };
         let name = argv.first().map(CString::as_bytes).unwrap_or_default();
@@ -468,7 +466,7 @@ fn c_string(bytes: &[u8]) -> CString {
 /// The search path if PATH is not set.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
-/// Returns the paths that a program's name may stand for, in the order in which `execvp` tries them.
+/// Returns the paths that a program's name may refer to, in the order in which `execvp` tries them.
 fn candidates(name: &[u8], path: Option<&OsText>) -> Vec<CString> {
     if name.contains(&b'/') {
         return vec![c_string(name)];
@@ -523,7 +521,7 @@ fn say(error: &io::Error) -> String {
     }
 }
 
-/// Describes why a start failed, in a sentence that names what is affected.
+/// Describes why a start failed, in a sentence that names the affected part.
 fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
     let SpawnError { stage, errno } = error;
     let why = errno.desc();

@@ -1,4 +1,4 @@
-//! The processes that are being started, and which of them nobody waits for any longer.
+//! The processes that are being started, and whether each is still wanted.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use bgd_shared::id::TaskId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Yes,
-    /// Its task has ended meanwhile, as the start took too long: it is to be ended at once.
+    /// Its task has ended meanwhile, as the start took too long: the process must be ended at once.
     No,
 }
 
@@ -35,7 +35,7 @@ impl Starting {
         true
     }
 
-    /// Whether no process is being started.
+    /// Reports whether no process is being started.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

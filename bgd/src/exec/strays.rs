@@ -1,5 +1,4 @@
-//! Ends strays: processes that have left their task's tree unnoticed. They are orphans of the daemon, and end with
-//! it.
+//! Ends strays: processes that have left their task's tree unnoticed. They are orphans of the daemon, and end with it.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -12,7 +11,7 @@ use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
 
-/// How long killed processes have to disappear.
+/// How long killed processes may take to disappear.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same for a daemon that must end quickly.
@@ -31,7 +30,7 @@ impl Strays {
         Self { spared: Adopted::default().orphans().into_iter().collect() }
     }
 
-    /// Spares these, as the program before this one of the same process has found them.
+    /// Spares the children that the previous program of the same process has recorded.
     pub fn sparing(spared: impl IntoIterator<Item = i32>) -> Self {
         Self { spared: spared.into_iter().collect() }
     }
@@ -41,8 +40,8 @@ impl Strays {
         self.spared.iter().copied().collect()
     }
 
-    /// Kills every stray, and waits until they are gone. Returns false if some do not end. What a durable daemon leaves to the
-    /// next one is spared, and so is its keeper; `output` is the folder of the outputs.
+    /// Kills every stray, and waits until all are gone. Returns false if some do not end. Spares the processes that a
+    /// durable daemon leaves to the next one, and its keeper; `output` is the folder of the outputs.
     pub fn end(&self, is_hurried: bool, (left, keeper): (&Spared, Option<i32>), output: &Path) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
         let deadline = Instant::now() + patience;
@@ -53,7 +52,7 @@ impl Strays {
             }
             for (pid, process) in &strays {
                 tracing::warn!(pid, "ending a process that has left its task's tree");
-                // One that has ended meanwhile needs no signal.
+                // A process that has ended meanwhile needs no signal.
                 let _ = process.signal(SIGKILL);
             }
             if !wait_for_all(strays.iter().map(|(_, process)| process), deadline) {
@@ -63,7 +62,7 @@ impl Strays {
     }
 
     fn find(&self, (left, keeper): (&Spared, Option<i32>), output: &Path) -> Vec<(i32, PidFd)> {
-        // Includes children of the spawner threads: some may have survived SIGKILL and been given up.
+        // This includes children of the spawner threads: some may have survived SIGKILL and been abandoned.
         let mut roots = proc::children("self");
         roots.retain(|pid| !self.spared.contains(pid) && keeper != Some(*pid));
         roots.retain(|pid| !is_daemon(*pid) && !left.owns(*pid, output));
@@ -74,11 +73,12 @@ impl Strays {
     }
 }
 
-/// Whether a process is a daemon like this one, with tasks of its own: one of our tasks may have started it.
+/// Reports whether a process is a daemon like this one, with tasks of its own: it may have been started by one of our
+/// tasks.
 fn is_daemon(pid: i32) -> bool {
     match (proc::program(pid), proc::program("self")) {
         (Ok(exe), Ok(own)) => is_same_program(&exe, &own),
-        // A daemon is not dumpable, so the kernel also hides which program it runs.
+        // A daemon is not dumpable, so the kernel also hides its program.
         (Err(error), Ok(_)) if error.kind() == ErrorKind::PermissionDenied => {
             proc::name(pid) == proc::name("self")
         }
@@ -86,8 +86,8 @@ fn is_daemon(pid: i32) -> bool {
     }
 }
 
-/// Whether these are the same program, maybe in other versions: an upgrade takes the place of a file, which then is gone, or
-/// goes on with a file elsewhere.
+/// Reports whether these are the same program, possibly in different versions: an upgrade either replaces the file,
+/// which is then deleted, or continues with a file elsewhere.
 fn is_same_program(one: &Path, other: &Path) -> bool {
     proc::undeleted(one).file_name() == proc::undeleted(other).file_name()
 }

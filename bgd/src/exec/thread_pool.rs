@@ -1,8 +1,8 @@
-//! Threads that take blocking work from a queue. Whoever takes an order wakes no other thread: with a receiver that threads
-//! share by a lock, each order wakes one that waits for it and one that waits for the lock.
+//! Threads that take blocking work from a queue. A thread that takes an order wakes no other thread: with a receiver
+//! that threads share by a lock, each order wakes a thread that waits for the order and one that waits for the lock.
 //!
-//! Work may hang: on a file system whose server is gone, in the kernel. Where orders wait and no thread takes one for a
-//! while, a watcher starts a spare thread, up to a limit. It knows nothing of the work.
+//! Work may hang in the kernel, for instance on a file system whose server is gone. If orders wait and no thread takes
+//! one for a while, a watcher starts a spare thread, up to a limit. The pool knows nothing of the work.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,56 +14,57 @@ use std::time::{Duration, Instant};
 /// How many threads a pool has.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Their name, which a number follows.
+    /// The name of the threads, followed by a number.
     pub name: &'static str,
-    /// How many are started at once, so that a process limit reached later can't take them away.
+    /// The number of threads started at once, so that a process limit reached later can't prevent them.
     pub threads: usize,
-    /// How many more it gets at most. They stay.
+    /// The maximum number of further threads. Once started, they stay.
     pub spares: usize,
-    /// How long orders wait untaken until a spare thread is started.
+    /// How long orders may wait, with none taken, before a spare thread is started.
     pub patience: Duration,
 }
 
 impl Size {
-    /// So many threads at once, and three times as many more when none has taken an order for a second.
+    /// Returns a size with so many threads at once, and up to three times as many spares when none has taken an order
+    /// for a second.
     pub const fn new(name: &'static str, threads: usize) -> Self {
         Self { name, threads, spares: 3 * threads, patience: Duration::from_secs(1) }
     }
 }
 
-/// A handle to the threads. They end when the last one is dropped and they have taken all orders.
+/// A handle to the threads. They end when the last handle is dropped and all orders are done.
 pub struct ThreadPool<T>(Arc<Handle<T>>);
 
 struct Handle<T>(Arc<Shared<T>>);
 
-/// Makes what a thread does with each order, on that thread; `None` if it can't serve.
+/// Creates the function that a thread calls for each order, on that thread; `None` if the thread can't serve.
 type Make<T> = dyn Fn() -> Option<Box<dyn FnMut(T)>> + Send + Sync;
 
 struct Shared<T> {
     size: Size,
     make: Box<Make<T>>,
     state: Mutex<State<T>>,
-    /// An order has come for a thread that waits.
+    /// Signalled when an order has arrived for an idle thread.
     ordered: Condvar,
-    /// More orders have come than threads wait.
+    /// Signalled when there are more orders than idle threads.
     crowded: Condvar,
 }
 
 struct State<T> {
-    /// Those who give orders bound their number.
+    /// The senders bound the number of orders.
     orders: VecDeque<T>,
-    /// How many orders were taken so far.
+    /// The number of orders taken so far.
     taken: u64,
     threads: usize,
-    /// How many threads wait for an order.
+    /// The number of threads that wait for an order.
     idle: usize,
     watcher: Watcher,
     is_closed: bool,
 }
 
 impl<T> State<T> {
-    /// Since when orders wait while nobody takes one, if there may be more threads. `known` is that of the look before, with
-    /// how many had been taken by then.
+    /// Returns the time since which orders have waited with none taken, if more threads are allowed. `known` is the
+    /// result of the last look, with the number of orders taken by then.
     fn waiting_since(&self, known: Option<(Instant, u64)>, most: usize, now: Instant) -> Option<Instant> {
         match known {
             _ if self.orders.is_empty() || self.threads >= most => None,
@@ -75,11 +76,11 @@ impl<T> State<T> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watcher {
-    /// There is none as yet.
+    /// No watcher has been started.
     None,
-    /// It waits until [`Shared::crowded`].
+    /// It waits for [`Shared::crowded`].
     Idle,
-    /// It looks again by itself.
+    /// It looks again without being woken.
     Watches,
 }
 
@@ -123,10 +124,10 @@ impl<T: Send + 'static> ThreadPool<T> {
         Ok(pool)
     }
 
-    /// Gives an order to the thread that is free first.
+    /// Hands an order to the first free thread.
     ///
     /// # Errors
-    /// No thread is left: the order comes back.
+    /// Returns the order if no thread is left.
     pub fn send(&self, order: T) -> Result<(), T> {
         let shared = &self.0.0;
         let mut state = shared.lock();
@@ -137,7 +138,7 @@ impl<T: Send + 'static> ThreadPool<T> {
         let (is_awaited, is_crowded) = (state.idle > 0, state.orders.len() > state.idle);
         let watcher = if shared.size.spares > 0 { state.watcher } else { Watcher::Watches };
         if is_crowded && watcher == Watcher::None {
-            // In its name: a thread that is started twice would be one too many.
+            // Set on the watcher's behalf, as a second watcher must not be started.
             state.watcher = Watcher::Watches;
         }
         drop(state);
@@ -152,7 +153,7 @@ impl<T: Send + 'static> ThreadPool<T> {
         Ok(())
     }
 
-    /// How many threads take orders.
+    /// Returns the number of threads that take orders.
     pub fn threads(&self) -> usize {
         self.0.0.lock().threads
     }
@@ -163,7 +164,7 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next order. `None`: there will be none.
+    /// Waits for the next order; `None` if there will be none.
     fn take(&self) -> Option<T> {
         let mut state = self.lock();
         loop {
@@ -181,7 +182,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// A thread, which counts until it ends, by a panic or otherwise.
+/// Counts a thread until it ends, by a panic or otherwise.
 struct Counted<T>(Arc<Shared<T>>);
 
 impl<T> Drop for Counted<T> {
@@ -199,7 +200,7 @@ impl<T: Send + 'static> Shared<T> {
             state.threads += 1;
             state.threads - 1
         };
-        // Dropped if no thread can be started, too.
+        // Also dropped if no thread can be started.
         let counted = Counted(shared);
         let started = thread_of(format!("{}-{number}", self.size.name)).spawn(move || {
             let Counted(shared) = &counted;
@@ -216,7 +217,7 @@ impl<T: Send + 'static> Shared<T> {
         let shared = Arc::clone(self);
         if let Err(error) = thread_of(format!("{}-watch", self.size.name)).spawn(move || shared.watch()) {
             tracing::debug!(%error, "nobody watches whether threads hang");
-            // The next order tries it again.
+            // The next order retries.
             self.lock().watcher = Watcher::None;
         }
     }
@@ -225,7 +226,7 @@ impl<T: Send + 'static> Shared<T> {
     fn watch(self: &Arc<Self>) {
         let Size { name, threads, spares, patience } = self.size;
         let mut state = self.lock();
-        // When it began to wait, and how many orders had been taken by then.
+        // The start of the wait, and the number of orders taken by then.
         let mut waits: Option<(Instant, u64)> = None;
         while !state.is_closed {
             let since = state.waiting_since(waits, threads + spares, Instant::now());
@@ -252,9 +253,9 @@ impl<T: Send + 'static> Shared<T> {
     }
 }
 
-/// The size of each thread's stack in bytes. Parsers of regular expressions and of the configuration recurse with what they
-/// read, as deep as their limits of nesting allow: the first may need 800 KiB in a build for tests. Only the pages that were
-/// used take memory.
+/// The size of each thread's stack in bytes. Parsers of regular expressions and of the configuration recurse with their
+/// input, as deep as their nesting limits allow: the former may need 800 KiB in a build for tests. Only the pages in
+/// use take up memory.
 const STACK_BYTES: usize = 2 * 1024 * 1024;
 
 fn thread_of(name: String) -> thread::Builder {
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn an_order_that_nobody_can_take_comes_back() {
         let (fails, failed) = mpsc::channel();
-        // One that can't serve, and one that panics.
+        // A thread that can't serve, and one that panics.
         for panics in [false, true] {
             let fails = fails.clone();
             let size = Size { threads: 1, spares: 0, ..TEST };
@@ -347,7 +348,7 @@ mod tests {
         assert_eq!(pool.threads(), 5);
         let (ends, ended) = mpsc::channel();
         send(&pool, move || ends.send(()).unwrap());
-        // Nobody can take it before one of the others has ended.
+        // No thread can take it before one of the others has ended.
         assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
         assert_eq!(pool.threads(), 5);
         end.wait();

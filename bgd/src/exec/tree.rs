@@ -1,9 +1,10 @@
 //! Process trees: which processes belong to a task, and how all of them are reached.
 //!
 //! With a delegated cgroup the kernel keeps the list, except for processes that move to another cgroup by themselves.
-//! Without one, and for those, a task's tree consists of its leader's descendants, and of the daemon's orphans that
-//! carry the task's inherited [`Mark`], are in the leader's session, have the task's id in their environment, or hold
-//! its output or its terminal open. What sheds all of that is ended when the daemon ends.
+//! Without a cgroup, and for those processes, a task's tree consists of its leader's descendants, and of the daemon's
+//! orphans that carry the task's inherited [`Mark`], are in the leader's session, have the task's id in their
+//! environment, or have its output or its terminal open. A process that sheds all of that is ended when the daemon
+//! ends.
 
 pub mod pause;
 
@@ -29,41 +30,41 @@ use crate::os::pidfd::SIGKILL;
 /// The outcome of signalling a tree.
 #[derive(Debug, Default)]
 pub struct Signalled {
-    /// Whether every process could be reached. One can't be if no descriptor is left for its pidfd.
+    /// Whether every process could be reached. A process can't be reached if no descriptor is left for its pidfd.
     pub all: bool,
-    /// The pids that were signalled; empty for a tree that was handed over.
+    /// The pids that were signalled; empty for a handed-over tree.
     pub pids: Vec<i32>,
-    /// Those that may have swallowed the signal.
+    /// The processes that may have swallowed the signal.
     pub newborns: Newborns,
 }
 
-/// What identifies a task's tree.
+/// The identity of a task's tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub task: TaskId,
-    /// Its leader's pid, which is also the id of its session.
+    /// The leader's pid, which is also the id of its session.
     pub leader: i32,
-    /// Whether the leader has not been reaped yet, so that its pid is still its own.
+    /// Whether the leader has not been reaped yet, so that its pid can't have been reused.
     pub leader_is_ours: bool,
-    /// Whether the leader only leads a terminal: it stands for its job, and only SIGKILL and SIGCONT are for it.
+    /// Whether the leader only leads a terminal: its job does the work, and only SIGKILL and SIGCONT are sent to the
+    /// leader.
     pub leader_stands_by: bool,
     pub files: OutputFiles,
-    /// The path of its terminal, if it has one: a process that has it open belongs to the tree.
+    /// The path of its terminal, if it has one: a process that has the terminal open belongs to the tree.
     pub terminal: Option<PathBuf>,
-    /// Its cgroup, if there is one.
     pub cgroup: Option<PathBuf>,
     /// The mark of all its processes; `None` if another program started it.
     pub mark: Option<Mark>,
-    /// The tree of a process that another program started: none of it descends from the daemon.
+    /// The tree of a process that another program started: none of its processes descends from the daemon.
     pub handed: Option<Arc<HandedTree>>,
-    /// Whether a daemon that was killed has started it: none of it descends from this one.
+    /// Whether a killed daemon started it: none of its processes descends from this daemon.
     pub is_inherited: bool,
-    /// The daemon's children that are no orphans.
+    /// The daemon's children that are not orphans.
     pub adopted: Arc<Adopted>,
 }
 
 impl Tree {
-    /// Whether a quick look shows that nothing outlives the leader, as is nearly always the case.
+    /// Reports whether a quick look shows that no process outlives the leader, as is nearly always the case.
     pub fn is_plainly_empty(&self) -> bool {
         match &self.handed {
             Some(handed) => handed.is_plainly_empty(),
@@ -92,7 +93,7 @@ impl Tree {
                     break;
                 }
             }
-            // Those that were listed have ended, but may have left children behind.
+            // The listed processes have ended, but may have left children behind.
             if !found.is_empty() || pids.is_empty() {
                 break;
             }
@@ -101,12 +102,12 @@ impl Tree {
         Ok(found)
     }
 
-    /// Sends a signal to every living process of the tree. Blocks as [`Self::members`] does.
+    /// Sends a signal to every living process of the tree. Blocks like [`Self::members`].
     pub fn signal(&self, signal: i32) -> Signalled {
         self.signal_if(signal, |_| true)
     }
 
-    /// Like [`Self::signal`], for those of its processes for which `wanted` holds; for all of a tree that was handed over.
+    /// Like [`Self::signal`], but only for processes for which `wanted` returns true; in a handed-over tree, for all.
     fn signal_if(&self, signal: i32, wanted: impl Fn(i32) -> bool) -> Signalled {
         if let Some(handed) = &self.handed {
             let (all, newborns) = handed.signal(signal);
@@ -115,7 +116,7 @@ impl Tree {
         // All pidfds are opened before the first process is signalled, as its end may make others hard to find; fewer
         // at a time when descriptors are short.
         let mut held: Vec<Member> = Vec::new();
-        // A leader that its job has stopped must continue, to exit as the job does.
+        // A leader that its job has stopped must continue, in order to exit like the job.
         let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
         let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
         let pids = self.pids().into_iter().filter(|pid| Some(*pid) != spared && wanted(*pid));
@@ -129,17 +130,17 @@ impl Tree {
         Signalled { all: missed.is_empty(), pids, newborns }
     }
 
-    /// Describes, for humans, some processes of the tree that survive SIGKILL, and why they do. Blocks as
-    /// [`Self::members`] does.
+    /// Describes to humans some processes of the tree that survive SIGKILL, with the reasons. Blocks like
+    /// [`Self::members`].
     pub fn survivors(&self) -> Box<str> {
-        /// How many processes are named.
+        /// The maximum number of processes named.
         const NAMED: usize = 3;
         let members = self.members(NAMED).unwrap_or_default();
         let named: Vec<String> = members.iter().map(|member| survivor(member.pid)).collect();
         if named.is_empty() { "its processes are not found".into() } else { named.join(", ").into() }
     }
 
-    /// Whether this is a living process of another tree. Blocks for a short time: call it on a worker.
+    /// Reports whether this is a living process of another tree. Blocks for a short time: call it on a worker.
     pub fn is_foreign(&self, pid: i32) -> bool {
         let is_marked = || self.mark.is_some_and(|mark| mark.is_on(pid));
         match hold(pid) {
@@ -151,7 +152,7 @@ impl Tree {
         }
     }
 
-    /// Returns the pids of its processes as they are now, at most this many of a tree that was handed over.
+    /// Returns the current pids of its processes, at most this many of a handed-over tree.
     pub(super) fn pids_now(&self, at_most: usize) -> Vec<i32> {
         match &self.handed {
             Some(handed) => handed.members(at_most).into_iter().flatten().map(|member| member.pid).collect(),
@@ -185,8 +186,8 @@ impl Tree {
         let mut roots: Vec<i32> = Vec::new();
         for _ in 0..LOOKS {
             roots = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid)).collect();
-            // An orphan that is exiting can't be identified any more, and leaves its children to the daemon; and
-            // while one is reaped the kernel may leave another one out of the list.
+            // An exiting orphan can't be identified any more, and leaves its children to the daemon; and while an
+            // orphan is being reaped, the kernel may omit another one from the list.
             let is_leaving = wait_for_leaving(&listed);
             let now = self.orphans();
             if now == listed && !is_leaving {
@@ -200,8 +201,8 @@ impl Tree {
         descendants_of(&roots)
     }
 
-    /// Returns processes that may have been orphaned by the tree. Those of other trees carry other marks: after a kill there
-    /// may be a thousand of them, which all the rest would have to look at.
+    /// Returns processes that may have been orphaned by the tree. Orphans of other trees carry other marks and are left
+    /// out: after a kill there may be a thousand of them, and each tree would have to examine them all.
     fn orphans(&self) -> Vec<i32> {
         let may_be = |pid| !self.mark.is_some_and(|mark| mark.is_of_another(pid));
         let mut orphans = self.adopted.orphans();
@@ -212,8 +213,9 @@ impl Tree {
         orphans
     }
 
-    /// Whether a process that was found in the tree still belongs to it: its chain of parents leads to the leader, or
-    /// through an orphan of this task to the daemon. The daemon itself, which has the terminal open, never does.
+    /// Reports whether a process that was found in the tree still belongs to it: its chain of parents leads to the
+    /// leader, or through an orphan of this task to the daemon. The daemon itself, which has the terminal open, never
+    /// belongs to it.
     fn is_mine(&self, pid: i32) -> bool {
         let me = std::process::id().cast_signed();
         let fosters = if self.is_inherited { self.adopted.fosters() } else { Vec::new() };
@@ -236,13 +238,13 @@ impl Tree {
         false
     }
 
-    /// Whether this orphan is of the tree, and lives. One that nobody has reaped yet has left no children behind, and may
-    /// stay for seconds where the first process of the system is slow.
+    /// Reports whether this orphan belongs to the tree and lives. An unreaped orphan has left no children behind, and
+    /// may stay for seconds if pid 1 is slow.
     fn owns_living_orphan(&self, pid: i32) -> bool {
         Stat::of(pid).is_some_and(|stat| !stat.has_ended() && self.owns_orphan(pid, &stat))
     }
 
-    /// Whether this orphan is of the tree.
+    /// Reports whether this orphan belongs to the tree.
     fn owns_orphan(&self, pid: i32, stat: &Stat) -> bool {
         let is_marked = |name: &&str| has_mark(pid, format!("{name}={}", self.task).as_bytes());
         stat.session == self.leader
@@ -253,7 +255,7 @@ impl Tree {
     }
 }
 
-/// How often a tree is looked at, at most, until it stops changing.
+/// How many times a tree is examined at most until it stops changing.
 const LOOKS: usize = 16;
 
 #[cfg(test)]
@@ -267,7 +269,7 @@ mod tests {
     use crate::exec::output::OutputFolder;
     use crate::os::pidfd::{PidFd, wait_for_all};
 
-    /// A tree of a daemon that was killed, with the session of this process.
+    /// Returns a tree of a killed daemon, with the session of this process.
     fn inherited(folder: &OutputFolder) -> Tree {
         let task = TaskId::from_u128(1);
         Tree {
@@ -285,7 +287,7 @@ mod tests {
         }
     }
 
-    /// The first process of a container may take seconds to reap them, and each would be looked for sixteen times.
+    /// The first process of a container may take seconds to reap zombies, and each would be looked for sixteen times.
     #[test]
     fn r126_what_has_ended_is_not_looked_for_until_it_is_reaped() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,15 +1,15 @@
-//! How many bytes clients have written that tasks have not read, of all tasks together. They wait in memory for as long
-//! as a task does not read, so their number is bounded. This module has none of them.
+//! The number of bytes that clients have written and tasks have not read, of all tasks together. These bytes stay in
+//! memory for as long as a task does not read, so their number is bounded. This module does not hold them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bgd_shared::limits::UNREAD_INPUT_BYTES;
 
-/// The most bytes of what somebody types at once.
+/// The maximum size of a write that counts as typed by a person.
 const TYPED_BYTES: usize = 1024;
 
-/// Counts them.
+/// Counts unread bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Unread(Arc<AtomicUsize>);
 
@@ -21,13 +21,12 @@ pub struct UnreadBytes {
 }
 
 impl Unread {
-    /// Returns how many there are.
     pub fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts this many more; `None` if they would be too many. What somebody types fits as long as there are not twice as
-    /// many as that, and an end always. Only the dispatcher's thread may call it.
+    /// Counts this many more bytes; `None` if that exceeds the limit, which is doubled for a write of at most
+    /// `TYPED_BYTES`. An end of input, without bytes, is always accepted. Only the dispatcher's thread may call this.
     pub fn add(&self, bytes: usize) -> Option<UnreadBytes> {
         let limit = match bytes {
             0 => usize::MAX,
@@ -38,7 +37,7 @@ impl Unread {
         fits.then(|| self.again(bytes))
     }
 
-    /// Counts this many that another program has taken, however many there are.
+    /// Counts bytes that another program has accepted, regardless of the limit.
     pub fn again(&self, bytes: usize) -> UnreadBytes {
         self.0.fetch_add(bytes, Ordering::Relaxed);
         UnreadBytes { of: self.clone(), bytes }

@@ -1,4 +1,4 @@
-//! What the processes of a task use: measured while they live, and summed up when they have ended.
+//! The usage of a task's processes: measured while they live, and totalled when they have ended.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 use super::process::Supervisor;
 use crate::core::Fact;
 
-/// The most processes of a tree that was handed over that are measured: each takes a descriptor for a moment.
+/// The maximum number of processes measured in a handed-over tree: each takes a descriptor for a moment.
 const MOST: usize = 256;
 
 impl Supervisor {
-    /// Reports what the tree has used: what the system says of the leader, and what the cgroup says of all, if there
-    /// is one. Returns the former.
+    /// Reports the usage of the tree: the cgroup's figures for all processes if there is a cgroup, else `leader`, the
+    /// system's figures for the leader. Returns `leader`.
     pub(super) async fn report_usage(&self, leader: Option<Usage>) -> Option<Usage> {
         let all = match self.tree.cgroup.clone() {
             Some(cgroup) => {
@@ -31,7 +31,7 @@ impl Supervisor {
         leader
     }
 
-    /// Measures the tree on a worker, and tells.
+    /// Measures the tree on a worker, and sends the result.
     pub(super) fn tell_live_usage(&self, done: oneshot::Sender<LiveUsage>) {
         let tree = self.tree.clone();
         self.context.workers.later(move || {
@@ -41,7 +41,7 @@ impl Supervisor {
     }
 }
 
-/// Measures what these processes use now. Blocks for a short time: call it on a worker.
+/// Measures the current usage of these processes. Blocks for a short time: call it on a worker.
 pub fn live(id: TaskId, pids: &[i32]) -> LiveUsage {
     let per_second = clock_ticks_per_second().max(1);
     let ms = |ticks: u64| ticks.saturating_mul(1000) / per_second;
@@ -52,7 +52,7 @@ pub fn live(id: TaskId, pids: &[i32]) -> LiveUsage {
         let living = stat.living(pid);
         let pages = living.as_ref().unwrap_or(&stat).field::<u64>(24).unwrap_or(0);
         sum.processes += 1;
-        // Its own time, and that of its children that have ended.
+        // The process's own time, and that of its ended children.
         sum.user_ms += ms(field(14) + field(16));
         sum.system_ms += ms(field(15) + field(17));
         sum.memory_bytes += pages.saturating_mul(page_size() as u64);
@@ -60,8 +60,8 @@ pub fn live(id: TaskId, pids: &[i32]) -> LiveUsage {
     sum
 }
 
-/// Returns what a cgroup says of all its processes. What it does not account for, as its controller is not enabled, is
-/// as it is known from the leader. `None` if it accounts for nothing.
+/// Returns a cgroup's figures for all its processes. Figures that the cgroup lacks, as a controller is not enabled, are
+/// taken from `leader`. `None` if it has no figures at all.
 fn of_cgroup(cgroup: &Path, leader: Usage) -> Option<Usage> {
     let read = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok();
     let cpu = read("cpu.stat")?;
@@ -73,12 +73,13 @@ fn of_cgroup(cgroup: &Path, leader: Usage) -> Option<Usage> {
         peak_memory_bytes: read("memory.peak")
             .and_then(|text| text.trim().parse().ok())
             .or(leader.peak_memory_bytes),
-        // Not every file system says for whom it writes.
+        // Not every file system accounts its writes to a cgroup.
         written_bytes: written.max(leader.written_bytes),
     })
 }
 
-/// Returns what was written by all processes of a cgroup: what has arrived at the disks, and what still lies in memory.
+/// Returns the number of bytes written by all processes of a cgroup: those that have reached the disks, and those still
+/// in memory.
 fn written(io: &str, memory: &str) -> u64 {
     let arrived = io.split_ascii_whitespace().filter_map(|word| word.strip_prefix("wbytes=")?.parse().ok());
     let waiting =
@@ -86,7 +87,7 @@ fn written(io: &str, memory: &str) -> u64 {
     arrived.chain(waiting).fold(0, u64::saturating_add)
 }
 
-/// Returns the number behind a name, in lines of a name and a number each.
+/// Returns the number after a name, in lines of a name and a number each.
 fn number_after(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

@@ -1,14 +1,14 @@
 //! A few threads for blocking jobs: reading output files, removing them, walking process trees.
 //!
-//! They are created at start-up, so that a process limit reached later can't take them away; only spare ones are on
-//! demand. Their queues need no bound of their own: a connection has a bounded number of requests, a task's tree is walked by one job
-//! at a time, and removals come in large batches.
+//! They are created at start-up, so that a process limit reached later can't prevent them; only spare threads are
+//! started on demand. Their queues need no bound of their own: a connection has a bounded number of requests, a task's
+//! tree is walked by one job at a time, and removals come in large batches.
 //!
-//! A path that a user has chosen may be on a disk that hangs. It must hold up nothing else: trees are walked and signalled
-//! by threads of their own, and where all threads of a queue are stuck, it gets spare ones, up to a limit.
+//! A path that a user has chosen may be on a disk that hangs. It must delay nothing else: trees are walked and
+//! signalled by separate threads, and a queue whose threads are all stuck gets spare ones, up to a limit.
 //!
-//! Looks at a disk for a status have a thread of their own, too. Only so many are queued, as clients may ask again and
-//! again meanwhile.
+//! Looks at a disk for a status have a separate thread, too. The number of queued looks is limited, as clients may ask
+//! repeatedly meanwhile.
 
 use std::fmt;
 use std::io;
@@ -25,16 +25,16 @@ use super::thread_pool::{Size, ThreadPool};
 /// A blocking job.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// How many blocking jobs run at once, and how many tree walks besides.
+/// The number of threads for blocking jobs, and of further ones for tree walks.
 const THREADS: usize = 2;
 
-/// How many threads more for jobs, where a disk hangs for all that are at work.
+/// The maximum number of spare threads for jobs, in case all others are stuck on disks.
 const SPARES: usize = 30;
 
-/// How many jobs may be under way on paths outside of the daemon's folders: each may take a thread for good.
+/// The maximum number of concurrent jobs on paths outside the daemon's folders: each may block a thread for good.
 const ELSEWHERE: usize = 8;
 
-/// How many looks may be queued or under way; further ones wait with whoever asks.
+/// The maximum number of looks queued or under way; further callers wait.
 const LOOKS: usize = 64;
 
 /// A handle to the threads; they end when the last handle is dropped.
@@ -46,22 +46,22 @@ struct Queues {
     jobs: Queue,
     trees: Queue,
     looks: Queue,
-    /// The places in the queue of looks.
+    /// The free places in the queue of looks.
     places: Arc<Semaphore>,
-    /// The places for jobs elsewhere.
+    /// The free places for jobs elsewhere.
     elsewhere: Arc<Semaphore>,
 }
 
-/// A queue of jobs, and how many of them are not done.
+/// A queue of jobs, and the number of unfinished ones.
 #[derive(Clone, Debug)]
 struct Queue {
     target: Jobs,
     waiting: Arc<AtomicUsize>,
-    /// Tells that none is left.
+    /// Notified when none is left.
     done: Arc<Notify>,
 }
 
-/// Where jobs go.
+/// The destination of jobs.
 #[derive(Clone)]
 enum Jobs {
     Threads(ThreadPool<Job>),
@@ -79,7 +79,7 @@ impl fmt::Debug for Jobs {
 
 impl Queue {
     fn start(size: Size) -> io::Result<Self> {
-        // A job that panics loses its answer, but does not end the thread.
+        // A job that panics loses its result, but does not end the thread.
         let work = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
         let threads = ThreadPool::start(size, move || Some(Box::new(work)))?;
         Ok(Self::of(Jobs::Threads(threads)))
@@ -93,7 +93,7 @@ impl Queue {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let done = Done { waiting: Arc::clone(&self.waiting), done: Arc::clone(&self.done) };
         let job = move || {
-            // Also if it panics.
+            // Dropped even if the job panics.
             let _done = done;
             job();
         };
@@ -139,7 +139,7 @@ impl Workers {
         Ok(Self::of(Queue::start(jobs)?, Queue::start(trees)?, Queue::start(looks)?))
     }
 
-    /// Creates workers without threads: a simulation takes the jobs, and does each when it likes.
+    /// Creates workers without threads: a simulation takes the jobs, and runs each at a time of its choice.
     pub fn simulated(take: impl Fn(Job) + Send + Sync + 'static) -> Self {
         let target = Jobs::Simulated(Arc::new(take));
         let queue = || Queue::of(target.clone());
@@ -151,17 +151,16 @@ impl Workers {
         Self(Arc::new(Queues { jobs, trees, looks, places, elsewhere }))
     }
 
-    /// Whether jobs go to a simulation.
+    /// Reports whether jobs go to a simulation.
     pub fn are_simulated(&self) -> bool {
         matches!(self.0.jobs.target, Jobs::Simulated(_))
     }
 
-    /// Queues a job.
     pub fn later(&self, job: impl FnOnce() + Send + 'static) {
         self.0.jobs.push(job);
     }
 
-    /// Whether every job, tree walk and look is done, so that its result has been sent.
+    /// Reports whether every job, tree walk and look is done, so that its result has been sent.
     pub fn are_idle(&self) -> bool {
         [&self.0.jobs, &self.0.trees, &self.0.looks]
             .iter()
@@ -173,7 +172,7 @@ impl Workers {
         loop {
             let done = self.0.jobs.done.notified();
             tokio::pin!(done);
-            // From here on no end is missed.
+            // From here on no notification is missed.
             done.as_mut().enable();
             if self.0.jobs.waiting.load(Ordering::Acquire) == 0 {
                 return;
@@ -187,8 +186,8 @@ impl Workers {
         self.0.jobs.run(job).await
     }
 
-    /// Runs a job on a path outside of the daemon's folders once there is a place for it, and returns its result; `None` if
-    /// its disk has not answered in time, or the job panicked.
+    /// Runs a job on a path outside the daemon's folders once a place is free, and returns its result; `None` if its
+    /// disk has not responded in time, or the job panicked.
     pub async fn elsewhere<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -197,7 +196,7 @@ impl Workers {
         let run = async {
             let place = Arc::clone(&self.0.elsewhere).acquire_owned().await.ok()?;
             let job = move || {
-                // It takes its place until it has ended, even if nobody waits for that any more.
+                // The job keeps its place until it ends, even if nothing waits for it any more.
                 let _place = place;
                 job()
             };
@@ -206,18 +205,18 @@ impl Workers {
         timeout(patience, run).await.ok().flatten()
     }
 
-    /// Walks or signals the processes of a task and returns the result; `None` if that panicked. What it reads must be of
-    /// processes alone.
+    /// Walks or signals the processes of a task and returns the result; `None` if that panicked. The walk may read only
+    /// the data of processes.
     pub async fn walk<T: Send + 'static>(&self, walk: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         self.0.trees.run(walk).await
     }
 
-    /// Runs a look at a disk once there is a place for it, and returns its result; `None` if it panicked. Waits as long as the
-    /// disk does: give it a deadline.
+    /// Runs a look at a disk once a place is free, and returns its result; `None` if it panicked. Waits as long as the
+    /// disk does: set a deadline.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let place = Arc::clone(&self.0.places).acquire_owned().await.ok()?;
         let run = move || {
-            // It takes its place until it has ended, even if whoever asked has given up.
+            // The look keeps its place until it ends, even if the caller has stopped waiting.
             let _place = place;
             look()
         };
@@ -285,7 +284,7 @@ mod tests {
         let workers = Workers::start().unwrap();
         let end_looks = Arc::new(Barrier::new(2));
         let end = Arc::clone(&end_looks);
-        // Whoever asks gives up at once.
+        // The caller stops waiting at once.
         let given_up = timeout(Duration::ZERO, workers.look(move || _ = end.wait())).await;
         assert!(given_up.is_err());
         for _ in 0..2 * LOOKS {

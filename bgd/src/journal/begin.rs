@@ -1,4 +1,4 @@
-//! The beginning with a journal's file: opens, checks and reads it, and tells a damaged one from a disk that refuses.
+//! Opens, checks and reads a journal's file, and distinguishes damage from disk errors.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -12,7 +12,6 @@ use super::store::{FILE, FORMAT, LOG, Read, Store};
 /// The size of the smallest database, in bytes.
 const SHORTEST: u64 = 512;
 
-/// What is wrong with a journal.
 pub(super) enum Fault {
     Damaged(String),
     Unusable(String),
@@ -25,7 +24,7 @@ impl Fault {
         }
     }
 
-    /// Tells a disk or a machine that refuses something from a file that is not what it should be.
+    /// Classifies an error: a disk or system failure, or a damaged file.
     pub(super) fn of(error: &rusqlite::Error, folder: &Path) -> Self {
         let is_unusable = match error.sqlite_error_code() {
             Some(
@@ -37,7 +36,7 @@ impl Fault {
                 | ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked,
             ) => true,
-            // Also said of a file whose head was damaged.
+            // Also reported for a file whose header is damaged.
             Some(ErrorCode::ReadOnly) => probe(folder).is_err(),
             _ => false,
         };
@@ -45,7 +44,7 @@ impl Fault {
     }
 }
 
-/// Tries whether a file can be written.
+/// Checks whether the disk can be written, using a temporary file.
 pub(super) fn probe(folder: &Path) -> io::Result<()> {
     let path = folder.join("probe");
     let written = fs::write(&path, "x");
@@ -57,7 +56,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     let file = folder.join(FILE);
     let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
     let log = folder.join(LOG);
-    // It would be taken for a new one.
+    // SQLite would take such a file for a new one.
     if (1..SHORTEST).contains(&size(&file)) || size(&file) == 0 && size(&log) > 0 {
         return Err(Fault::Damaged("the file is too short".to_owned()));
     }
@@ -80,7 +79,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     Ok((store, read))
 }
 
-/// Says that a later program has written a journal.
+/// Returns the error for a journal written by a later program.
 pub(super) fn of_later(format: u32) -> String {
     let own = env!("CARGO_PKG_VERSION");
     format!(
@@ -93,7 +92,7 @@ pub(super) const READ_ONLY: &str = "the disk is read-only";
 
 pub(super) const FULL: &str = "the disk is full";
 
-/// Says what is wrong, for people.
+/// Describes the error, for users.
 pub(super) fn words(error: &rusqlite::Error) -> String {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => FULL.to_owned(),

@@ -1,4 +1,4 @@
-//! The environments in a journal's file: each is there once, however many rows need it.
+//! The environments in a journal's file; each is stored once, regardless of how many rows need it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,14 @@ use rusqlite::types::Value;
 /// The environments in the file, by number, and how many rows need each.
 #[derive(Default)]
 pub(super) struct Envs {
-    /// The numbers of those that were written or read lately, by their addresses. They are held, so that no other gets
-    /// their address.
+    /// The numbers of recently written environments, by address. The `Arc` is held so that its address can't be reused.
     known: HashMap<usize, (Arc<Env>, u32)>,
-    /// By what they are in the file, as a digest.
+    /// The numbers, by the digest of the stored text.
     numbers: HashMap<Vec<u8>, u32>,
     digests: HashMap<u32, Vec<u8>>,
-    /// How many rows need each.
+    /// How many rows need each environment.
     holders: HashMap<u32, usize>,
-    /// Which ones each row needs.
+    /// The environments that each row needs.
     of_rows: HashMap<RowId, Box<[u32]>>,
     last: u32,
 }
@@ -30,11 +29,11 @@ pub(super) enum RowId {
     Entering(TaskId),
 }
 
-/// At most this many environments are held only to know their numbers.
+/// Maximum number of environments held only to know their numbers.
 const KNOWN: usize = 64;
 
 impl Envs {
-    /// Returns the number of an environment, and whether it is not in the file yet.
+    /// Returns the number of an environment, and whether it has yet to be written to the file.
     pub(super) fn number(&mut self, env: &Arc<Env>) -> (u32, bool) {
         let at = Arc::as_ptr(env).addr();
         if let Some((_, number)) = self.known.get(&at) {
@@ -55,7 +54,7 @@ impl Envs {
         (number, known.is_none())
     }
 
-    /// Notes an environment of the file.
+    /// Records an environment that is in the file.
     pub(super) fn insert(&mut self, number: u32, value: &Value) {
         let Value::Blob(value) = value else { return };
         let digest = digest(value);

@@ -1,8 +1,8 @@
-//! The journal of a durable daemon (R125): what the core has is written down after each step, on a thread of its own, and
-//! read when the next daemon starts. It decides nothing, and knows of tasks only that they are rows.
+//! The journal of a durable daemon (R125): the core's state is written after each step, on a separate thread, and read
+//! when the next daemon starts. The journal decides nothing, and tasks are only rows to it.
 //!
-//! The store is `SQLite`: a transaction that is in its write-ahead log survives the end of this process without being
-//! flushed to the disk, every frame of that log has a checksum, and a torn one is left out.
+//! The store is `SQLite`: a transaction in its write-ahead log survives the end of this process without being flushed
+//! to the disk, every frame of that log has a checksum, and a torn one is ignored.
 
 mod begin;
 mod envs;
@@ -35,70 +35,62 @@ pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
 use crate::os::lock::ProcessLock;
 
-/// How many steps are written by one transaction, at most.
+/// Maximum number of steps per transaction.
 const GROUP: usize = 4096;
 
-/// How long to wait before what could not be written is tried again.
+/// How long to wait before failed writes are retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long a daemon that ends may keep the journal's lock.
+/// How long an ending daemon may keep the journal's lock.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// How long the last changes may take to be written at the end of the daemon.
+/// How long to wait for the last changes to be written when the daemon ends.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// How durable the daemon is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// What was answered survives the end of the daemon.
+    /// Answered requests survive the end of the daemon.
     Written,
-    /// What was answered survives the end of the machine, too.
+    /// Answered requests also survive the end of the machine.
     Synced,
 }
 
-/// Why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another daemon has it.
+    /// Another daemon has the journal.
     #[error("the journal {} is in use by another durable bgd{}: use that one, with BGD_SOCKET set to its socket{}; or give this one a state folder of its own, by XDG_STATE_HOME", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .socket.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default())]
     Busy {
-        /// Its folder.
         folder: PathBuf,
-        /// The process id of that daemon, if it is known.
+        /// The process ID of that daemon, if known.
         pid: Option<i32>,
-        /// Its socket, if it is known.
+        /// That daemon's socket, if known.
         socket: Option<PathBuf>,
     },
-    /// It can't be read or written.
+    /// The journal can't be read or written.
     #[error("the journal {} can't be used: {why}", .folder.display())]
-    Unusable {
-        /// Its folder.
-        folder: PathBuf,
-        /// Why it can't be used.
-        why: String,
-    },
+    Unusable { folder: PathBuf, why: String },
 }
 
-/// A journal that was opened, with what is in it.
+/// An open journal with its content.
 pub struct Opened {
     store: Store,
     lock: ProcessLock,
     folder: PathBuf,
-    /// The head of what was read; `None` if the journal is new.
+    /// The head; `None` if the journal is new, or was not read.
     pub head: Option<Head>,
-    /// The instance that wrote it, if only that is known.
+    /// The instance that wrote the journal, according to the lock's note.
     pub instance: Option<String>,
-    /// What was read.
+    /// The state.
     pub kept: Kept,
-    /// What is known of a damaged journal, if this is what was salvaged of that.
+    /// The damage of the journal from which this one was salvaged.
     pub damage: Option<Damage>,
 }
 
-/// Opens the journal in the state folder, and reads what is in it. A damaged one is moved aside, and what can be read of
-/// it is read ([`salvage`]).
+/// Opens the journal in the state folder and reads it. A damaged one is moved aside after its readable parts were
+/// salvaged ([`salvage`]).
 ///
 /// # Errors
-/// Another daemon has it, or the disk can't be written.
+/// Another daemon has the journal, or the disk can't be written.
 pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let folder = state.join("journal");
     let unusable = |why: String| OpenError::Unusable { folder: folder.clone(), why };
@@ -106,7 +98,7 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let instance = Some(lock.note().instance).filter(|id| !id.is_empty());
     let sync = durability == Durability::Synced;
     let finish = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
-    // One that was killed before it could use what it had salvaged.
+    // Complete the salvage of a daemon that was killed during it.
     let mut damage = finish()?;
     let mut begun = begin(&folder, sync);
     if let Err(Fault::Damaged(why)) = &begun {
@@ -118,10 +110,11 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     Ok(Opened { store, lock, folder, head, instance, kept, damage })
 }
 
-/// Opens the journal of this instance again after an upgrade in place, without reading the state, which came another way.
+/// Reopens the journal of this instance after an upgrade in place, without reading the state, which is carried
+/// separately.
 ///
 /// # Errors
-/// It can't be used, is not there, or belongs to another instance.
+/// The journal can't be used, is missing, or belongs to another instance.
 pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Opened, OpenError> {
     let folder = state.join("journal");
     let lock = lock(&folder)?;
@@ -142,7 +135,8 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
     Ok(Opened { store, lock, folder, head: None, instance: None, kept: Kept::default(), damage: None })
 }
 
-/// Takes the journal's lock, or says who has it. A daemon that was killed keeps it for a moment after its socket is free.
+/// Takes the journal's lock; the error names its holder. A killed daemon keeps the lock for a moment after its socket
+/// is free.
 fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
     let unusable = |why: io::Error| OpenError::Unusable { folder: folder.to_owned(), why: why.to_string() };
     DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(unusable)?;
@@ -163,7 +157,7 @@ fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
     }
 }
 
-/// Says why a write has failed, for people. `SQLite` does not tell a read-only disk from a broken one.
+/// Describes why a write has failed, for users. `SQLite` does not distinguish a read-only disk from a broken one.
 fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
     let is_of_disk = matches!(
         error.sqlite_error_code(),
@@ -177,32 +171,33 @@ fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
     }
 }
 
-/// What became of steps.
+/// The outcome of writing steps.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// All steps up to this one were written, or could not be.
+    /// All steps up to this one were written, or failed to be.
     pub upto: u64,
-    /// Whether they were written. Those that could not be are tried again.
+    /// Whether the steps were written. If not, writing them is retried.
     pub is_written: bool,
-    /// Why no work should be added: the steps could not be written, or the disk has no room but what the journal has ahead.
+    /// Why no work should be added: the steps could not be written, or the disk has no room except the journal's own
+    /// reserve.
     pub trouble: Option<Arc<str>>,
 }
 
-/// What writes.
+/// The writing side of an open journal.
 #[derive(Debug)]
 pub struct Journal {
     writes: Writes,
-    /// Why no work should be added from the beginning on ([`Recorded::trouble`]).
+    /// Why no work should be added initially ([`Recorded::trouble`]).
     pub trouble: Option<Arc<str>>,
     is_stopped: Arc<AtomicBool>,
 }
 
-/// Where changes go.
+/// The destination of changes.
 enum Writes {
     Thread {
         orders: Option<Sender<(u64, Changes)>>,
         thread: Option<JoinHandle<()>>,
-        /// Is disconnected when the thread has ended.
+        /// Disconnected when the thread ends.
         ended: Receiver<()>,
     },
     Simulated(Box<dyn Fn(u64, Changes)>),
@@ -218,11 +213,11 @@ impl fmt::Debug for Writes {
 }
 
 impl Journal {
-    /// Starts to write. `next_mark` returns the number of the next mark of a process tree; `tell` is called after every
-    /// transaction, on the journal's thread.
+    /// Starts the journal's thread. `next_mark` returns the number of the next mark of a process tree; `tell` is called
+    /// after every transaction, on the journal's thread.
     ///
     /// # Errors
-    /// No thread can be started, or the head can't be written.
+    /// No thread can be started.
     pub fn start(
         opened: Opened,
         head: Head,
@@ -249,21 +244,21 @@ impl Journal {
         Ok(Self { writes: thread, trouble, is_stopped })
     }
 
-    /// Creates a journal without a thread and a file: a simulation takes the changes of each step.
+    /// Creates a journal without thread and file for a simulation; `take` receives the changes of each step.
     pub fn simulated(take: impl Fn(u64, Changes) + 'static) -> Self {
         Self { writes: Writes::Simulated(Box::new(take)), trouble: None, is_stopped: Arc::default() }
     }
 
-    /// Has the journal say at its end that the daemon has ended as it was told to.
+    /// Makes the journal record at its end that the daemon was stopped on request.
     pub fn note_stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Orders the changes of a step to be written.
+    /// Queues the changes of a step for writing.
     pub fn write(&self, number: u64, changes: Changes) {
         match &self.writes {
             Writes::Thread { orders: Some(orders), .. } => {
-                // The thread ends only after this.
+                // Can't fail: the thread ends only once the sender is dropped.
                 let _ = orders.send((number, changes));
             }
             Writes::Thread { orders: None, .. } => {}
@@ -273,7 +268,7 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// Waits until everything is written, or could not be, or the disk does not answer for too long.
+    /// Waits until everything was written or failed to be, at most [`LAST_WRITES`].
     fn drop(&mut self) {
         let Writes::Thread { orders, thread, ended } = &mut self.writes else { return };
         *orders = None;
@@ -285,12 +280,12 @@ impl Drop for Journal {
     }
 }
 
-/// What the journal's thread has taken to write.
+/// The changes taken over by the journal's thread.
 struct Taken {
     unwritten: Merged,
     /// The number of the last step.
     upto: u64,
-    /// Whether all of it is written.
+    /// Whether all of them are written.
     is_written: bool,
     /// Why no work should be added ([`Recorded::trouble`]).
     trouble: Option<Arc<str>>,
@@ -304,7 +299,7 @@ impl Taken {
 
 struct Writer {
     store: Store,
-    /// `None` while it has no log.
+    /// `None` while there is no log.
     room: Option<Room>,
     folder: PathBuf,
     head: Head,
@@ -335,8 +330,8 @@ impl Writer {
         }
     }
 
-    /// Writes the next steps, with those before that could not be written, and tells what became of them. If there are none,
-    /// looks whether the disk has room again. Returns false after the last of them.
+    /// Writes the next steps together with those whose write failed before, and reports the outcome. If there are none,
+    /// checks whether the disk has room again. Returns false after the last ones.
     fn turn(
         &mut self,
         taken: &mut Taken,
@@ -345,7 +340,7 @@ impl Writer {
     ) -> bool {
         let is_over = matches!(next, Err(RecvTimeoutError::Disconnected));
         let mut is_idle = taken.is_written;
-        // One may have come since nothing came in time.
+        // A step may have arrived since the timeout.
         for (number, changes) in next.into_iter().chain(ordered.try_iter().take(GROUP)) {
             taken.unwritten.add(changes);
             (taken.upto, is_idle) = (number, false);
@@ -364,7 +359,7 @@ impl Writer {
         !is_over
     }
 
-    /// Writes these changes, which are none afterwards. Returns why that failed.
+    /// Writes the changes and empties `unwritten`. On failure, keeps them and returns the reason.
     fn write(&mut self, unwritten: &mut Merged) -> Option<Arc<str>> {
         self.head.next_mark = (self.next_mark)();
         match self.store.write(&self.head, unwritten) {
@@ -376,7 +371,7 @@ impl Writer {
         }
     }
 
-    /// Whether the disk is full, but for what the journal has ahead.
+    /// Reports whether the disk is full, apart from the journal's own reserve.
     fn is_short(&mut self) -> bool {
         if self.room.is_none() {
             self.room = Room::of(&self.folder.join(LOG)).ok();

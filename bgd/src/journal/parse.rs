@@ -1,5 +1,5 @@
-//! Parses the rows of a journal's file: those of tasks on several threads, as a daemon that was killed is back only after
-//! that.
+//! Parses the rows of a journal's file. Rows of tasks are parsed on several threads, as a restarted daemon is
+//! unavailable until then.
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::core::sharing::{self, Known};
 
-/// How many threads parse at most.
+/// Maximum number of parsing threads.
 const THREADS: usize = 4;
 
 /// How many rows a thread takes at a time.
@@ -23,7 +23,7 @@ pub(super) fn parse<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// Parses values, each `None` that can't be read, in their order. They name these environments.
+/// Parses values in order; one that can't be parsed becomes `None`. `envs` are the environments that they refer to.
 pub(super) fn parse_all<T: DeserializeOwned + Send>(values: Vec<Value>, envs: &Known) -> Vec<Option<T>> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     parse_on(processors.min(THREADS), values, envs)
@@ -49,7 +49,7 @@ fn parse_on<T: DeserializeOwned + Send>(threads: usize, values: Vec<Value>, envs
         done
     };
     thread::scope(|scope| {
-        // Where the system allows no more threads, this one does the rest.
+        // If the system allows no more threads, this one does the rest.
         let others: Vec<_> =
             (0..others).filter_map(|_| Builder::new().spawn_scoped(scope, work).ok()).collect();
         let mut done = work();

@@ -1,6 +1,6 @@
-//! Room for the journal on a full disk: blocks that its log has before it needs them, so that nobody else can take them.
-//! What users change to get room again (`cancel`, `clear`) is written there; what adds work is refused meanwhile. It writes
-//! nothing itself.
+//! Reserves room for the journal on a full disk: blocks are allocated to its log before they are needed, so that nobody
+//! else can take them. Changes by which users free room (`cancel`, `clear`) are written there; requests that add work
+//! are refused meanwhile. This module itself writes nothing.
 
 use std::fs::File;
 use std::io;
@@ -10,34 +10,30 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::geteuid;
 
-/// How many bytes the log has ahead, at most.
+/// Maximum reserve of the log, in bytes.
 const AHEAD: u64 = 8 << 20;
 
-/// The part of the free disk that the log may take ahead.
+/// The reserve is at most the free space divided by this.
 const PART: u64 = 8;
 
 /// A disk with fewer free bytes than this is full.
 const LEAST: u64 = 256 << 10;
 
-/// The room of one log.
 #[derive(Debug)]
 pub(super) struct Room {
     log: File,
-    /// Up to where the log has blocks, as far as they were taken here, in bytes.
+    /// Up to where blocks were allocated to the log here, in bytes.
     taken: u64,
 }
 
 impl Room {
     /// Opens the log, which must exist.
-    ///
-    /// # Errors
-    /// It can't be opened.
     pub fn of(log: &Path) -> io::Result<Self> {
         Ok(Self { log: File::options().write(true).open(log)?, taken: 0 })
     }
 
-    /// Whether the disk is full, but for what the log has ahead. While it is not, the log takes more where it has less than
-    /// half of that. A disk that can't be asked is not full: writing will tell.
+    /// Reports whether the disk is full, apart from the log's reserve. If it is not, refills a reserve that is less
+    /// than half full. A disk whose free space is unknown counts as not full: writing will show.
     pub fn is_short(&mut self) -> bool {
         let Ok(free) = self.free() else { return false };
         if free >= LEAST {
@@ -52,7 +48,7 @@ impl Room {
         if self.taken >= length.saturating_add(ahead / 2) {
             return;
         }
-        // A disk that can't do it has no room ahead: it is tried again once the log has grown.
+        // Ignored on failure, such as on a file system without this call: tried again once the log has grown.
         let _ = fallocate(&self.log, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, wanted.try_into().unwrap_or(0));
         self.taken = wanted;
     }

@@ -1,7 +1,8 @@
-//! The salvage of a damaged journal (R130): what can be read of it goes into a new one, and it is moved aside, never deleted.
+//! The salvage of a damaged journal (R130): its readable parts are copied into a new journal, and it is moved aside,
+//! never deleted.
 //!
-//! The new one is written beside it first, and takes its place in one step. At whatever moment the daemon is killed, the next
-//! one begins the salvage anew or goes on with it: an empty journal would say that nothing had ever run.
+//! The new journal is written in a subfolder first and moved into place in one step. Whenever the daemon is killed, the
+//! next one restarts or continues the salvage: an empty journal would claim that nothing had ever run.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,32 +17,31 @@ use super::begin::{Fault, begin};
 use super::store::{FILE, Head, Merged, Read, Store};
 use crate::os::clock::Stamp;
 
-/// The folder of a new journal that is being written.
+/// The subfolder in which the new journal is written.
 const NEW: &str = "salvaged.new";
 
-/// That folder once the new journal is complete, until [`Damage::settle`].
+/// The subfolder's name once the new journal is complete, until [`Damage::settle`].
 const DONE: &str = "salvaged";
 
-/// The name in that folder of what is known of the damaged journal.
+/// The name of the file in it that describes the damage.
 const NOTE: &str = "note";
 
-/// The name of the folder with outputs of tasks that could not be read, beside the damaged journal.
+/// The name of the folder, beside the damaged journal, for outputs of tasks that could not be read.
 const OUTPUTS: &str = "output";
 
-/// What is known of a damaged journal.
+/// The description of a damaged journal.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Damage {
-    /// What people should know.
+    /// The message for users.
     pub warning: String,
-    /// The name of its folder.
+    /// The name of the folder to which the damaged journal is moved.
     aside: String,
-    /// The folder of the journal.
     #[serde(skip)]
     folder: PathBuf,
 }
 
 impl Damage {
-    /// Moves outputs beside the damaged journal, as they are all that is left of tasks that could not be read.
+    /// Moves outputs beside the damaged journal, as nothing else is left of tasks that could not be read.
     ///
     /// # Errors
     /// The disk can't be written.
@@ -54,7 +54,7 @@ impl Damage {
         Ok(())
     }
 
-    /// Notes that nothing is left to be done about the damage.
+    /// Records that the damage has been dealt with.
     pub fn settle(&self) {
         let _ = fs::remove_dir_all(self.folder.join(DONE));
     }
@@ -68,8 +68,8 @@ fn files() -> [String; 4] {
     [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm"), format!("{FILE}-journal")]
 }
 
-/// Writes a new journal with what can be read of the one in this folder, which is damaged for the reason `why`. `instance` is
-/// the daemon that wrote it, where its head does not say so. [`finish`] follows.
+/// Writes a new journal with the readable parts of the damaged one in this folder. `why` describes the damage;
+/// `instance` is the daemon that wrote the journal, used if its head can't be read. Must be followed by [`finish`].
 pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bool) -> Result<(), Fault> {
     let unusable = |error: io::Error| Fault::Unusable(error.to_string());
     let (new, done) = (folder.join(NEW), folder.join(DONE));
@@ -77,16 +77,16 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     make(&new).map_err(unusable)?;
     let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"));
     if !has_counters {
-        // Events and items of inboxes were told under numbers that nobody knows any more.
+        // Events and inbox items were reported under numbers that are lost now.
         kept.counters.leave_out(Timestamp::now());
     }
     let (mut store, _) = begin(&new, sync)?;
-    // Without a head what was read is written all the same, under one that says as much as is known.
+    // If the head is lost, the readable parts are written under a new one with whatever is known.
     let head = head.unwrap_or_else(|| {
         Head::new(instance.unwrap_or_default().to_owned(), String::new(), Stamp::now(), 0)
     });
     store.write(&head, &Merged::of(&kept)).map_err(|error| Fault::of(&error, folder))?;
-    // The log is part of the database then.
+    // This moves the log into the database.
     drop(store);
     let (aside, tasks) = (unused_name(folder), kept.tasks.len());
     let warning = format!(
@@ -108,8 +108,8 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     complete().map_err(unusable)
 }
 
-/// Puts a salvaged journal into the place of the damaged one, which is moved aside, and returns what is known of that one;
-/// `None` if nothing was salvaged.
+/// Moves the damaged journal aside and the salvaged one into its place. Returns the description of the damage; `None`
+/// if nothing was salvaged.
 pub(super) fn finish(folder: &Path) -> io::Result<Option<Damage>> {
     let done = folder.join(DONE);
     let note = match fs::read(done.join(NOTE)) {
@@ -118,7 +118,7 @@ pub(super) fn finish(folder: &Path) -> io::Result<Option<Damage>> {
     };
     let damage: Damage = serde_json::from_slice(&note)?;
     let aside = folder.join(&damage.aside);
-    // Moved last: as long as it is there, what is in the folder is the damaged one.
+    // Moved last: until then, the files in the folder are the damaged journal's.
     if done.join(FILE).exists() {
         make(&aside)?;
         for name in files() {
@@ -132,14 +132,14 @@ pub(super) fn finish(folder: &Path) -> io::Result<Option<Damage>> {
     Ok(Some(Damage { folder: folder.to_owned(), ..damage }))
 }
 
-/// A name for the folder of a damaged journal.
+/// Returns an unused name for the folder of a damaged journal.
 fn unused_name(folder: &Path) -> String {
     let stamp = Timestamp::now().unix_ms();
     let mut names = (0..u32::MAX).map(|number| format!("damaged-{stamp}-{number}"));
     names.find(|name| !folder.join(name).exists()).unwrap_or_else(|| format!("damaged-{stamp}"))
 }
 
-/// Reads what it can from a copy of the damaged journal in this folder.
+/// Reads the readable parts from a copy of the damaged journal in this folder.
 fn read_copy(folder: &Path, copy: &Path) -> Read {
     let read = || -> Option<Read> {
         make(copy).ok()?;

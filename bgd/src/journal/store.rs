@@ -1,5 +1,5 @@
-//! The journal's file: an `SQLite` database with one row for each task, item and batch. A change is one transaction, so
-//! that whatever happens the file holds the state before it or after it.
+//! The journal's file: an `SQLite` database with one row for each task, item, notice and batch. A change is one
+//! transaction, so that the file always holds the state before or after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -23,19 +23,19 @@ use crate::os::clock::Stamp;
 /// The name of the file in the journal's folder.
 pub const FILE: &str = "journal.db";
 
-/// The name of its write-ahead log there.
+/// The name of the file's write-ahead log, in the same folder.
 pub const LOG: &str = "journal.db-wal";
 
-/// The format of the rows that this program writes. A file of a later one is left alone.
+/// The format of the rows written by this program. A file in a later format is left alone.
 pub const FORMAT: u32 = 2;
 
-/// The formats that this program reads.
+/// The formats that this program can read.
 pub const READS: &[u32] = &[1, 2];
 
-/// After how many pages the write-ahead log is moved into the database.
+/// The number of pages after which the write-ahead log is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1000;
 
-/// The memory for pages of the database, in KiB.
+/// The memory for cached pages of the database, in KiB.
 const CACHE_KIB: u32 = 512;
 
 const SCHEMA: &str = "
@@ -48,32 +48,30 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS entering (id TEXT PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
 ";
 
-/// Which daemon a journal belongs to, and where its clock began.
+/// The daemon that a journal belongs to, and the start of its clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// The format of the rows.
     pub format: u32,
-    /// The id of the instance.
     pub instance: String,
-    /// The boot of the machine.
+    /// The boot ID of the machine.
     pub boot: String,
-    /// Where the core's clock began, on the clock of that boot.
+    /// When the core's clock started, on the clock of that boot.
     pub epoch: Stamp,
-    /// The number of the next mark of a process tree, at most.
+    /// An upper bound for the number of the next mark of a process tree.
     pub next_mark: u32,
-    /// Whether the daemon has ended as it was told to.
+    /// Whether the daemon was stopped on request.
     #[serde(default)]
     pub is_stopped: bool,
 }
 
-/// What every head has, whatever else the program knows that wrote it.
+/// The part of the head that every version has.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
 }
 
 impl Head {
-    /// Creates the head of a journal for this instance.
+    /// Creates the head of a journal for this instance, in this program's format.
     pub fn new(instance: String, boot: String, epoch: Stamp, next_mark: u32) -> Self {
         Self { format: FORMAT, instance, boot, epoch, next_mark, is_stopped: false }
     }
@@ -83,35 +81,34 @@ impl Head {
 pub struct Store {
     database: Connection,
     envs: Envs,
-    /// Whether `envs` may differ from what is in the file, as a write has failed.
+    /// Whether `envs` may differ from the file, as a write has failed.
     is_stale: bool,
 }
 
-/// What was read from a journal.
+/// The content of a journal.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// Which daemon wrote it; `None` if that is not known.
+    /// The head; `None` if it can't be read.
     pub head: Option<Head>,
-    /// The state.
     pub kept: Kept,
-    /// Whether the numbers that only grow are what was written. Otherwise they begin anew.
+    /// Whether the counters that only grow were read. Otherwise they restart.
     pub has_counters: bool,
     /// How many rows could not be read.
     pub unread: usize,
 }
 
-/// Which environments tasks need.
+/// The environments that tasks need.
 const HOLDING_TASKS: &str = "SELECT ordinal, envs FROM task";
 
-/// Which environments batches need whose tasks are being added.
+/// The environments that batches need while their tasks are being added.
 const HOLDING_ENTERING: &str = "SELECT id, envs FROM entering";
 
 impl Store {
-    /// Opens the journal in this file, which must exist. With `sync` a transaction is on the disk when it is done, else in
-    /// the file.
+    /// Opens the journal in this file, which must exist. With `sync`, a finished transaction is on the disk; otherwise
+    /// it is only in the file.
     ///
     /// # Errors
-    /// It is damaged, another process has it, or the disk can't be written.
+    /// The journal is damaged, another process has it, or the disk can't be written.
     pub fn open(file: &Path, sync: bool) -> rusqlite::Result<Self> {
         let database = Connection::open_with_flags(file, existing())?;
         // A damaged log must not get into the database.
@@ -130,23 +127,20 @@ impl Store {
         Ok(store)
     }
 
-    /// Returns the format of the rows if only a later program can read it. Nothing of the file has been changed then.
+    /// Returns the format of the rows if only a later program can read it. In that case the file has not been changed.
     pub fn later_format(&self) -> Option<u32> {
         let format = parse::<Format>(&self.entry("head")?)?.format;
         (format > FORMAT).then_some(format)
     }
 
-    /// Lets the log be moved into the database at the end, as both are whole.
-    ///
-    /// # Errors
-    /// `SQLite` refuses it.
+    /// Allows the log to be moved into the database when it is closed, as both were found intact.
     pub fn trust(&self) -> rusqlite::Result<()> {
         self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop)
     }
 
-    /// Leaves the log as it is at the end, with the blocks that it has ahead: the next daemon may need them.
+    /// Keeps the log with its reserved blocks when the database is closed: the next daemon may need them.
     pub fn keep_log(&self) {
-        // Otherwise they are gone, and nothing else.
+        // On failure, only the reserve is lost.
         let _ = self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     }
 
@@ -156,7 +150,7 @@ impl Store {
         self.database.execute_batch(query).expect("a query of a test");
     }
 
-    /// Returns its head, if that can be read.
+    /// Returns the head, if it can be read.
     pub fn head(&self) -> Option<Head> {
         self.entry("head").as_ref().and_then(parse::<Head>).filter(|head| READS.contains(&head.format))
     }
@@ -164,23 +158,23 @@ impl Store {
     /// Opens a journal that may be damaged, only to read it.
     ///
     /// # Errors
-    /// It is none.
+    /// The file is not a database.
     pub fn open_damaged(file: &Path) -> rusqlite::Result<Self> {
         let database = Connection::open_with_flags(file, existing())?;
-        // An earlier version had no table for some of the rows. Where it can't be made, none can be read either.
+        // An earlier format lacks some of the tables. If they can't be created, none can be read, either.
         let _ = database.execute_batch(SCHEMA);
         Ok(Self { database, envs: Envs::default(), is_stale: false })
     }
 
-    /// Checks that the file is what `SQLite` has written.
+    /// Checks the integrity of the file.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The file is damaged or can't be read.
     pub fn check(&self) -> rusqlite::Result<bool> {
         self.database.query_row("PRAGMA quick_check(1)", [], |row| Ok(row.get::<_, String>(0)? == "ok"))
     }
 
-    /// Reads what it can.
+    /// Reads all that can be read.
     pub fn read(&mut self) -> Read {
         let mut read = Read::default();
         let mut unread = 0;
@@ -230,7 +224,7 @@ impl Store {
         let (holding_entering, values) =
             self.rows_with_envs("SELECT id, value, envs FROM entering", &mut unread);
         for ((id, _), row) in holding_entering.iter().zip(parse_all::<Entering>(values, &envs)) {
-            // Without its id the row could not be removed once the batch has entered.
+            // Without its ID, the row could not be removed once the batch has entered.
             let is_whole = row.as_ref().is_some_and(|entering| task_id(id) == Some(entering.batch));
             unread += usize::from(!is_whole);
             read.kept.entering.extend(row);
@@ -241,11 +235,11 @@ impl Store {
         read
     }
 
-    /// Reads which environments are in the file, and which rows need them. Only needed where the rows themselves are not
-    /// read.
+    /// Reads the environments in the file, and which rows need them. Only needed if the rows themselves were not read.
     ///
     /// # Errors
-    /// Some can't be read. Nothing may be written then: what is not known would be removed, or its number used twice.
+    /// Some can't be read. Nothing may be written then: unknown environments would be removed, or their numbers used
+    /// twice.
     pub fn read_envs(&mut self) -> rusqlite::Result<()> {
         self.is_stale = true;
         self.envs = Envs::default();
@@ -284,8 +278,8 @@ impl Store {
         self.database.prepare(query)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     }
 
-    /// Returns the key of each row with the environments that it needs, and in the same order what the rows hold. A row
-    /// counts as unread if what it needs can't be read.
+    /// Returns the key of each row with the environments that it needs, and in the same order the values of the rows. A
+    /// row counts as unread if its environments can't be read.
     fn rows_with_envs(&self, query: &str, unread: &mut usize) -> (Vec<(Value, Value)>, Vec<Value>) {
         let rows = self.rows(query, unread).into_iter();
         rows.map(|[key, value, needed]| {
@@ -295,7 +289,8 @@ impl Store {
         .unzip()
     }
 
-    /// Returns the columns of every row that can be read, from the first one on, and behind a damage from the last one on.
+    /// Returns the columns of every readable row: reads from the first row on, and after damage also backwards from the
+    /// last one.
     fn rows<const N: usize>(&self, query: &str, unread: &mut usize) -> Vec<[Value; N]> {
         let mut found = Vec::new();
         let mut is_whole = true;
@@ -305,7 +300,7 @@ impl Store {
             while let Some(row) = rows.next()? {
                 let mut columns = [const { Value::Null }; N];
                 for (number, column) in columns.iter_mut().enumerate() {
-                    // A damaged text costs no more than itself.
+                    // A damaged column does not affect the others.
                     *column = row.get(number).unwrap_or(Value::Null);
                 }
                 found.push(columns);
@@ -326,7 +321,7 @@ impl Store {
         found
     }
 
-    /// Returns an entry, or else its default, and counts one that can't be read.
+    /// Returns an entry, or its default if there is none. If it can't be read, also counts it.
     fn parsed<T: DeserializeOwned + Default>(&self, name: &str, unread: &mut usize) -> T {
         let Some(value) = self.entry(name) else { return T::default() };
         parse(&value).unwrap_or_else(|| {
@@ -343,7 +338,7 @@ impl Store {
     /// Writes changes, all or none, under this head with the format of this program's rows.
     ///
     /// # Errors
-    /// The disk is full or can't be written. Nothing has changed then.
+    /// The disk is full or can't be written. Nothing has changed in this case.
     pub fn write(&mut self, head: &Head, changes: &Merged) -> rusqlite::Result<()> {
         if self.is_stale {
             self.read_envs()?;
@@ -351,7 +346,7 @@ impl Store {
         let written = self.try_write(head, changes);
         if written.is_err() {
             let _ = self.database.execute_batch("ROLLBACK");
-            // What was numbered in vain is forgotten, and numbered again.
+            // Discards the environment numbers assigned in vain.
             self.is_stale = true;
         }
         written
@@ -434,7 +429,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the text of a row, and the numbers of its environments, which are written if they are new.
+    /// Returns the text of a row and the numbers of its environments. Writes new environments.
     fn with_envs(&mut self, id: RowId, row: &impl Serialize) -> rusqlite::Result<(String, Vec<u8>)> {
         let shared = Arc::new(Mutex::new((std::mem::take(&mut self.envs), Vec::new())));
         let numbering = Arc::clone(&shared);
@@ -469,7 +464,7 @@ impl Store {
     }
 }
 
-/// Changes of several steps, the latest of each row.
+/// The merged changes of several steps: the latest state of each row.
 #[derive(Debug, Default)]
 pub struct Merged {
     tasks: BTreeMap<Ordinal, Option<crate::core::durable::TaskRow>>,
@@ -478,12 +473,12 @@ pub struct Merged {
     batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
     entering: BTreeMap<TaskId, Option<Box<Entering>>>,
     groups: Option<Groups>,
-    /// `None` if no step has changed anything, as at an end: those that are written stay.
+    /// `None` if no step has changed anything, as at the end; the counters in the file stay.
     counters: Option<Counters>,
 }
 
 impl Merged {
-    /// Returns everything that was kept.
+    /// Returns the whole state as changes.
     pub fn of(kept: &Kept) -> Self {
         let Kept { tasks, items, notices, batches, entering, groups, counters } = kept;
         Self {
@@ -512,7 +507,7 @@ impl Merged {
     }
 }
 
-/// How a file is opened that must exist.
+/// Returns the flags to open an existing file.
 fn existing() -> OpenFlags {
     OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }

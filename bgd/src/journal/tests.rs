@@ -39,7 +39,7 @@ fn core() -> Core {
     core
 }
 
-/// Submits tasks, which all have the same environment.
+/// Submits tasks that share one environment.
 fn submit(core: &mut Core, ids: std::ops::Range<u128>) {
     for id in ids {
         let to = ReplyTo { client: 1, call: 1 };
@@ -64,7 +64,7 @@ fn head() -> Head {
     Head::new(INSTANCE.to_owned(), "boot".to_owned(), crate::os::clock::Stamp::now(), 7)
 }
 
-/// Writes what has changed, each task by itself, and waits for that.
+/// Writes the changes, each task separately, and waits until they are written.
 fn write(folder: &Path, core: &mut Core, steps: &[std::ops::Range<u128>]) {
     let opened = open(folder, Durability::Written).unwrap();
     let (told, hears) = mpsc::channel();
@@ -98,7 +98,7 @@ fn r125_what_was_written_is_read_again_and_environments_are_shared() {
     assert!(again.take_changes(now()).is_some_and(|changes| changes.tasks.is_empty()), "only the groups");
 }
 
-/// Looks at each of these cuts of a file on all processors.
+/// Calls `look` for each cut of a file, on all processors.
 fn at_each(cuts: std::ops::RangeInclusive<usize>, look: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(*cuts.start());
     let workers = thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -115,7 +115,7 @@ fn at_each(cuts: std::ops::RangeInclusive<usize>, look: impl Fn(usize) + Sync) {
     });
 }
 
-/// Creates a folder, in memory where the machine has a place for that: there are thousands.
+/// Creates a folder, in memory if the machine supports it: there are thousands.
 fn quick_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -132,8 +132,8 @@ fn placed(database: &[u8], log: Option<&[u8]>) -> TempDir {
     folder
 }
 
-/// Returns a journal of tasks, with pages as small as `SQLite` has them: so that every page, and every kind of page, can be
-/// cut at every byte.
+/// Returns a journal of tasks with the smallest pages that `SQLite` supports, so that every page, and every kind of
+/// page, can be cut at every byte.
 fn small_pages(steps: &[std::ops::Range<u128>]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     drop(read(folder.path()));
@@ -148,7 +148,7 @@ fn small_pages(steps: &[std::ops::Range<u128>]) -> TempDir {
 #[test]
 fn r130_a_journal_cut_at_every_byte_is_still_opened_and_kept_where_it_is_damaged() {
     let whole = small_pages(&[1..2, 2..4]);
-    // Closed by its last connection: everything is in the database now.
+    // Its last connection was closed, so everything is in the database now.
     let bytes = fs::read(whole.path().join("journal").join(FILE)).unwrap();
     at_each(0..=bytes.len() - 1, |cut| {
         let folder = placed(&bytes[..cut], None);
@@ -164,7 +164,7 @@ fn r130_a_journal_cut_at_every_byte_is_still_opened_and_kept_where_it_is_damaged
         assert_eq!(is_kept, is_damaged, "cut at {cut}");
         opened.damage.iter().for_each(Damage::settle);
         drop(opened);
-        // Whatever was cut off, it is the same program that wrote the new one.
+        // The salvaged journal is intact regardless of the cut.
         if cut.is_multiple_of(16) {
             assert!(read(folder.path()).damage.is_none(), "the new one is whole");
         }
@@ -200,7 +200,8 @@ fn r130_a_log_cut_at_every_byte_loses_only_its_last_steps() {
     assert_eq!(found.last(), Some(&6));
 }
 
-/// Writes a journal of 39 tasks, and damages it in the middle of its pages, where rows are. Returns what is in the file then.
+/// Writes a journal of 39 tasks and damages it in the middle of its pages, where the rows are. Returns the content of
+/// the damaged file.
 fn damaged(folder: &Path) -> Vec<u8> {
     write(folder, &mut core(), &[1..20, 20..40]);
     let file = folder.join("journal").join(FILE);
@@ -224,11 +225,11 @@ fn r130_what_can_be_read_of_a_damaged_journal_is_read() {
     assert_eq!(read(folder.path()).kept.tasks.len(), tasks, "they are in the new one");
 }
 
-/// Leaves a journal's folder as a kill of the daemon would.
+/// Leaves a journal's folder in the state after a kill of the daemon.
 type Kill<'a> = &'a dyn Fn(&Path);
 
-/// As a kill leaves it: while the new journal is written, once it is complete, while the damaged one is moved aside, and
-/// when the new one is in its place.
+/// Kills while the new journal is written, once it is complete, while the damaged one is moved aside, and when the new
+/// one is in its place.
 #[test]
 fn r130_a_salvage_that_was_killed_at_any_moment_is_gone_on_with() {
     let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
@@ -257,7 +258,7 @@ fn r130_a_salvage_that_was_killed_at_any_moment_is_gone_on_with() {
         let bytes = damaged(folder.path());
         let journal = folder.path().join("journal");
         kill(&journal);
-        // The next daemon, and the one after that, as the first of them was killed before it could use that.
+        // Twice, as the first daemon may be killed before it can use the salvaged journal.
         for _ in 0..2 {
             let opened = read(folder.path());
             assert!(opened.damage.is_some(), "{moment}");
@@ -349,7 +350,7 @@ fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
     drop(database);
     let opened = read(folder.path());
     let damage = opened.damage.as_ref().expect("its head can't be read");
-    // Under one that says of the daemon before what is known without it.
+    // The new head contains what is known about the daemon from elsewhere.
     assert_eq!(
         opened.head.as_ref().map(|head| (head.instance.as_str(), head.boot.as_str())),
         Some((INSTANCE, ""))
@@ -374,7 +375,7 @@ fn r130_a_damaged_name_of_an_environment_costs_no_task() {
     assert_eq!(opened.kept.tasks.len(), 5);
 }
 
-/// Without its id the row of a batch could never be removed, and its environment would be.
+/// Without its ID, the row of a batch could never be removed, but its environment would be.
 #[test]
 fn r130_a_damaged_id_of_an_entering_batch_is_noticed() {
     for damaged in ["x'ff'", "'another'"] {
@@ -414,7 +415,7 @@ fn r123_a_journal_without_a_table_that_came_later_is_read() {
     assert_eq!(opened.kept.tasks.len(), 3);
 }
 
-/// What an earlier program could not read must not look like its own.
+/// Rows that an earlier program can't read must not be labelled with its format.
 #[test]
 fn r123_whatever_head_is_written_says_the_format_of_the_rows() {
     let folder = tempfile::tempdir().unwrap();
@@ -459,14 +460,14 @@ fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_dis
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
     let file = folder.path().join("journal").join(FILE);
     let mut bytes = fs::read(&file).unwrap();
-    // The format of the schema, in the head of the file.
+    // The schema format in the file's header.
     bytes[47] = 9;
     fs::write(&file, &bytes).unwrap();
     read(folder.path()).damage.expect("it is damaged").settle();
     assert!(read(folder.path()).damage.is_none(), "the new one is whole");
 }
 
-/// A full disk has the writer look once a second whether that has room again.
+/// While the disk is full, the writer checks once a second whether there is room again.
 #[test]
 fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -493,12 +494,12 @@ fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_t
 
     let Recorded { upto, is_written, .. } = hears.recv().unwrap();
     assert_eq!((upto, is_written), (1, true));
-    // As a kill leaves it: nothing else is written.
+    // As after a kill: nothing else is written.
     drop(writer);
     assert_eq!(read(folder.path()).kept.tasks.len(), 3);
 }
 
-/// The readers of events and inboxes know them, and would never be shown what comes under them again.
+/// Readers of events and inboxes know these numbers and would never see new events under reused ones.
 #[test]
 fn r130_numbers_that_can_not_be_read_are_not_given_again() {
     for damage in [
@@ -509,7 +510,7 @@ fn r130_numbers_that_can_not_be_read_are_not_given_again() {
         let file = folder.path().join("journal").join(FILE);
         write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
         let mut told = [1 << 32; 3];
-        // Lost again at once, it has less than the daemon before.
+        // Even if the counters are lost again at once, the numbers must grow.
         for _ in 0..2 {
             rusqlite::Connection::open(&file).unwrap().execute_batch(damage).unwrap();
             let numbers = |opened: &Opened| {
@@ -531,7 +532,7 @@ fn r130_numbers_that_can_not_be_read_are_not_given_again() {
             );
             opened.damage.as_ref().unwrap().settle();
             let mut again = Core::again(LIMITS, [].into(), opened.kept);
-            // As the daemon before was stopped, it seems to have told nothing.
+            // As the daemon before was stopped, it seems to have reported nothing.
             again.number_after(now(), Some(0));
             assert_eq!(again.seq(), found[0], "{damage}");
             told = found;

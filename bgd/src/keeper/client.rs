@@ -1,5 +1,6 @@
-//! The daemon's side of the keeper: starts it, finds the one of a daemon that is gone, and orders it to hold and to close.
-//! An order that the keeper has no room for is sent by a thread, so that one that somebody has stopped delays nobody.
+//! The daemon's side of the keeper: starts it, finds the keeper of a previous daemon, and sends orders to hold and to
+//! close descriptors. If the keeper has no room for an order, a thread sends it, so that a stopped keeper blocks
+//! nobody.
 
 use std::ffi::CString;
 use std::io;
@@ -23,27 +24,26 @@ use crate::os::pidfd::{PidFd, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
 use crate::os::watch;
 
-/// How long it takes until a keeper that could not be started is tried again, and at most to send everything.
+/// The delay before another attempt to start a keeper, and the maximum wait for all orders to be sent.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The name of a keeper's socket until it takes its place.
+/// The name of a new keeper's socket until it is moved into place.
 const NEW_SOCKET: &str = "keeper.new";
 
-/// The keeper of this daemon.
 #[derive(Debug)]
 pub struct Keeper {
     link: Arc<Link>,
     orders: mpsc::Sender<Order>,
-    /// How many orders are not sent yet.
+    /// How many orders are still to be sent.
     unsent: Arc<AtomicUsize>,
 }
 
-/// The socket to a keeper's process, and its pid.
+/// The socket to a keeper's process, and its PID.
 #[derive(Debug)]
 pub struct Socket {
     pub socket: OwnedFd,
     pub pid: i32,
-    /// The process, if this program has started it and so has to reap it.
+    /// The process, if this program started it and must therefore reap it.
     pub child: Option<PidFd>,
 }
 
@@ -53,12 +53,12 @@ impl AsFd for Socket {
     }
 }
 
-/// The socket to the keeper, and whoever waits for another one.
+/// The socket to the current keeper.
 #[derive(Debug)]
 struct Link {
     socket: Mutex<Arc<Socket>>,
     is_new: Condvar,
-    /// Up to which number events were told that are not written down; 0 for none.
+    /// The last number of the reported events that may not be written down; 0 for none.
     told: AtomicU64,
 }
 
@@ -72,43 +72,42 @@ impl Link {
     }
 }
 
-/// What a keeper holds.
+/// The content of a keeper.
 #[derive(Debug)]
 pub struct Found {
     pub runs: Vec<Kept>,
-    /// Whether every process that was started is among them, until its end was written down: it has replaced no other
-    /// keeper.
+    /// Whether `runs` includes every started process whose end was not written down: the keeper has not replaced
+    /// another one.
     pub is_complete: bool,
-    /// Up to which number events were told that may not be written down; 0 for none.
+    /// The last number of the reported events that may not be written down; 0 for none.
     pub told: u64,
 }
 
-/// An order to the thread.
 enum Order {
     Send {
         message: Vec<u8>,
         descriptors: Vec<OwnedFd>,
     },
-    /// Start another keeper, as the one before is gone, and tell when it is there.
+    /// Start another keeper, as the one before is gone, then call this.
     Renew(Tell),
-    /// Move each further keeper by this.
+    /// Move every further keeper with this function.
     PlaceNext(Placing),
-    /// Tell that everything before this was sent.
+    /// Report that everything before this was sent.
     Settle(mpsc::Sender<()>),
 }
 
-/// Moves the process with this pid to where keepers have to be.
+/// Moves the process with this PID to the place for keepers.
 type Placing = Box<dyn Fn(i32) -> io::Result<()> + Send>;
 
-/// Is told that there is another keeper.
+/// Called when there is another keeper.
 type Tell = Box<dyn FnOnce() + Send>;
 
 impl Keeper {
-    /// Starts a keeper for the instance with this folder. If it `is_doubtful`, it may not hold all that ran, until
+    /// Starts a keeper for the instance with this folder. If it `is_doubtful`, it counts as incomplete until
     /// [`Self::complete`].
     ///
     /// # Errors
-    /// Its socket can't be made, or the process not be started.
+    /// The keeper's socket can't be created, or its process can't be started.
     pub fn start(folder: &Path, is_doubtful: bool) -> io::Result<Self> {
         let folder = folder.to_path_buf();
         Self::with(move || {
@@ -121,12 +120,12 @@ impl Keeper {
     /// Finds the keeper of the daemon that had this folder before, with everything that it holds.
     ///
     /// # Errors
-    /// There is none, although it has not ended by itself; or it does not give what it holds, although it may live.
+    /// The keeper is gone although it did not end by itself, or it may be alive but does not send what it holds.
     pub fn find(folder: &Path) -> Result<(Option<Self>, Found), NotFound> {
         let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true, told: 0 }));
         let Some(reached) = Reached::connect(folder)? else { return nothing() };
         let (mut runs, pid) = match reached.receive_all() {
-            // It was just ending, as it holds nothing.
+            // The keeper was just ending, as it held nothing.
             Err(_) if !folder.join(SOCKET).exists() => return nothing(),
             received => received?,
         };
@@ -142,7 +141,7 @@ impl Keeper {
         Ok((Some(keeper), Found { runs, is_complete, told }))
     }
 
-    /// Goes on with the keeper of the program before this one, which had written everything down.
+    /// Takes over the keeper of the program before this one, which had written everything down.
     ///
     /// # Errors
     /// No thread can be started.
@@ -151,14 +150,14 @@ impl Keeper {
         Self::with(move || Ok((folder, Link::new(socket, 0))))
     }
 
-    /// Starts the thread, which is the parent of the keepers that it starts.
+    /// Starts the thread, which becomes the parent of the keepers that it starts.
     fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Link)> + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let unsent = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&unsent);
         let run = move || {
-            // As a start needs it; and no signal is for this thread.
+            // Required for starting a process; besides, no signal is meant for this thread.
             let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
             let begun = blocked.map_err(io::Error::from).and_then(|()| connect());
             let (folder, link) = match begun {
@@ -176,13 +175,12 @@ impl Keeper {
         Ok(Self { link, orders, unsent })
     }
 
-    /// The socket to the keeper, for those that announce themselves.
+    /// Returns the socket to the keeper, for processes that announce themselves.
     pub fn socket(&self) -> Arc<Socket> {
         Arc::clone(&self.link.lock())
     }
 
-    /// Waits for the keeper that follows the one which this socket leads to. `None` if there is none within
-    /// [`PATIENCE`].
+    /// Waits for the keeper that follows the one of this socket. `None` if there is none within [`PATIENCE`].
     pub fn after(&self, gone: &Arc<Socket>) -> Option<Arc<Socket>> {
         let is_same = |now: &mut Arc<Socket>| Arc::ptr_eq(now, gone);
         let waited = self.link.is_new.wait_timeout_while(self.link.lock(), PATIENCE, is_same);
@@ -190,35 +188,36 @@ impl Keeper {
         (!waited.timed_out()).then(|| Arc::clone(&now))
     }
 
-    /// Has these descriptors held, in the place of those that were held for the same run. That of the process comes first.
+    /// Makes the keeper hold these descriptors, replacing those held for the same run. The pidfd comes first.
     pub fn keep(&self, key: Key, pid: i32, text: &[u8], descriptors: Vec<OwnedFd>) {
         self.send(&Message { word: Word::Keep, key, pid, text }, descriptors);
     }
 
-    /// Has the descriptors of a run closed. Call it once its end is written down.
+    /// Makes the keeper close the descriptors of a run. Call it once the run's end is written down.
     pub fn close(&self, key: Key) {
         self.send(&Message { word: Word::Drop, key, pid: 0, text: &[] }, Vec::new());
     }
 
-    /// Has one descriptor of a run closed, which was sent at this place: 0 is that of the process, which stays.
+    /// Makes the keeper close the descriptor of a run that was sent at this position. Position 0 is the pidfd, which
+    /// stays open.
     pub fn close_part(&self, key: Key, place: u8) {
         self.send(&Message { word: Word::Part, key, pid: 0, text: &[place] }, Vec::new());
     }
 
-    /// Starts another keeper, and calls this once it is there, on another thread. It holds nothing yet, and does not count
-    /// as complete until [`Self::complete`].
+    /// Starts another keeper and calls `tell` once it is there, on another thread. The new keeper holds nothing and
+    /// counts as incomplete until [`Self::complete`].
     pub fn renew(&self, tell: impl FnOnce() + Send + 'static) {
         self.order(Order::Renew(Box::new(tell)));
     }
 
-    /// Has each keeper that replaces another one moved to its place by this, on a thread of its own, before it is used. One
-    /// that can't be moved is ended, and it is tried again.
+    /// Has `place` move every keeper that replaces another one, on a separate thread, before the keeper is used. A
+    /// keeper that can't be moved is ended, and another attempt follows.
     pub fn place_next(&self, place: impl Fn(i32) -> io::Result<()> + Send + 'static) {
-        // The thread ends only after this.
+        // Can't fail: the thread ends only once the sender is dropped.
         let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
     }
 
-    /// Notes that events up to this number were told which are not written down; 0 for none.
+    /// Notes that events up to this number were reported but are not written down; 0 for none.
     pub fn note_told(&self, seq: u64) {
         if seq == 0 {
             return;
@@ -227,19 +226,19 @@ impl Keeper {
         self.send(&Message::of_events(&seq.to_le_bytes()), Vec::new());
     }
 
-    /// Notes that all events that were told are written down.
+    /// Notes that all reported events are written down.
     pub fn forget_told(&self) {
         if self.link.told.swap(0, Ordering::AcqRel) > 0 {
             self.close(Key::OF_EVENTS);
         }
     }
 
-    /// Notes that this keeper may not hold all that ran, until [`Self::complete`].
+    /// Notes that this keeper may be incomplete, until [`Self::complete`].
     pub fn doubt(&self) {
         self.send(&Message::bare(Word::Keep), Vec::new());
     }
 
-    /// Notes that a keeper which has replaced another one, or was in doubt, holds all that runs.
+    /// Notes that a keeper that replaced another one, or was in doubt, now holds all running processes.
     pub fn complete(&self) {
         self.send(&Message::bare(Word::Drop), Vec::new());
     }
@@ -251,12 +250,13 @@ impl Keeper {
         let _ = told.recv_timeout(AGAIN);
     }
 
-    /// Whether everything was sent.
+    /// Reports whether everything was sent.
     pub fn is_idle(&self) -> bool {
         self.unsent.load(Ordering::Acquire) == 0
     }
 
-    /// Sends at once, so that the keeper gets it whatever becomes of this process; by the thread if there is no room now.
+    /// Sends a message at once, so that the keeper gets it even if this process dies. If there is no room now, the
+    /// thread sends it.
     fn send(&self, message: &Message<'_>, descriptors: Vec<OwnedFd>) {
         let message = message.encode();
         if !self.is_idle() || !self.send_now(&message, &descriptors) {
@@ -271,7 +271,7 @@ impl Keeper {
 
     fn order(&self, order: Order) {
         self.unsent.fetch_add(1, Ordering::AcqRel);
-        // The thread ends only after this.
+        // Can't fail: the thread ends only once the sender is dropped.
         let _ = self.orders.send(order);
     }
 }
@@ -280,7 +280,7 @@ struct Sender {
     folder: PathBuf,
     link: Arc<Link>,
     unsent: Arc<AtomicUsize>,
-    /// Who waits for another keeper, and when to try again to start it.
+    /// The notification for another keeper, and when to try to start that one.
     wanted: Option<(Tell, Instant)>,
     /// Moves another keeper to its place.
     place: Option<Placing>,
@@ -317,13 +317,13 @@ impl Sender {
         self.unsent.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Starts another keeper; tries again later if that fails, as no event tells when it would not.
+    /// Starts another keeper. If that fails, tries again later, as no event reports when it would succeed.
     fn renew(&mut self) {
         let Some((tell, _)) = self.wanted.take() else { return };
         let started = start(&self.folder, &self.notes()).and_then(|socket| match self.place(&socket) {
             Ok(()) => Ok(socket),
             Err(error) => {
-                // It holds nothing, and so ends without a daemon.
+                // This keeper holds nothing, so it ends without a daemon.
                 let Socket { socket, pid: _, child } = socket;
                 drop(socket);
                 bury(child.as_ref());
@@ -351,7 +351,7 @@ impl Sender {
         self.place.as_ref().map_or(Ok(()), |place| place(socket.pid))
     }
 
-    /// Returns what a keeper that replaces another one is told first: what was announced to that is not known to this one.
+    /// Returns the first messages to a keeper that replaces another one: it lacks the processes announced to that.
     fn notes(&self) -> Vec<Vec<u8>> {
         let told = self.link.told.load(Ordering::Acquire);
         let told = (told > 0).then(|| Message::of_events(&told.to_le_bytes()).encode());
@@ -359,7 +359,7 @@ impl Sender {
     }
 }
 
-/// Waits for the end of a keeper that this program has started.
+/// Waits for the end of a keeper that this program started, and reaps it.
 fn bury(child: Option<&PidFd>) {
     if let Some(child) = child {
         wait_for_all([child], Instant::now() + PATIENCE);
@@ -367,7 +367,7 @@ fn bury(child: Option<&PidFd>) {
     }
 }
 
-/// Starts a keeper's process, which hears these messages first, whatever becomes of this process. All signals must be
+/// Starts a keeper's process. It receives the messages in `first` even if this process dies. All signals must be
 /// blocked in this thread.
 fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     let flags = SocketFlags::CLOEXEC;
@@ -379,11 +379,11 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     let (listener, number) = listener_in(folder)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     let text = |text: &[u8]| CString::new(text).map_err(io::Error::other);
-    // So that whoever lists processes sees whose it is.
+    // Shows the keeper's owner in process lists.
     let whose =
         std::env::var_os("HOME").map(|home| text(&[b"HOME=", home.as_bytes()].concat())).transpose()?;
     let plan = Plan {
-        // The file that this daemon was started from, even if another one has taken its name since.
+        // The file that this daemon was started from, even if another file has taken its name since.
         programs: &[text(b"/proc/self/exe")?],
         argv: &[
             text(b"bgd")?,
@@ -406,9 +406,9 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
     Ok(Socket { socket: ours, pid: spawned.pid, child: Some(spawned.pidfd) })
 }
 
-/// Makes the socket that the next daemon connects to, in the place of that of a keeper which was ended. It is moved there
-/// in one step, as a folder without one says that the keeper held nothing: if this process is killed in between, the next
-/// daemon would start again what has just been started. Returns the number of its file, too.
+/// Creates the socket that the next daemon will connect to, replacing that of a keeper that was ended. It is moved into
+/// place in one step: a folder without a socket means that the keeper held nothing, so if this process were killed in
+/// between, the next daemon would restart what has just been started. Also returns the inode number of the socket.
 fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
     let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
     match std::fs::remove_file(&new) {
@@ -422,10 +422,10 @@ fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
     Ok((listener, number))
 }
 
-/// Waits until the keeper that this socket leads to is gone.
+/// Waits until the keeper at this socket is gone.
 ///
 /// # Errors
-/// The runtime can't watch it.
+/// The runtime can't watch the socket.
 pub async fn until_gone(socket: Arc<Socket>) -> io::Result<()> {
     watch::readable(socket.socket.try_clone()?)?.readable().await?.retain_ready();
     Ok(())
@@ -437,7 +437,7 @@ mod tests {
 
     use super::*;
 
-    /// A keeper does not end by itself as long as it holds a note: the first write of a daemon may fail.
+    /// A keeper does not end by itself while it holds a note: the first write of a daemon may fail.
     #[test]
     fn r126_what_is_noted_of_events_is_taken_back_whatever_it_was() {
         let (ours, theirs) =
@@ -458,11 +458,11 @@ mod tests {
         assert_eq!(heard, [Word::Keep, Word::Drop, Word::Keep, Word::Drop], "nothing of what was none");
     }
 
-    /// A folder without a socket says that the keeper held nothing, at whatever moment the daemon is killed.
+    /// A folder without a socket means that the keeper held nothing, whenever the daemon is killed.
     #[test]
     fn r126_the_socket_of_a_keeper_that_was_ended_is_there_until_that_of_the_next_one_is() {
         let folder = tempfile::tempdir().unwrap();
-        // As one that was killed in between has left it.
+        // As left by a daemon that was killed in between.
         std::fs::write(folder.path().join(NEW_SOCKET), "").unwrap();
         drop(listener_in(folder.path()).unwrap());
         let is_over = AtomicBool::new(false);

@@ -1,9 +1,9 @@
-//! The keeper: a small process that holds what must survive a daemon that is killed (R126) — a pidfd of every process that
-//! was started for a task, and the descriptors by which the daemon is connected with it.
+//! The keeper: a small process that holds what must survive the kill of a daemon (R126): a pidfd of every process that
+//! was started for a task, and the descriptors that connect the daemon to it.
 //!
-//! It knows nothing of tasks: it holds messages with their descriptors, each under a key, and gives them to the next daemon.
-//! The messages are the daemons' own business, so that a keeper serves daemons of other versions. The processes themselves
-//! announce themselves to it, before they execute their programs: nothing has ever run that it does not hold.
+//! The keeper knows nothing of tasks: it holds messages with their descriptors, each under a key, and passes them to
+//! the next daemon. It does not interpret the messages, so it can serve daemons of other versions. Processes announce
+//! themselves to it before they execute their programs: no program ever runs without being held.
 
 pub mod client;
 pub mod process;
@@ -17,25 +17,25 @@ use bgd_shared::id::TaskId;
 /// The first argument that makes a process a keeper.
 pub const ARGUMENT: &str = "--keeper";
 
-/// The name of its socket in the instance's folder.
+/// The name of the keeper's socket in the instance's folder.
 pub const SOCKET: &str = "keeper";
 
-/// The most bytes of a message.
+/// The maximum size of a message's text.
 pub const MESSAGE_BYTES: usize = 32 * 1024;
 
-/// How long the keeper may take to receive a message, or to send one.
+/// The timeout for sending a message to the keeper or receiving one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many may wait to be served: the next daemon, and those that were killed while they waited.
+/// How many connections may wait to be accepted: those of the next daemon and of daemons killed while they waited.
 const BACKLOG: i32 = 16;
 
-/// The bytes of a message before its text: a word, the key, and the pid.
+/// The size of a message before its text: a word, the key, and the PID.
 const HEAD_BYTES: usize = 25;
 
-/// Where the pid is in a message.
+/// The offset of the PID in a message.
 pub const PID_AT: usize = 21;
 
-/// What a message is about: a run of a task.
+/// The subject of a message: a run of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub task: TaskId,
@@ -43,33 +43,33 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of the note which says up to which number events were told. No task has it.
+    /// The key of the note with the last number of the reported events. No task has it.
     const OF_EVENTS: Self = Self { task: TaskId::from_u128(0), run: 1 };
 }
 
-/// What a message says.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
-    /// Hold the descriptors that came along, in the place of those of the same key.
+    /// Hold the attached descriptors, replacing those of the same key.
     Keep = 1,
-    /// Close those of this key.
+    /// Close the descriptors of this key.
     Drop = 2,
-    /// Close all, and end.
+    /// Close all descriptors and end.
     End = 3,
-    /// From the keeper: that was all. Its text is [`OTHERS_MAY_SAY_MORE`] or [`NOBODY_ELSE`]; that of an earlier keeper is
-    /// empty.
+    /// From the keeper: everything was sent. The text is [`OTHERS_MAY_SAY_MORE`] or [`NOBODY_ELSE`]; from an earlier
+    /// keeper, it is empty.
     Done = 4,
-    /// Close the one descriptor of this key whose place the text says, as one byte.
+    /// Close one descriptor of this key. The text is its position, as one byte.
     Part = 5,
-    /// From the next daemon, which has the locks of the one before: take no more from anybody else, and say what has come
-    /// until then. An earlier keeper does not know it.
+    /// From the next daemon, which has the locks of the one before: accept nothing more from others, and send what has
+    /// arrived until then. Unknown to earlier keepers.
     Alone = 6,
 }
 
-/// Those that were connected before may still announce something.
+/// Earlier connections may still announce something.
 const OTHERS_MAY_SAY_MORE: &[u8] = &[0];
 
-/// From now on only this connection is heard.
+/// Only this connection is still served.
 const NOBODY_ELSE: &[u8] = &[1];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -92,12 +92,12 @@ impl<'a> Message<'a> {
         bytes
     }
 
-    /// One that notes up to which number events were told.
+    /// Returns a note with the last number of the reported events.
     fn of_events(text: &'a [u8; 8]) -> Self {
         Self { word: Word::Keep, key: Key::OF_EVENTS, pid: 0, text }
     }
 
-    /// One about nothing.
+    /// Returns a message without key and text.
     fn bare(word: Word) -> Self {
         Self { word, key: Key { task: TaskId::from_u128(0), run: 0 }, pid: 0, text: &[] }
     }
@@ -121,21 +121,20 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Returns the message by which a process announces itself; its pid is put in at [`PID_AT`].
+/// Returns the message by which a process announces itself; its PID must be inserted at [`PID_AT`].
 pub fn announcement(key: Key, text: &[u8]) -> Vec<u8> {
     Message { word: Word::Keep, key, pid: 0, text }.encode()
 }
 
-/// What was held for a run.
+/// The held content for a run.
 #[derive(Debug)]
 pub struct Kept {
-    /// The run.
     pub key: Key,
-    /// The pid of its process.
+    /// The PID of its process.
     pub pid: i32,
-    /// What the daemon said of it.
+    /// The daemon's description of the run.
     pub text: Vec<u8>,
-    /// The descriptors, that of the process first.
+    /// The descriptors; the pidfd comes first.
     pub descriptors: Vec<OwnedFd>,
 }
 

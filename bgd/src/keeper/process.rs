@@ -1,6 +1,6 @@
-//! The keeper's own process: the program `bgd` in a mode of its own. It may use nothing of the daemon but `os`, and it must
-//! not end by itself while it holds something that a daemon may come for. When it ends as it holds nothing, it removes its
-//! socket: so the next daemon can tell that from a keeper that was killed.
+//! The keeper's own process: the program `bgd` in a separate mode. It may use no part of the daemon except `os`, and it
+//! must not end by itself while it holds something that a daemon may come for. When it ends because it holds nothing,
+//! it removes its socket, so that the next daemon can distinguish this from a killed keeper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,28 +25,30 @@ use super::{
 use crate::os::inherited;
 use crate::os::pidfd::PidFd;
 
-/// How long it holds what has ended if no daemon comes for it: as long as a durable daemon keeps finished tasks by default.
+/// How long the keeper holds ended processes if no daemon comes: as long as a durable daemon keeps finished tasks by
+/// default.
 const LONGEST: Duration = Duration::from_hours(30 * 24);
 
-/// How long it waits before it looks again whether [`LONGEST`] is over.
+/// The interval between checks whether [`LONGEST`] has passed.
 const LOOK: PollTimeout = PollTimeout::MAX;
 
-/// How long it waits before it gives more while too many descriptors are on their way: no event tells when there are less.
+/// The delay in milliseconds before the keeper retries while it lacks descriptors, or too many are in flight: no event
+/// reports when that changes.
 const REST: u8 = 20;
 
-/// How many may be connected at a time: the daemon, those before it that are not cut off yet, and strangers.
+/// Maximum number of connections: of the daemon, of earlier daemons that are not cut off yet, and of strangers.
 const CONNECTIONS: usize = 64;
 
-/// What is held under a key.
+/// The content held under a key.
 struct Held {
     message: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    /// Its place in the order in which everything came or was changed.
+    /// Increases with every message and change, to find later ones.
     number: u64,
 }
 
 impl Held {
-    /// Closes one of the descriptors. The others keep their places, so a copy of that of the process takes it.
+    /// Replaces one of the descriptors by a copy of the pidfd, which closes it but keeps the positions of the others.
     fn close(&mut self, place: usize) {
         let copy = self.descriptors.first().map(|pidfd| fcntl_dupfd_cloexec(pidfd, 3));
         if let (Some(Ok(copy)), Some(fd)) = (copy, self.descriptors.get_mut(place)) {
@@ -55,48 +57,48 @@ impl Held {
     }
 }
 
-/// Whoever has connected: the daemon, or one before it of whose socket others have copies, as processes do that are just
-/// being started. None of them can hold up the others: nothing is waited for but all of them at once.
+/// A connection: that of the daemon, or of an earlier one whose socket was copied to others, such as processes just
+/// being started. No connection can block the others: the keeper waits for all of them at once.
 struct Connection {
     socket: OwnedFd,
-    /// Its process, unless it has ended.
+    /// The peer's process, unless it has ended.
     process: Option<PidFd>,
-    /// What it is yet to be given. `None` once it has everything.
+    /// The keys that are yet to be sent; `None` once everything was sent.
     to_give: Option<BTreeSet<Key>>,
-    /// The number of the last that came before it had connected.
+    /// The number of the last message before the connection.
     since: u64,
-    /// Whether nobody else is heard since it has said that it has the locks.
+    /// Whether the peer has the locks, so that nobody else is served.
     is_alone: bool,
-    /// Whether too many descriptors of this user are on their way to be given more.
+    /// Whether this user has too many descriptors in flight to send more.
     is_crowded: bool,
 }
 
-/// What has come of listening to a connection.
+/// The result of reading from a connection.
 enum Heard {
     /// A message, or nothing yet.
     Something,
-    /// It has the locks of the daemon before.
+    /// The peer has the locks of the daemon before.
     Alone,
-    /// Nothing more comes from it.
+    /// Nothing more will arrive.
     Gone,
-    /// There is nothing left to do.
+    /// The keeper must end.
     End,
 }
 
-/// The state of a keeper.
 struct Keeper {
-    /// Where its socket is.
+    /// The path of its socket.
     place: PathBuf,
-    /// The number of that file. One with another number is the next daemon's, which takes this one for ended.
+    /// The inode number of the socket. A file with another number belongs to the next daemon, which assumes that this
+    /// keeper has ended.
     number: Option<u64>,
     listener: OwnedFd,
     connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
-    /// The number of what came last.
+    /// The number of the latest message or change.
     latest: u64,
     /// When the last connection was lost.
     alone_since: Option<Instant>,
-    /// Whether no descriptor was left for one that wants to connect.
+    /// Whether a connection could not be accepted for lack of resources such as descriptors.
     is_short: bool,
 }
 
@@ -115,10 +117,10 @@ pub fn main() -> ExitCode {
 
 fn begin() -> io::Result<()> {
     inherited::close_all_but(None)?;
-    // Executed as `/proc/self/exe`, it has another one; and a daemon spares its like at its end. Of a user's process that is
-    // not dumpable nothing but the name shows what it is.
+    // The name would be that of `/proc/self/exe`; and an ending daemon spares processes with its own name. For a
+    // non-dumpable process of the user, nothing but its name can be seen.
     let _ = nix::sys::prctl::set_name(c"bgd");
-    // Those of a terminal that the daemon was started in.
+    // Signals from the terminal in which the daemon was started.
     let mut of_terminal = SigSet::empty();
     of_terminal.extend([Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT]);
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&of_terminal), None)?;
@@ -127,7 +129,7 @@ fn begin() -> io::Result<()> {
     let folder = std::env::args_os().nth(2).ok_or(io::ErrorKind::InvalidInput)?;
     let place = PathBuf::from(folder).join(SOCKET);
     let number = std::env::args_os().nth(3).and_then(|number| number.to_str()?.parse().ok());
-    // Whoever connects learns the pid of the one that has done this last.
+    // The peer PID seen by connecting daemons is that of the last process that called this.
     listen(&listener, BACKLOG)?;
     let mut keeper = Keeper::new(place, number, listener);
     keeper.connections.push(Connection::new(daemon, None, 0));
@@ -145,7 +147,7 @@ impl Connection {
         self.process.as_ref().is_some_and(|process| !process.has_ended())
     }
 
-    /// Gives as much as there is room for.
+    /// Sends as much as there is room for.
     fn give(&mut self, all: &BTreeMap<Key, Held>) {
         let Some(keys) = &mut self.to_give else { return };
         self.is_crowded = false;
@@ -157,8 +159,8 @@ impl Connection {
                     Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
                         return self.is_crowded = true;
                     }
-                    // Nobody is there any more, and what was said before is yet to be heard; or one that is there must
-                    // not wait for the rest.
+                    // The peer is gone, and its earlier messages are yet to be read; or it is alive and must not wait
+                    // for the rest.
                     Err(_) => {
                         let _ = shutdown(&self.socket, Shutdown::Write);
                         return self.to_give = None;
@@ -176,7 +178,7 @@ impl Connection {
     }
 }
 
-/// Whether there is just no room now.
+/// Reports whether there is just no room now.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -200,7 +202,7 @@ impl Keeper {
             let ready = match self.wait() {
                 Ok(ready) => ready,
                 Err(Errno::EINTR) => continue,
-                // Nothing can be waited for, so nobody is served any more.
+                // Without polling, no connection can be served any more.
                 Err(_) => return,
             };
             self.is_short = false;
@@ -235,7 +237,7 @@ impl Keeper {
         }
     }
 
-    /// Waits until there is something to do. Returns the events of the listener, and of each connection.
+    /// Waits for something to do. Returns the events of the listener and of each connection.
     fn wait(&self) -> Result<Vec<PollFlags>, Errno> {
         let timeout = match &self.connections[..] {
             _ if self.is_short => PollTimeout::from(REST),
@@ -255,14 +257,14 @@ impl Keeper {
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
 
-    /// Whether nobody is there, and nobody is to come for anything.
+    /// Reports whether there is no connection and nothing that a daemon may come for.
     fn is_over(&mut self) -> bool {
         if !self.connections.is_empty() {
             self.alone_since = None;
             return false;
         }
         let since = *self.alone_since.get_or_insert_with(Instant::now);
-        // Another one without descriptors only says something of those with some.
+        // Entries without descriptors only qualify others.
         if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
             let has_ended =
                 |held: &Held| held.descriptors.first().is_none_or(|pidfd| has_ended(pidfd.as_fd()));
@@ -281,7 +283,7 @@ impl Keeper {
         let (count, descriptors) = match fds::receive(socket, &mut bytes) {
             Ok((0, _)) => return Heard::Gone,
             Ok(received) => received,
-            // One that has ended without having read everything is told first; what it has said follows.
+            // The peer has ended without reading everything: this error comes first, its messages follow.
             Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::ConnectionReset => {
                 return Heard::Something;
             }
@@ -304,19 +306,18 @@ impl Keeper {
             }
             Some(Message { word: Word::End, .. }) => return Heard::End,
             Some(Message { word: Word::Alone, .. }) => return Heard::Alone,
-            // A later daemon may say more.
+            // Possibly a message of a later daemon.
             Some(Message { word: Word::Done, .. }) | None => {}
         }
         Heard::Something
     }
 
-    /// Takes a new connection, of the same user, which is to be given all that is held. Returns false if there is nothing
-    /// left to do.
+    /// Accepts a connection of the same user, which will be sent everything held. Returns false if the keeper must end.
     fn welcome(&mut self) -> bool {
         let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(error) => {
-                // It is still there, and would be asked for without end.
+                // The connection is still waiting and would be reported endlessly.
                 self.is_short = matches!(
                     Errno::from_raw(error.raw_os_error()),
                     Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS
@@ -337,8 +338,8 @@ impl Keeper {
         is_on
     }
 
-    /// Takes no more from daemons that have ended, after what they and what they have started have said. Returns false if
-    /// there is nothing left to do.
+    /// Closes the connections of ended daemons, after reading what they and the processes that they started have sent.
+    /// Returns false if the keeper must end.
     fn cut_off_the_dead(&mut self) -> bool {
         let (living, dead) =
             std::mem::take(&mut self.connections).into_iter().partition(Connection::has_process);
@@ -346,9 +347,9 @@ impl Keeper {
         self.cut_off(dead)
     }
 
-    /// Takes no more from anybody but the daemon that has the locks, and gives it what the others have said since it
-    /// connected. The one before has lost its locks, but its process may be long in ending. Returns false if there is
-    /// nothing left to do.
+    /// Closes all connections but that of the daemon that has the locks, and queues for it everything that arrived
+    /// since it connected. The previous daemon has lost its locks, but its process may take long to end. Returns false
+    /// if the keeper must end.
     fn hear_only(&mut self, mut next: Connection) -> bool {
         let others = std::mem::take(&mut self.connections);
         let is_on = self.cut_off(others);
@@ -359,15 +360,16 @@ impl Keeper {
         is_on
     }
 
-    /// Takes no more from these, after what they and what they have started have said. Whatever would announce itself later
-    /// can't, and so does not run its program: the next daemon starts it. Returns false if there is nothing left to do.
+    /// Closes connections, after reading what the peers and the processes that they started have sent. A process that
+    /// has yet to announce itself can't any more and so does not run its program: the next daemon starts it. Returns
+    /// false if the keeper must end.
     fn cut_off(&mut self, all: Vec<Connection>) -> bool {
         for Connection { socket, .. } in all {
-            // From now on a send fails, and a receive has an end.
+            // From now on sending to the keeper fails, and reading reaches an end.
             let _ = shutdown(&socket, Shutdown::Read);
             loop {
                 match self.hear(&socket) {
-                    // The locks are of one that has connected later.
+                    // A later connection has the locks.
                     Heard::Something | Heard::Alone => {}
                     Heard::Gone => break,
                     Heard::End => return false,
@@ -405,7 +407,7 @@ mod tests {
         fds::send(socket, &message.encode(), &[null.as_fd()]).map(drop)
     }
 
-    /// Returns the word of the next message, and its run.
+    /// Returns the word of the next message and its run.
     fn heard(socket: &OwnedFd) -> (Word, u32) {
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
         let (count, _descriptors) = fds::receive(socket, &mut bytes).unwrap();
@@ -413,7 +415,7 @@ mod tests {
         (message.word, message.key.run)
     }
 
-    /// A keeper that lives on a thread, and the socket of a daemon that it knows.
+    /// A keeper running on a thread. [`Lives::with`] also returns the socket of its daemon.
     struct Lives {
         folder: tempfile::TempDir,
         thread: thread::JoinHandle<()>,
@@ -445,7 +447,8 @@ mod tests {
         }
     }
 
-    /// What a dead daemon was about to start has announced itself to this keeper, or does not run: the next daemon starts it.
+    /// A process that a dead daemon was about to start has announced itself to this keeper, or does not run: the next
+    /// daemon starts it.
     #[test]
     fn r126_what_announces_itself_after_the_next_daemon_has_come_is_refused() {
         let (keeper, ours) = Lives::with(None);
@@ -457,7 +460,7 @@ mod tests {
             [(Word::Keep, 2), (Word::Keep, 3), (Word::Done, 0)]
         );
         assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        // Another one that is connected holds up nobody.
+        // An additional connection blocks nobody.
         let other = keeper.connect();
         say(&next, Word::Drop, 2).unwrap();
         say(&next, Word::Keep, 5).unwrap();
@@ -469,7 +472,7 @@ mod tests {
             let mut all: Vec<_> =
                 std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != Word::Done)).collect();
             all.sort_by_key(|(_, run)| *run);
-            // The process of the one before lives, so this one is served as soon as it comes.
+            // The process of the previous connection is alive, so this one is served as soon as it comes.
             if all == [(Word::Keep, 3), (Word::Keep, 5)] {
                 break last;
             }
@@ -478,7 +481,7 @@ mod tests {
         drop(other);
     }
 
-    /// The next daemon may take one that is slow to begin for ended.
+    /// The next daemon may assume that a keeper that is slow to start has ended.
     #[test]
     fn r126_a_keeper_that_held_nothing_removes_no_other_ones_socket() {
         for is_its_own in [true, false] {
@@ -495,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Its locks are free before its process has ended, which can be long in doing so.
+    /// A daemon's locks are free before its process has ended, which can take long.
     #[test]
     fn r126_the_daemon_with_the_locks_is_the_only_one_that_is_heard_though_the_one_before_has_not_ended() {
         let own = PidFd::open(std::process::id().cast_signed()).unwrap();

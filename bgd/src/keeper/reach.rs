@@ -1,5 +1,5 @@
-//! The way to the keeper of a daemon that is gone. One that does not answer is waited for as long as it may live: without it,
-//! whatever ran would be lost.
+//! Connects to the keeper of a previous daemon. A silent keeper is awaited while it may be alive: without it, all
+//! running processes would be lost.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,24 +18,24 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use super::{HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, OTHERS_MAY_SAY_MORE, PATIENCE, SOCKET, Word};
 use crate::os::pidfd::PidFd;
 
-/// How long a keeper may be silent until the daemon does not start for now.
+/// How long a keeper may be silent before the daemon refuses to start.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// After this many milliseconds without an answer, a keeper gets SIGCONT, in case it was stopped.
+/// The interval in milliseconds at which a silent keeper is checked and sent SIGCONT, in case it was stopped.
 const LOOK: u8 = 100;
 
-/// How long in milliseconds a process may take to end after its sockets were closed.
+/// How long, in milliseconds, a process may take to end after its sockets were closed.
 const ENDING: u16 = 1000;
 
-/// The name of the process.
+/// The name of a keeper's process.
 const NAME: &[u8] = b"bgd";
 
-/// Why the keeper of a daemon that is gone does not give what it holds.
+/// Why the keeper of a previous daemon does not send what it holds.
 #[derive(Debug)]
 pub enum NotFound {
-    /// It was ended, and with it goes what it held.
+    /// The keeper was ended, and the descriptors it held are lost.
     Gone(io::Error),
-    /// It may live, but does not answer.
+    /// The keeper may be alive but does not answer.
     Silent(io::Error),
 }
 
@@ -46,10 +46,9 @@ impl fmt::Display for NotFound {
     }
 }
 
-/// The connection to a keeper.
 pub(super) struct Reached {
     socket: OwnedFd,
-    /// Its process, if that is known.
+    /// The keeper's process, if known.
     process: Option<(i32, PidFd)>,
 }
 
@@ -65,7 +64,8 @@ impl Reached {
             Ok(socket) => {
                 let process = fds::peer_pid(&socket).filter(|pid| is_one(*pid));
                 let process = process.and_then(|pid| Some((pid, PidFd::open(pid).ok()?)));
-                // Before a keeper has begun, it is its daemon's, and that one's end says nothing of the keeper.
+                // Before a keeper calls `listen`, this is the PID of its daemon, whose end says nothing about the
+                // keeper.
                 let process = process.filter(|(_, process)| !process.has_ended());
                 Ok(Some(Self { socket, process }))
             }
@@ -79,8 +79,8 @@ impl Reached {
         self.socket
     }
 
-    /// Receives all that it holds, and has it take nothing more from anybody else: call it with the locks of the daemon
-    /// before. Returns it with its pid.
+    /// Receives everything held, and makes the keeper serve nobody else; call it with the locks of the previous daemon.
+    /// Also returns the keeper's PID.
     pub(super) fn receive_all(&self) -> Result<(Vec<Kept>, i32), NotFound> {
         let mut all: BTreeMap<Key, Kept> = BTreeMap::new();
         fds::send(&self.socket, &Message::bare(Word::Alone).encode(), &[])
@@ -103,7 +103,7 @@ impl Reached {
         }
     }
 
-    /// Waits until it says something.
+    /// Waits for a message from the keeper.
     fn wait(&self, at_most: Duration) -> Result<(), NotFound> {
         let begun = Instant::now();
         let mut is_told = false;
@@ -115,7 +115,7 @@ impl Reached {
             }
             let silent = begun.elapsed();
             if let Some((_, process)) = &self.process {
-                // Its socket may live on in a process that was just being started.
+                // Its socket may survive in a process that was just being started.
                 if process.has_ended() {
                     return Err(NotFound::Gone(io::ErrorKind::UnexpectedEof.into()));
                 }
@@ -135,7 +135,7 @@ impl Reached {
         self.process.as_ref().map(|(pid, _)| *pid)
     }
 
-    /// Tells a keeper that was ended from one that may live.
+    /// Distinguishes a keeper that was ended from one that may be alive.
     fn failed(&self, error: io::Error) -> NotFound {
         let is_cut = matches!(
             error.kind(),
@@ -152,17 +152,17 @@ impl Reached {
     }
 }
 
-/// Whether this pid is that of a keeper, as far as that can be seen: before one has begun, it is that of its daemon.
+/// Reports whether this PID may be a keeper's: before a keeper calls `listen`, the PID is that of its daemon.
 fn is_one(pid: i32) -> bool {
     let name = proc::name(pid);
     name.is_empty() || name == NAME
 }
 
-/// Ends the keeper of a daemon that had this folder, as nobody is to go on with what it holds.
+/// Ends the keeper of a daemon that had this folder, as the processes it holds will not be taken over.
 pub fn dismiss(folder: &Path) {
     let Ok(Some(reached)) = Reached::connect(folder) else { return };
     if fds::send(&reached.socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
-        // It gives everything first. Whatever comes is closed, and so is the connection at its end.
+        // The keeper sends everything first. Received descriptors are closed, as is the connection at the end.
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
         while reached.wait(PATIENCE).is_ok()
             && matches!(fds::receive(&reached.socket, &mut bytes), Ok((1.., _)))
@@ -170,8 +170,8 @@ pub fn dismiss(folder: &Path) {
     }
 }
 
-/// Calls a function with the address of a socket in this folder. A path in the state folder may be longer than a socket's
-/// may be, so it is named by way of a descriptor.
+/// Calls a function with the address of a socket in this folder. As a path in the state folder may be too long for a
+/// socket address, the folder is addressed through a descriptor.
 pub(super) fn with_address<T>(
     folder: &Path,
     name: &str,
@@ -186,7 +186,7 @@ pub(super) fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Bounds how long a send and a receive may take.
+/// Sets the timeouts for sending and receiving.
 pub(super) fn set_timeouts(socket: &OwnedFd) -> io::Result<()> {
     set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))?;
     Ok(set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?)

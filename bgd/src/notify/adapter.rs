@@ -1,4 +1,4 @@
-//! What every channel can do, and what it is given. The adapters themselves are beside this module.
+//! The interface of every channel, and the input it receives. The adapters themselves are in sibling modules.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,10 +15,9 @@ use super::progress::Progress;
 use super::undelivered::Undelivered;
 use crate::core::Place;
 
-/// The adapter of one channel.
 pub trait Adapter {
-    /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after the
-    /// other; a notice that can't be delivered yet may be held ([`Notification::hold`]), so that it delays none.
+    /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after another; a
+    /// notice that can't be delivered yet may be held ([`Notification::hold`]) so that it does not delay the others.
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
 
     /// Called when someone uses `bgctl` in the terminal whose session leader is this process.
@@ -26,25 +25,25 @@ pub trait Adapter {
         let _ = leader;
     }
 
-    /// Called when this process submits a task in this terminal, which will be told of the task's end.
+    /// Called when this process submits a task in this terminal, where the task's end will be reported.
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
         let _ = (terminal, submitter);
     }
 
-    /// Called when a task was removed, so that clients can no longer ask for it.
+    /// Called when a task was removed, so that clients can no longer query it.
     fn forget(&self, task: TaskId) {
         let _ = task;
     }
 
-    /// Called when no more notices will come. Delivers or gives up the held ones, then returns.
+    /// Called when no more notices will come. Delivers the held ones or gives them up, then returns.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
-    /// Returns what the channel itself holds, for an upgrade in place; `None` if that is nothing.
+    /// Returns the channel's own state for an upgrade in place; `None` if there is none.
     fn state(&self) -> Option<Box<RawValue>>;
 
-    /// Goes on with such a state. Called before any notice comes.
+    /// Restores the state of [`Self::state`] after an upgrade. Called before the first notice.
     fn resume(&self, state: &RawValue);
 
     /// Returns a signal that shows a parent session that an agent is working. `None` if the channel can't show it.
@@ -56,7 +55,7 @@ pub trait Adapter {
 
 /// A typing indicator in a chat.
 pub struct Signal {
-    /// The chat, which needs only one signal at a time.
+    /// The chat; it needs only one signal at a time.
     pub chat: String,
     /// Shows the indicator until it is dropped.
     pub shown: LocalBoxFuture<'static, ()>,
@@ -65,26 +64,24 @@ pub struct Signal {
 /// A notice with everything needed to deliver it.
 pub struct Notification {
     pub notice: Wire,
-    /// The submitter's environment and terminal.
     pub place: Option<Arc<Place>>,
-    /// Whether the task was removed already.
+    /// Whether the task has been removed already.
     pub is_removed: bool,
-    /// How far its delivery has come.
     pub(super) progress: Rc<Progress>,
     pub(super) done: Rc<Cell<Option<Done>>>,
 }
 
 impl Notification {
-    /// Takes over reporting the outcome later; the result of [`Adapter::notify`] is ignored then. `None` if it
-    /// was taken over before.
+    /// Defers the report: the outcome is reported later through the returned [`Done`], and the result of
+    /// [`Adapter::notify`] is ignored. `None` if this was called before.
     pub fn hold(&self) -> Option<Done> {
         let mut done = self.done.take()?;
         done.hold();
         Some(done)
     }
 
-    /// Reports why it was not delivered, and that the channel will show it later. Returns its number; `None` if that was taken
-    /// over before.
+    /// Reports why the notice was not delivered, and that the channel will show it later. Returns the notice's number;
+    /// `None` if the report was deferred ([`Self::hold`]).
     pub(super) fn miss(&self, why: Undelivered) -> Option<u64> {
         Some(self.done.take()?.miss(why))
     }

@@ -1,4 +1,4 @@
-//! What the channels carry over an upgrade in place, as data.
+//! The state of the channels during an upgrade in place, as data.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,46 +16,46 @@ use super::waiting::Entry;
 use crate::carry::Came;
 use crate::core::{Notice, Tried};
 
-/// The channels for the program that takes over.
+/// The channels' state for the new program.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NotifierState {
     pub(super) counts: BTreeMap<Arc<str>, CountsState>,
     pub(super) unreported: u64,
-    /// The turns of agents that are shown as typing, with their channels and sessions.
+    /// The agent turns that are shown as typing, with their channels and sessions.
     #[serde(default)]
     pub(super) typing: Vec<(TaskId, Arc<str>, Option<Arc<str>>)>,
-    /// The notices that are not delivered, oldest first.
+    /// The undelivered notices, oldest first.
     #[serde(default)]
     pub(super) undelivered: Vec<UndeliveredState>,
-    /// What the channels themselves hold, by their names.
+    /// The channels' own states, by channel name.
     #[serde(default)]
     pub(super) adapters: BTreeMap<Arc<str>, Box<RawValue>>,
 }
 
-/// A notice that is not delivered.
+/// An undelivered notice.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct UndeliveredState {
     pub(super) number: u64,
     pub(super) channel: Arc<str>,
-    /// `None`: the channel itself holds it.
+    /// `None`: held by the channel itself.
     pub(super) notice: Option<Arc<Notice>>,
-    /// Whether it needs the output of its task.
+    /// Whether the notice still needs its task's output.
     pub(super) reads: bool,
     pub(super) tried: Option<Tried>,
-    /// The notice as it is sent, if its result was read.
+    /// The notice as it is sent, if its result has been read.
     pub(super) read: Option<ReadState>,
-    /// The command that runs for it.
+    /// The command running for the notice.
     pub(super) hook: Option<HookState>,
 }
 
-/// What came over an upgrade, until everything else is built.
+/// The state taken over in an upgrade, kept until everything else is built.
 #[derive(Debug)]
 pub struct Resumed {
     pub(super) typing: Vec<(TaskId, Arc<str>, Option<Arc<str>>)>,
     pub(super) undelivered: Vec<(UndeliveredState, Option<LeftFds>)>,
 }
 
-/// The descriptors of a command.
+/// The file descriptors of a command.
 #[derive(Debug)]
 pub struct LeftFds {
     pub(super) stdin: Option<(OwnedFd, Vec<u8>)>,

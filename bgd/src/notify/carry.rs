@@ -1,8 +1,8 @@
-//! What the channels carry over an upgrade in place: the notices that are not delivered yet, with what was tried and the
-//! commands that run for them, what each channel itself holds, the counters, and who is shown as typing.
+//! Carries the channels over an upgrade in place: the undelivered notices with their attempts and running commands, the
+//! channels' own states, the counters, and the typing indicators.
 //!
-//! What is being sent over a network can't be carried. It has a moment to be answered; after that it is sent again, under
-//! the same key, as if the daemon had not heard the answer.
+//! A notice that is being sent over a network can't be carried. The server has a moment to answer; after that the
+//! notice is sent again under the same key, as if the answer had been lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,29 +21,29 @@ use crate::carry::{Came, Named, Obstacle};
 use crate::exec::host::{Leased, Process, Purpose, SIGKILL};
 use crate::exec::messages::Report;
 
-/// How long the channels' thread may take to stand still.
+/// How long the channels' thread may take to freeze.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
-/// How long an upgrade waits for answers to what is being sent.
+/// How long an upgrade waits for answers to notices being sent.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 impl Notifier {
-    /// Begins nothing new while this holds, so that an upgrade can find the channels quiet.
+    /// While held, the channels begin nothing new, so that an upgrade can find them idle.
     pub fn hold(&mut self, holds: bool) {
         self.held_since = holds.then(|| self.held_since.unwrap_or_else(Instant::now));
         self.holds.send_if_modified(|held| std::mem::replace(held, holds) != holds);
     }
 
-    /// Lets the channels' thread go on that stands still with its state.
+    /// Lets the frozen channels' thread continue.
     pub fn release(&mut self) {
         self.still = None;
     }
 
-    /// Has the channels' thread stand still, and returns the state. What is being sent is waited for only if `waits`, and
-    /// only for a moment.
+    /// Freezes the channels' thread and returns the state. Waits for notices being sent only if `waits`, and only for a
+    /// moment.
     ///
     /// # Errors
-    /// Something is under way that ends within moments.
+    /// Something is in progress that ends within moments.
     pub fn state(&mut self, waits: bool, named: &mut Named) -> Result<NotifierState, Obstacle> {
         if self.resumed.is_some() {
             return Err(Obstacle::passing("the upgrade before is being completed"));
@@ -75,7 +75,7 @@ impl Notifier {
             counts,
             typing,
             unreported,
-            // What waits is above, and what is being sent.
+            // Waiting notices, and those being sent, are included above.
             waiting: _,
             queues: _,
             unread: _,
@@ -86,10 +86,10 @@ impl Notifier {
             held_since: _,
             still: _,
             unanswered: _,
-            // What the upgrade before has left is taken up.
+            // State left by the previous upgrade has been taken over.
             resumed: _,
             adapters_before: _,
-            // Configured, or built again.
+            // Configured or rebuilt.
             channels: _,
             queue_limit: _,
             context: _,
@@ -97,7 +97,7 @@ impl Notifier {
             is_durable: _,
             log_untold: _,
             log_full: _,
-            // A daemon that ends is not upgraded.
+            // A daemon that is shutting down is not upgraded.
             is_closing: _,
             is_busy: _,
         } = self;
@@ -118,7 +118,7 @@ impl Notifier {
             return Ok(Vec::new());
         };
         let busy = || Obstacle::passing("a notice is being worked on");
-        // A thread that has not answered yet is asked nothing more: each wait for it holds up the dispatcher.
+        // A thread that has not answered yet is not asked again: each wait for it blocks the dispatcher.
         if let Some(unanswered) = &self.unanswered
             && matches!(unanswered.try_recv(), Err(TryRecvError::Empty))
         {
@@ -128,7 +128,7 @@ impl Notifier {
         let (tell, told) = mpsc::channel();
         let (still, until) = mpsc::channel();
         let _ = thread.send(ThreadOrder::Freeze(Freeze { waits, tell, until }));
-        // If it stands still later than that, it goes on at once, as `still` is dropped then.
+        // If the thread freezes later than that, it continues at once, as `still` is dropped here.
         let Ok(answer) = told.recv_timeout(STANDSTILL) else {
             self.unanswered = Some(told);
             return Err(busy());
@@ -139,10 +139,10 @@ impl Notifier {
         Ok(frozen)
     }
 
-    /// Takes up what another program had. Nothing is done with it before [`Self::go_on`].
+    /// Takes over the previous program's state, without acting on it before [`Self::go_on`].
     ///
     /// # Errors
-    /// A descriptor of it is missing.
+    /// A file descriptor is missing.
     pub fn resume(&mut self, state: NotifierState, came: &mut Came) -> io::Result<()> {
         let NotifierState { counts, unreported, typing, undelivered, adapters } = state;
         for (name, counts) in counts {
@@ -159,7 +159,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Goes on with what came over an upgrade.
+    /// Resumes the state taken over in an upgrade.
     pub fn go_on(&mut self) {
         let Some(resumed) = self.resumed.take() else { return };
         let Resumed { typing, undelivered } = *resumed;

@@ -1,5 +1,4 @@
-//! Counters and status of one channel, shared by the dispatcher and the channel's worker. This module decides and
-//! delivers nothing.
+//! Counters and status of one channel, shared by the dispatcher and the channel's worker. This module only records.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +18,8 @@ pub struct Counts {
     pub queued: AtomicU64,
     /// Undelivered notices that the adapter holds; they no longer take up room in the queue.
     pub held: AtomicU64,
-    /// How many notices the channel may queue, and how many more it may hold without only counting them.
+    /// How many notices the channel may queue, and how many it may additionally hold individually; held ones beyond
+    /// that are only counted.
     limit: AtomicU64,
     sent: AtomicU64,
     failed: AtomicU64,
@@ -39,13 +39,12 @@ struct Known {
     retry: Option<ChannelRetry>,
     /// What is wrong with the channel's settings.
     settings: Option<String>,
-    /// The token file, if the channel has one.
     token_file: Option<PathBuf>,
     /// What is wrong with the token file.
     token: Option<String>,
 }
 
-/// The counters of a channel for the program that takes over.
+/// The counters of a channel as carried over an upgrade in place.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct CountsState {
     sent: u64,
@@ -55,16 +54,15 @@ pub struct CountsState {
 }
 
 impl Counts {
-    /// Returns the state.
     pub fn state(&self) -> CountsState {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        // The others are counted again from what is queued.
+        // The other fields are rebuilt from the carried notices and the configuration.
         let Self { sent, failed, dropped, queued: _, held: _, limit: _, missed: _, known: _ } = self;
         let last_error = self.known().last_error.clone();
         CountsState { sent: count(sent), failed: count(failed), dropped: count(dropped), last_error }
     }
 
-    /// Goes on with the counters of another program.
+    /// Restores the counters from before an upgrade.
     pub fn resume(&self, state: CountsState) {
         let CountsState { sent, failed, dropped, last_error } = state;
         self.sent.store(sent, Ordering::Relaxed);
@@ -73,17 +71,15 @@ impl Counts {
         self.known().last_error = last_error;
     }
 
-    /// Increments a counter.
     pub fn add(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Decrements a counter.
     pub fn subtract(count: &AtomicU64) {
         count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of undelivered notices.
+    /// Returns the number of undelivered notices, held ones included.
     pub fn waiting(&self) -> u64 {
         self.queued.load(Ordering::Relaxed)
     }
@@ -93,12 +89,12 @@ impl Counts {
         self.waiting().saturating_sub(self.held.load(Ordering::Relaxed))
     }
 
-    /// Changes how many notices the channel may queue.
+    /// Sets how many notices the channel may queue.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many notices the channel may hold without only counting them.
+    /// Returns how many notices the channel may hold individually; held ones beyond that are only counted.
     pub fn held_limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -121,8 +117,8 @@ impl Counts {
         Self::subtract(&self.queued);
     }
 
-    /// Records the result of reading the channel's settings: the problem, if any, and the token file, which is
-    /// not checked yet.
+    /// Records the result of checking the channel's settings: the problem, if any, and the token file, which has yet to
+    /// be read.
     pub fn configured(&self, wrong: Option<String>, token_file: Option<&Path>) {
         let mut known = self.known();
         known.settings = wrong;

@@ -1,4 +1,4 @@
-//! The workers. Each takes the notices of one channel in order, has the result read, and delivers.
+//! The workers. Each takes the notices of one channel in order, reads the result, and delivers the notice.
 
 use std::cell::{Cell, RefCell};
 use std::panic::AssertUnwindSafe;
@@ -57,7 +57,7 @@ pub(super) async fn serve_all(
     while tasks.join_next().await.is_some() {}
 }
 
-/// Creates the worker of a channel. `None` for the inbox, which has none.
+/// Creates the worker of a channel; `None` for the inbox, which needs none.
 fn begin(
     served: Served,
     chats: &Chats,
@@ -72,7 +72,7 @@ fn begin(
     Some((Rc::new(Worker { outcomes, adapter, current: RefCell::default() }), (orders, typing, signs)))
 }
 
-/// Reports the state, and stands still with it; the whole thread does.
+/// Sends the state, then blocks the whole thread until it is released.
 fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
     let mut named = Named::default();
     let frozen =
@@ -84,19 +84,18 @@ fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
     }
 }
 
-/// The worker of a channel.
 struct Worker {
     outcomes: Rc<Outcomes>,
     adapter: Rc<dyn Adapter>,
-    /// The notice that it works on.
+    /// The notice being delivered.
     current: RefCell<Option<Current>>,
 }
 
-/// A notice that is worked on.
+/// A notice being delivered.
 struct Current {
     number: u64,
     progress: Rc<Progress>,
-    /// The notice, once it was read.
+    /// The notice, once its result has been read.
     notification: Option<Rc<Notification>>,
 }
 
@@ -116,7 +115,6 @@ impl Worker {
         Ok(Frozen { channel, current, adapter: self.adapter.state() })
     }
 
-    /// Delivers a notice, and reports the outcome.
     async fn deliver(&self, order: Order, context: &Context) {
         let Order { notice, before: Before { tried, read: read_before, left } } = order;
         let number = notice.number;
@@ -153,7 +151,7 @@ impl Worker {
     }
 }
 
-/// What a worker receives: notices, turns of agents that are shown as typing, and other events.
+/// What a worker receives: notices, agent turns to show as typing, and other events.
 type Receivers = (
     mpsc::UnboundedReceiver<Order>,
     mpsc::UnboundedReceiver<TypingOrder>,
@@ -163,7 +161,7 @@ type Receivers = (
 /// Serves one channel until all senders are gone.
 async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receivers, context: Context) {
     let mut shown = Typing::new(Rc::clone(&worker.adapter));
-    // Independent of notices: neither waits for the other.
+    // Typing is independent of notices: neither waits for the other.
     let show = async {
         while let Some((session, stopped)) = typing.recv().await {
             shown.begin(session.as_deref(), stopped);
@@ -187,7 +185,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receiver
     tokio::join!(show, pass_signs, deliver);
 }
 
-/// Delivers a notice and reports the outcome, even if delivering panics.
+/// Delivers a notice and reports the outcome, even if the delivery panics.
 async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Result<(), Undelivered>>) {
     let outcome = AssertUnwindSafe(delivered).catch_unwind().await;
     // An adapter that holds the notice has taken `done` and reports the outcome itself.
@@ -198,7 +196,7 @@ async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Resul
     }
 }
 
-/// Reads the result of a notice. Returns the notice as it is sent, and whether its task was removed.
+/// Reads the result for a notice. Returns the notice as it is sent, and whether its task has been removed.
 async fn read(
     notice: Arc<Notice>,
     context: &Context,
@@ -215,7 +213,7 @@ async fn read(
     Ok((notice, is_removed))
 }
 
-/// Creates the adapter of a channel. `None` for the inbox, which gets its items from the core and has no queue.
+/// Creates the adapter of a channel; `None` for the inbox, which gets its items from the core and has no queue.
 fn adapter(outcomes: &Rc<Outcomes>, chats: &Chats, context: &Context) -> Option<Rc<dyn Adapter>> {
     Some(match &outcomes.channel.kind {
         ChannelKind::Exec { command, env, timeout } => Rc::new(Exec::new(command, env, *timeout, context)),

@@ -1,5 +1,5 @@
-//! The channel `desktop`: a bubble via `org.freedesktop.Notifications` on the D-Bus of the submitter's session.
-//! Each notice opens its own connection, as the session may have changed.
+//! The channel `desktop`: a bubble via `org.freedesktop.Notifications` on the D-Bus of the submitter's session. Each
+//! notice opens its own connection, as the session may have changed.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -32,11 +32,10 @@ use crate::notice::{escaped, one_line, part_of};
 /// The timeout for a whole notification, including the connection to the bus.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of bubbles of unfinished tasks remembered for replacement. Beyond that, the oldest
-/// are not replaced.
+/// Maximum number of bubbles of unfinished tasks remembered for replacement. Beyond that, the oldest are not replaced.
 const BUBBLES: usize = 256;
 
-/// The maximum number of characters in a bubble's text; nobody reads more there.
+/// The maximum number of characters in a bubble's text; users read no more than that.
 const BODY_CHARS: usize = 400;
 
 /// The maximum number of result lines in a bubble.
@@ -45,11 +44,10 @@ const BODY_LINES: usize = 5;
 const SERVER: &str = "org.freedesktop.Notifications";
 const OBJECT: &str = "/org/freedesktop/Notifications";
 
-/// The adapter for desktop notifications.
 pub struct Desktop {
-    /// The last bubbles of unfinished tasks: task, bus address, and the bubble's ID on that bus.
+    /// The latest bubbles of unfinished tasks: task, bus address, and the bubble's ID on that bus.
     shown: RefCell<VecDeque<(TaskId, String, u32)>>,
-    /// Whose turn it is to look for the bus.
+    /// Limits bus connection attempts to one at a time.
     looking: Arc<Semaphore>,
 }
 
@@ -75,13 +73,13 @@ impl Desktop {
         Ok(())
     }
 
-    /// Connects to the session bus. Returns its address, too.
+    /// Connects to the session bus. Also returns the bus address.
     async fn connect(&self, place: Option<Arc<Place>>) -> Result<(UnixStream, String), String> {
         let Ok(turn) = Arc::clone(&self.looking).acquire_owned().await else {
             return Err("the daemon is ending".to_owned());
         };
-        // Not on the thread of all channels: the submitter may have named a folder on a disk that hangs. Then it is the only
-        // look, even when whoever wanted it has given up.
+        // Not on the channels' thread: the submitter may have named a folder on a disk that hangs. In that case no
+        // other attempt is started, even after the caller has given up.
         let connected = spawn_blocking(move || {
             let _turn = turn;
             let address = address(place.as_deref())?;
@@ -141,7 +139,7 @@ impl Adapter for Desktop {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        // Whoever looks for a bus has nothing that could be carried.
+        // A connection attempt has no state to carry.
         let Self { shown, looking: _ } = self;
         let shown = shown.borrow();
         (!shown.is_empty()).then(|| to_raw_value(&*shown).ok()).flatten()
@@ -154,7 +152,7 @@ impl Adapter for Desktop {
     }
 }
 
-/// Returns the address of the session bus, from the submitter's environment or else the daemon's.
+/// Returns the address of the session bus: from the submitter's environment, or else from the daemon's.
 fn address(place: Option<&Place>) -> Result<String, String> {
     let of_place = |name: &str| {
         let value = place.and_then(|place| place.env.get(name))?;
@@ -184,7 +182,6 @@ fn address(place: Option<&Place>) -> Result<String, String> {
     })
 }
 
-/// Connects to the bus at this address.
 fn connected(address: &str) -> zbus::Result<UnixStream> {
     let address = Address::try_from(address)?;
     let Transport::Unix(unix) = address.transport() else { return Err(zbus::Error::Unsupported) };
@@ -193,13 +190,13 @@ fn connected(address: &str) -> zbus::Result<UnixStream> {
         UnixSocket::Abstract(name) => {
             SocketAddr::from_abstract_name(name.as_bytes()).and_then(|name| UnixStream::connect_addr(&name))
         }
-        // A folder is where a server puts its socket.
+        // With `dir` or `tmpdir`, the path is a folder in which a server creates its socket.
         _ => Err(io::ErrorKind::Unsupported.into()),
     };
     stream.map_err(|error| zbus::Error::Connection(Arc::new(error), Box::new(address)))
 }
 
-/// Returns the path that is written in an address.
+/// Percent-decodes a path in a D-Bus address.
 fn decoded(path: &Path) -> PathBuf {
     let mut bytes = path.as_os_str().as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -1,7 +1,7 @@
 //! The channel `exec`: a user-defined command that receives each notice as one line of JSON on standard input.
 //!
-//! Its processes are helpers of the dispatcher's executor: the whole process tree is ended when the command
-//! exits, when it times out, and when the daemon ends.
+//! Its processes are helpers of the dispatcher's executor: the whole process tree is ended when the command exits, when
+//! it times out, and when the daemon ends.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,10 +30,11 @@ use crate::exec::feed::Feed;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
 use crate::exec::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 
-/// How long to wait for output still in the pipe once every writer has ended.
+/// How long to wait for output left in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
-/// Variables in the daemon's own environment that describe whoever started it. They do not apply to the command.
+/// Variables in the daemon's own environment that describe the process that started it. They do not apply to the
+/// command.
 const OF_OTHERS: [&str; 6] = [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK, INSTANCE_MARK, "BGD_SESSION"];
 
 /// The adapter that runs a command for each notice.
@@ -42,10 +43,10 @@ pub struct Exec {
     command: Vec<OsText>,
     /// The daemon's environment, the configured variables, and the path of the daemon's socket.
     env: Env,
-    /// The configured values, which are hidden in what the command writes.
+    /// The configured values, which are hidden in the command's output.
     secrets: Secrets,
     timeout: Duration,
-    /// A start that was given up.
+    /// A start that timed out and is still pending.
     hung: RefCell<Option<Start>>,
 }
 
@@ -53,7 +54,6 @@ pub struct Exec {
 type Start = LocalBoxFuture<'static, Result<Leased, Box<str>>>;
 
 impl Exec {
-    /// Creates the adapter for this command.
     pub fn new(
         command: &[String],
         env: &BTreeMap<String, Secret>,
@@ -75,14 +75,14 @@ impl Exec {
         }
     }
 
-    /// Returns the environment for a notice.
+    /// Returns the command's environment for a notice.
     fn environment(&self, notice: &Notice) -> Env {
         let own = [("BGD_NOTICE_KEY", &*notice.key), ("BGD_NOTICE_KIND", notice.kind.as_str())];
         let others = self.env.0.iter().filter(|(name, _)| own.iter().all(|(own, _)| **name != **own));
         others.cloned().chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
     }
 
-    /// Runs the command for a notice, or goes on with the one that the program before has started for it.
+    /// Runs the command for a notice, or follows the one that the program before the upgrade started for it.
     async fn run(&self, notification: &Notification) -> Result<(), Undelivered> {
         let progress = &notification.progress;
         let (hook, output) = match progress.take_left() {
@@ -111,7 +111,7 @@ impl Exec {
         self.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Starts the command. Returns it with its output.
+    /// Starts the command and begins to write the notice to its standard input. Returns the command and its output.
     async fn begin(&self, notice: &Notice) -> Result<(Hook, Option<Rc<Receiver>>), Undelivered> {
         let name = self.name();
         let unmade = |error: io::Error| Undelivered(format!("{name}: can't create pipes: {error}"));
@@ -141,8 +141,9 @@ impl Exec {
         Ok((hook, Some(output)))
     }
 
-    /// Starts the command. Its folder or program may be on a file system that hangs: a start that is given up is waited for
-    /// before the next one, as each takes a thread of those that start all processes, and ended once it succeeds.
+    /// Starts the command's process. Its folder or program may be on a file system that hangs. As each start occupies
+    /// one of the threads that start all processes, a start that timed out is awaited before the next one; its process
+    /// is ended if it does start.
     async fn start(&self, launch: Launch) -> Result<Leased, Undelivered> {
         let late = || {
             let (name, timeout) = (self.name(), humantime::format_duration(self.timeout));
@@ -165,7 +166,7 @@ impl Exec {
         Err(late())
     }
 
-    /// Reads what the command writes until it has ended. Returns how; `None`: it was ended, as it ran for too long.
+    /// Reads the command's output until it has ended. Returns its exit status; `None` if it timed out and was ended.
     async fn follow(&self, hook: &Hook, output: Option<Rc<Receiver>>) -> Option<Exit> {
         let reading = async {
             if let Some(output) = output {
@@ -196,7 +197,7 @@ impl Adapter for Exec {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        // Its commands are part of their notices.
+        // The commands are carried with their notices.
         let Self { host: _, command: _, env: _, secrets: _, timeout: _, hung: _ } = self;
         None
     }

@@ -1,4 +1,4 @@
-//! A command that runs for a notice: what is known of it, how it is followed, and what an upgrade in place carries of it.
+//! A running command of the channel `exec`: its output, its end, and its state for an upgrade in place.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,53 +21,46 @@ use crate::os::clock::Stamp;
 /// The time between SIGTERM and SIGKILL after a timeout.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A command that runs for a notice.
+/// A command running for a notice.
 pub struct Hook {
     pub process: Leased,
-    /// Its standard input.
     pub feed: Feed,
-    /// Its standard output and error; gone once it has closed them.
+    /// The command's standard output and error; dropped once it has closed both.
     pub output: Weak<Receiver>,
-    /// What it wrote.
     pub words: RefCell<Words>,
-    /// Until when it may run.
+    /// When the command times out.
     pub deadline: Instant,
 }
 
-/// A command that runs for a notice, as data.
+/// A command running for a notice, as data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HookState {
     pub process: ProcessState,
-    /// Its standard input, unless that is closed.
+    /// The command's standard input, unless already closed.
     pub feed: Option<FeedState>,
-    /// Its standard output and error, unless it has closed them.
+    /// The command's standard output and error, unless it has closed both.
     pub output: Option<Fd>,
-    /// What it wrote.
     pub words: Words,
-    /// Until when it may run.
+    /// When the command times out.
     pub deadline: Stamp,
 }
 
-/// A command that the program before has started for a notice.
+/// A command that the program before the upgrade started for a notice.
 #[derive(Debug)]
 pub struct HookLeft {
-    /// The process, which is ended if nobody goes on with it.
+    /// The process; ended if dropped.
     pub process: Leased,
-    /// Its standard input and what is still to be written to it, unless that is closed.
+    /// The command's standard input and the rest to be written to it, unless already closed.
     pub stdin: Option<(OwnedFd, Vec<u8>)>,
-    /// Its standard output and error, unless it has closed them.
+    /// The command's standard output and error, unless it has closed both.
     pub output: Option<OwnedFd>,
-    /// What it wrote.
     pub words: Words,
-    /// Until when it may run.
+    /// When the command times out.
     pub deadline: Stamp,
 }
 
 impl HookLeft {
-    /// Goes on with the command. Returns it with its output.
-    ///
-    /// # Errors
-    /// A descriptor of it can't be used.
+    /// Resumes the command. Returns it with its output. Fails if a file descriptor can't be used.
     pub fn again(self) -> io::Result<(Hook, Option<Rc<Receiver>>)> {
         let Self { process, stdin, output, words, deadline } = self;
         let output = output.map(|output| Receiver::from_owned_fd(output).map(Rc::new)).transpose()?;
@@ -83,7 +76,7 @@ impl HookLeft {
 }
 
 impl Hook {
-    /// Returns the state; `None` if its processes have ended.
+    /// Returns the state; `None` if the command's processes have ended.
     pub fn state(&self, named: &mut Named) -> Option<HookState> {
         let Self { process, feed, output, words, deadline } = self;
         (!process.0.is_gone()).then(|| HookState {
@@ -95,7 +88,7 @@ impl Hook {
         })
     }
 
-    /// Reads its output until no writer is left.
+    /// Reads the command's output until no writer is left.
     pub async fn read(&self, output: &Receiver) {
         let mut buffer = vec![0; 64 * 1024];
         while output.readable().await.is_ok() {
@@ -108,7 +101,7 @@ impl Hook {
         }
     }
 
-    /// Waits for the command to exit, then kills what it leaves behind. `None`: it timed out.
+    /// Waits for the command to exit, then kills the processes that it leaves behind. `None`: it timed out.
     pub async fn end(&self) -> Option<Exit> {
         let process = &self.process.0;
         let exit = tokio::time::timeout_at(self.deadline, process.exited()).await.ok();
@@ -122,7 +115,7 @@ impl Hook {
     }
 }
 
-/// How many bytes are kept of the beginning of a command's output, and of its end.
+/// How many bytes are kept of the beginning of a command's output, and again of its end.
 const KEPT_BYTES: usize = 2048;
 
 /// The beginning and the end of a command's output, however long it is.
@@ -139,7 +132,7 @@ impl Words {
     fn push(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
         self.first.extend_from_slice(first);
-        // More than `KEPT_BYTES` of the rest can't be kept.
+        // At most `KEPT_BYTES` of the rest are kept.
         self.left_out |= self.last.len() + rest.len() > KEPT_BYTES;
         self.last.extend_from_slice(&rest[rest.len().saturating_sub(KEPT_BYTES)..]);
         self.last.drain(..self.last.len().saturating_sub(KEPT_BYTES));
@@ -147,7 +140,7 @@ impl Words {
 }
 
 impl Words {
-    /// Formats the output as the end of a sentence, without secrets; empty if there is no output.
+    /// Formats the output as the end of a sentence, with secrets hidden; empty if there is no output.
     pub fn said(&self, secrets: &Secrets) -> String {
         let text = if self.left_out {
             let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
@@ -188,7 +181,7 @@ mod tests {
     #[test]
     fn a_secret_that_is_cut_in_two_is_not_said() {
         let mut words = Words::default();
-        // The secret starts in the part kept first and continues in the rest.
+        // The secret starts at the end of the first part and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);
         words.push(b"s3cret-value-of-it");
         assert!(said(&words).ends_with("x(secret)"));

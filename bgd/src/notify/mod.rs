@@ -1,8 +1,8 @@
-//! Delivery of notices to whoever asked for a task: a queue per channel, and the adapters that deliver (R51 to R53).
+//! Delivery of notices to the submitters of tasks: a queue per channel, and the adapters that deliver (R51 to R53).
 //!
-//! All of it runs on a separate thread, started with the first notice, so that a slow, dead or flooded channel
-//! delays no task. Each channel has its own queue and worker, so that it delays no other channel. This module
-//! must not decide who is told what: that is up to the core and `channels`.
+//! All of it runs on a separate thread, started with the first notice, so that a slow, dead or flooded channel delays
+//! no task. Each channel has its own queue and worker, so that channels do not delay each other. This module must not
+//! decide who is notified of what: the core and `channels` do.
 
 mod adapter;
 pub mod carried;
@@ -58,14 +58,13 @@ struct Queue {
     channel: Arc<Channel>,
     /// Unbounded, because [`Counts`] counts and bounds the notices: the limit can change at run time.
     orders: mpsc::UnboundedSender<Order>,
-    /// One message per turn of an agent; turns are bounded themselves.
+    /// One message per agent turn; turns are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
-    /// One message per submission in a terminal, and per visit or removed task while something waits;
-    /// bounded by those.
+    /// One message per submission in a terminal, and per visit or removed task while something waits; bounded by those.
     signs: mpsc::UnboundedSender<ChannelEvent>,
 }
 
-/// A turn of an agent that is shown as typing, or would be if its channel could show it.
+/// An agent turn that is shown as typing, or would be if its channel supported it.
 #[derive(Debug)]
 struct TypingTurn {
     channel: Arc<str>,
@@ -78,35 +77,35 @@ struct TypingTurn {
 #[derive(Debug)]
 pub struct Notifier {
     channels: Channels,
-    /// Maximum number of waiting notices per channel, including the one in delivery. Further ones are
-    /// dropped and counted.
+    /// Maximum number of waiting notices per channel, including the one being delivered. Further ones are dropped and
+    /// counted.
     queue_limit: usize,
     context: Context,
     internals: Internals,
     thread: Option<mpsc::UnboundedSender<ThreadOrder>>,
     queues: BTreeMap<Arc<str>, Queue>,
-    /// By channel name, so that the counters survive a change of the channel.
+    /// By channel name, so that the counters survive changes of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
     typing: HashMap<TaskId, TypingTurn>,
-    /// The notices that are not delivered.
+    /// The undelivered notices.
     waiting: Waiting,
-    /// Tasks with notices whose results are not read yet, with the number of those notices.
+    /// Tasks with notices that still need the task's output, with the number of those notices.
     unread: HashMap<TaskId, usize>,
-    /// Whether the notices outlive the daemon, so that they may have to be read again.
+    /// Whether notices outlive the daemon; their results may then have to be read again.
     is_durable: bool,
-    /// Whether an upgrade is about to happen, and since when.
+    /// Whether an upgrade is about to happen; `held_since` says since when.
     holds: watch::Sender<bool>,
     held_since: Option<Instant>,
-    /// Dropping it lets the thread go on that stands still.
+    /// While the thread is frozen; dropping it lets the thread continue.
     still: Option<sync_mpsc::Sender<()>>,
-    /// Where the thread answers an order to stand still that it has not answered in time.
+    /// The receiver of a late answer to an order to freeze.
     unanswered: Option<sync_mpsc::Receiver<FrozenAll>>,
-    /// Whether channels that had a worker are not configured any more.
+    /// For each channel that had a worker, whether it was removed from the configuration.
     gone: BTreeMap<Arc<str>, watch::Sender<bool>>,
     token_files: TokenFiles,
-    /// What came over an upgrade, until it goes on.
+    /// State taken over in an upgrade, until [`Self::go_on`].
     resumed: Option<Box<Resumed>>,
-    /// What the channels themselves held before an upgrade.
+    /// The channels' own states from before an upgrade.
     adapters_before: BTreeMap<Arc<str>, Box<RawValue>>,
     unreported: u64,
     log_untold: RateLimiter,
@@ -167,8 +166,9 @@ impl Notifier {
         &self.channels
     }
 
-    /// Replaces the channels. Notices queued for a removed or changed channel are still delivered the old way, but those for
-    /// a removed one are not tried again: they could not go on over an upgrade. Typing continues on the new channel.
+    /// Replaces the channels. Notices queued for a removed or changed channel are still delivered as configured before.
+    /// Those for a removed channel are not retried, as they could not be carried over an upgrade. Typing continues on
+    /// the new channel.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
         self.queues.retain(|name, queue| channels.get(name) == Some(&queue.channel));
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
@@ -189,18 +189,18 @@ impl Notifier {
         }
     }
 
-    /// Has the notices outlive the daemon.
+    /// Makes notices outlive the daemon.
     pub fn make_durable(&mut self) {
         self.is_durable = true;
     }
 
-    /// Whether a notice goes to a channel that delivers it.
+    /// Reports whether a notice is for a channel that delivers it.
     pub fn takes(&self, notice: &Notice) -> bool {
         let name = notice.task.spec.channel.as_deref().filter(|name| *name != NONE);
         name.and_then(|name| self.channels.get(name)).is_some_and(|channel| channel.wants(notice.kind))
     }
 
-    /// Queues a notice on the task's channel. Returns whether it is to be delivered.
+    /// Queues a notice on the task's channel. Returns whether it was queued.
     pub fn tell(&mut self, notice: Arc<Notice>) -> bool {
         let name = match notice.task.spec.channel.as_deref() {
             None => return self.nobody_told(&notice, "the task has no channel"),
@@ -227,7 +227,8 @@ impl Notifier {
         false
     }
 
-    /// Queues a notice that an earlier daemon has not delivered, however many there are. Returns whether that is possible.
+    /// Queues a notice that an earlier daemon did not deliver, regardless of the queue's limit. Returns whether it was
+    /// queued.
     pub fn tell_again(&mut self, row: NoticeRow) -> bool {
         let NoticeRow { notice, tried } = row;
         let name = notice.task.spec.channel.as_deref().unwrap_or(NONE);
@@ -238,7 +239,7 @@ impl Notifier {
         channel.wants(notice.kind) && self.enqueue(&channel, Order { notice, before }, true)
     }
 
-    /// Gives a notice to the worker of its channel. Returns whether there is one.
+    /// Passes a notice to the worker of its channel. Returns whether there is one.
     fn enqueue(&mut self, channel: &Arc<Channel>, order: Order, reads: bool) -> bool {
         let counts = self.counts_of(&channel.name);
         let (notice, tried) = (Arc::clone(&order.notice), order.before.tried.clone());
@@ -252,32 +253,32 @@ impl Notifier {
         if reads {
             *self.unread.entry(task).or_default() += 1;
         }
-        // A line in a terminal has no result in it.
+        // Lines in a terminal do not contain the result.
         let reads_again = reads && self.is_durable && channel.kind != ChannelKind::Tty;
         let channel = Arc::clone(&channel.name);
         self.waiting.add(number, Entry { channel, notice: Some(notice), tried, reads, reads_again });
         true
     }
 
-    /// Notes what has become of a notice.
+    /// Records the progress of a notice's delivery.
     pub fn note(&mut self, number: u64, delivery: Delivery) -> Changed {
         let mut changed = self.waiting.note(number, delivery, self.queue_limit);
         changed.was_read = changed.was_read.filter(|task| self.was_read(*task));
         changed
     }
 
-    /// Returns the numbers of the notices that are not delivered.
+    /// Returns the numbers of the undelivered notices.
     pub fn undelivered(&self) -> impl Iterator<Item = u64> {
         self.waiting.all.keys().copied()
     }
 
-    /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at
-    /// closed terminals go there.
+    /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at closed
+    /// terminals are shown there.
     pub fn visited(&self, leader: i32) {
         self.sign(&ChannelEvent::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
     }
 
-    /// Reports that this process submitted a task whose terminal will be told of its end.
+    /// Reports that this process submitted a task whose end will be reported in its terminal.
     pub fn awaits(&mut self, spec: &Spec, submitter: Option<i32>) {
         let name = spec.channel.as_deref().filter(|name| self.channels.is_tty(name));
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.clone());
@@ -289,8 +290,8 @@ impl Notifier {
         }
     }
 
-    /// Reports that a task was removed and none of its notices is still to be read. Waiting lines must not refer
-    /// to it any more.
+    /// Reports that a task was removed and that its notices no longer need its output. Waiting lines must not refer to
+    /// it any more.
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
         self.sign(&ChannelEvent::Forgotten(task), waits);
@@ -306,12 +307,12 @@ impl Notifier {
         }
     }
 
-    /// Whether the output of a task must still be read for a notice.
+    /// Reports whether the output of a task must still be read for a notice.
     pub fn reads(&self, task: TaskId) -> bool {
         self.unread.contains_key(&task)
     }
 
-    /// Records that the result for a notice was read. Returns the task if no notice needs its output any more.
+    /// Records that the result for a notice was read. Returns the task if no other notice needs its output any more.
     pub fn read(&mut self, number: u64) -> Option<TaskId> {
         self.waiting.read(number).filter(|task| self.was_read(*task))
     }
@@ -332,9 +333,8 @@ impl Notifier {
         Arc::clone(counts)
     }
 
-    /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are
-    /// skipped silently.
-    /// Returns false: it is not delivered.
+    /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are skipped silently.
+    /// Always returns false, as the notice is not delivered.
     fn nobody_told(&mut self, notice: &Notice, why: &str) -> bool {
         if !notice.kind.is_end() {
             return false;
@@ -380,7 +380,7 @@ impl Notifier {
     /// Returns the queue of a channel, creating it on first use. `None` during shutdown, or if the thread
     /// can't be started.
     fn queue(&mut self, channel: &Arc<Channel>) -> Option<&Queue> {
-        // A queue whose worker is gone, with the whole thread, does not count.
+        // A queue whose worker is gone, along with the whole thread, does not count.
         let has_one = self.queues.get(&channel.name).is_some_and(|queue| !queue.orders.is_closed());
         if !has_one {
             if self.is_closing {
@@ -422,8 +422,8 @@ impl Notifier {
         Ok(())
     }
 
-    /// Returns the status of the configured channels, of built-in ones that were used or are the default, and of removed
-    /// ones with waiting notices.
+    /// Returns the status of the configured channels, of built-in channels that were used or are the default, and of
+    /// removed channels with waiting notices.
     pub fn status(&self) -> Vec<ChannelStatus> {
         let none = Counts::default();
         let known = self.channels.iter().filter_map(|channel| match self.counts.get(&channel.name) {
@@ -438,7 +438,7 @@ impl Notifier {
         known.chain(gone.map(|(name, counts)| counts.status(name, "gone"))).collect()
     }
 
-    /// Returns the number of ends of runs that were reported to no channel.
+    /// Returns the number of runs whose end was reported on no channel.
     pub fn unreported(&self) -> u64 {
         self.unreported
     }
@@ -454,7 +454,7 @@ impl Notifier {
         self.thread = None;
     }
 
-    /// Records that everything is delivered.
+    /// Records that the channels' thread has ended.
     pub fn is_done(&mut self) {
         self.is_busy = false;
     }
@@ -470,7 +470,7 @@ impl Notifier {
         self.is_busy = false;
     }
 
-    /// Whether notices are still to be delivered.
+    /// Reports whether the channels' thread is running.
     pub fn is_busy(&self) -> bool {
         self.is_busy
     }

@@ -1,4 +1,4 @@
-//! What the channels' thread is told, as data.
+//! The messages to the channels' thread, as data.
 
 use std::sync::Arc;
 use std::sync::mpsc as sync_mpsc;
@@ -17,21 +17,21 @@ use crate::carry::{Named, Obstacle};
 use crate::channels::Channel;
 use crate::core::{Notice, Tried};
 
-/// A parent session that is shown typing until the other end of the receiver is dropped.
+/// A parent session to which typing is shown until the sender of the receiver is dropped.
 pub type TypingOrder = (Option<Arc<str>>, oneshot::Receiver<()>);
 
 /// A notice for a channel's worker.
 #[derive(Debug)]
 pub struct Order {
     pub notice: Arc<Notice>,
-    /// What was done for it.
+    /// Earlier progress of its delivery.
     pub before: Before,
 }
 
-/// What was done for a notice by an earlier daemon, or by the program before an upgrade.
+/// The progress of a notice's delivery in an earlier daemon, or in the program before an upgrade.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// What was tried.
+    /// The failed tries.
     pub tried: Option<Tried>,
     /// The notice with its result, if that was read.
     pub read: Option<ReadState>,
@@ -44,9 +44,8 @@ pub struct Before {
 pub enum ChannelEvent {
     /// Someone uses `bgctl` in the terminal whose session leader is this process.
     Visited(i32),
-    /// This process submitted a task in this terminal, which will be told of the task's end.
+    /// This process submitted a task in this terminal, where the task's end will be reported.
     Awaited(OriginTerminal, Option<i32>),
-    /// A task was removed.
     Forgotten(TaskId),
 }
 
@@ -54,28 +53,24 @@ pub enum ChannelEvent {
 #[derive(Debug)]
 pub struct Served {
     pub channel: Arc<Channel>,
-    /// What the channel held before an upgrade.
+    /// The channel's own state from before an upgrade.
     pub before: Option<Box<RawValue>>,
     /// Whether an upgrade is about to happen.
     pub holds: watch::Receiver<bool>,
-    /// Whether the channel is not configured any more.
+    /// Whether the channel was removed from the configuration.
     pub gone: watch::Receiver<bool>,
-    /// Notices.
     pub orders: mpsc::UnboundedReceiver<Order>,
-    /// Turns of agents that are shown as typing.
+    /// Agent turns that are shown as typing.
     pub typing: mpsc::UnboundedReceiver<TypingOrder>,
-    /// Other events.
     pub signs: mpsc::UnboundedReceiver<ChannelEvent>,
-    /// The channel's counters.
     pub counts: Arc<Counts>,
 }
 
 /// An order to the channels' thread.
 #[derive(Debug)]
 pub enum ThreadOrder {
-    /// Serve a channel.
     Serve(Box<Served>),
-    /// Stand still.
+    /// Freeze for an upgrade.
     Freeze(Freeze),
 }
 
@@ -83,30 +78,29 @@ pub enum ThreadOrder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReadState {
     pub notice: Box<Wire>,
-    /// Whether the task was removed already.
+    /// Whether the task has been removed already.
     pub is_removed: bool,
 }
 
-/// The state of all channels with its descriptors, or why there is none now.
+/// The state of all channels and its file descriptors, or the reason why there is none now.
 pub type FrozenAll = Result<(Vec<Frozen>, Named), Obstacle>;
 
-/// The order to stand still with a state.
+/// An order to send the state and freeze.
 #[derive(Debug)]
 pub struct Freeze {
-    /// Whether to wait for what is being sent.
+    /// Whether to fail while a notice is being sent.
     pub waits: bool,
-    /// Receives the state.
     pub tell: sync_mpsc::Sender<FrozenAll>,
-    /// Closes when the thread may go on.
+    /// Closed to let the thread continue.
     pub until: sync_mpsc::Receiver<()>,
 }
 
-/// A channel's worker that stands still.
+/// The state of a frozen worker.
 #[derive(Debug)]
 pub struct Frozen {
     pub channel: Arc<str>,
-    /// The number of the notice that it works on, the notice if it was read, and how far it has come.
+    /// The number of the notice being delivered, the notice if its result was read, and the progress.
     pub current: Option<(u64, Option<ReadState>, ProgressState)>,
-    /// What the channel itself holds.
+    /// The channel's own state.
     pub adapter: Option<Box<RawValue>>,
 }

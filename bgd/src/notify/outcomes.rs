@@ -1,5 +1,5 @@
-//! The outcomes of notices: whoever delivers one reports what became of it, which is counted, logged at a bounded rate, and
-//! told to the dispatcher. This module delivers nothing.
+//! The outcomes of notices: the deliverer of a notice reports its outcome, which is counted, logged at a bounded rate,
+//! and sent to the dispatcher. This module delivers nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,21 +15,21 @@ use crate::channels::Channel;
 use crate::core::Delivery;
 use crate::wire::mailbox::{Internal, Internals};
 
-/// What all notices of a channel need to report their outcomes.
+/// Shared by all notices of a channel, to report their outcomes.
 pub struct Outcomes {
     pub(super) channel: Arc<Channel>,
     pub(super) counts: Arc<Counts>,
     pub(super) log: RefCell<RateLimiter>,
     pub(super) internals: Internals,
-    /// Whether an upgrade is about to happen, so that nothing new begins.
+    /// Whether an upgrade is about to happen, in which case nothing new begins.
     pub(super) holds: watch::Receiver<bool>,
-    /// Whether the channel is not configured any more.
+    /// Whether the channel was removed from the configuration.
     #[cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again"))]
     pub(super) gone: watch::Receiver<bool>,
 }
 
 impl Outcomes {
-    /// Reports what has become of a notice.
+    /// Reports the progress of a notice's delivery to the dispatcher.
     pub(super) fn report(&self, number: u64, delivery: Delivery) {
         self.internals.send(Internal::Notice { number, delivery });
     }
@@ -53,21 +53,21 @@ impl Outcomes {
 
     /// Waits while an upgrade is about to happen.
     pub(super) async fn until_let_go(&self) {
-        // Without a notifier the daemon is ending.
+        // Fails without a notifier, that is, when the daemon is ending.
         let _ = self.holds.clone().wait_for(|holds| !holds).await;
     }
 
-    /// Waits until the channel is not configured any more.
+    /// Waits until the channel is removed from the configuration.
     #[cfg(feature = "chats")]
     pub(super) async fn until_gone(&self) {
         if self.gone.clone().wait_for(|gone| *gone).await.is_err() {
-            // Without a notifier the daemon is ending, and whoever waits is dropped with it.
+            // Without a notifier the daemon is ending, and the waiting task is dropped with it.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Reports the outcome of one notice. Dropped without a report, it counts as not delivered.
+/// Reports the outcome of one notice. If dropped without a report, the notice counts as not delivered.
 pub struct Done {
     of: Rc<Outcomes>,
     number: u64,
@@ -80,12 +80,11 @@ impl Done {
         Self { of: Rc::clone(of), number, is_held: false, is_told: false }
     }
 
-    /// Returns the notice's number.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Goes on with a notice that its channel held before an upgrade.
+    /// Resumes a notice that its channel held before an upgrade.
     pub(super) fn held(of: &Rc<Outcomes>, number: u64) -> Self {
         Self { of: Rc::clone(of), number, is_held: true, is_told: false }
     }
@@ -98,7 +97,7 @@ impl Done {
         tracing::debug!(channel = %self.of.channel.name, "a notice is held");
     }
 
-    /// Reports whether the notice was delivered.
+    /// Reports the outcome of the notice.
     pub fn tell(mut self, outcome: Result<(), Undelivered>) {
         self.take(outcome, Delivery::Over);
     }
@@ -124,17 +123,17 @@ impl Drop for Done {
     }
 }
 
-/// Reports the outcome of notices that their channel holds and the daemon has forgotten but for their number. Dropped
-/// without a report, they count as not delivered.
+/// Reports the common outcome of held notices that are only counted. If dropped without a report, they count as not
+/// delivered.
 pub struct Counted {
     of: Rc<Outcomes>,
     count: u64,
 }
 
 impl Counted {
-    /// Goes on with so many that the channel held before an upgrade.
+    /// Resumes `count` notices that the channel held before an upgrade.
     pub(super) fn again(of: &Rc<Outcomes>, count: u64) -> Self {
-        // First those that take up no room in the queue: there must never seem to be more in it.
+        // `held` is updated first so that the queue never seems fuller than it is.
         of.counts.held.fetch_add(count, Ordering::Relaxed);
         of.counts.queued.fetch_add(count, Ordering::Relaxed);
         Self { of: Rc::clone(of), count }
@@ -144,7 +143,7 @@ impl Counted {
         self.count
     }
 
-    /// Takes over a held notice, which a durable daemon does not have in its journal any more, either.
+    /// Takes over a held notice; a durable daemon then deletes it from its journal, too.
     pub(super) fn add(&mut self, mut held: Done) {
         held.is_told = true;
         self.of.report(held.number, Delivery::Over);
@@ -152,7 +151,7 @@ impl Counted {
         tracing::debug!(channel = %self.of.channel.name, "a held notice is only counted");
     }
 
-    /// Reports whether they were delivered.
+    /// Reports the outcome of the notices.
     pub(super) fn tell(mut self, outcome: &Result<(), Undelivered>) {
         self.take(outcome);
     }
@@ -181,7 +180,7 @@ fn panicked() -> Undelivered {
 const LOG_BURST: u32 = 20;
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Limits how often an event is logged, and counts the suppressed ones.
+/// Limits how often an event is logged, and counts the suppressed events.
 #[derive(Debug, Default)]
 pub struct RateLimiter {
     begun: Option<Instant>,
@@ -190,7 +189,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Returns how many events were suppressed since the last logged one. `None` if this one is to be suppressed.
+    /// Returns how many events were suppressed since the last logged one; `None` if this event must be suppressed.
     pub(super) fn is_due(&mut self) -> Option<u64> {
         if self.begun.is_none_or(|begun| begun.elapsed() >= LOG_EVERY) {
             (self.begun, self.logged) = (Some(Instant::now()), 0);

@@ -1,5 +1,5 @@
-//! How far the delivery of a notice has come, for its adapter, which goes on with it, and for an upgrade in place, which
-//! carries it. This module delivers nothing.
+//! The progress of a notice's delivery: for its adapter, which resumes it, and for an upgrade in place, which carries
+//! it. This module delivers nothing.
 
 #![cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again and send"))]
 
@@ -18,57 +18,57 @@ use crate::carry::{Named, Obstacle};
 use crate::core::Delivery;
 use crate::core::Tried;
 
-/// How far the delivery of a notice has come.
+/// The progress of a notice's delivery.
 pub struct Progress {
     of: Rc<Outcomes>,
     number: u64,
-    /// What was tried, and since when that is so.
+    /// The tries so far, and when they were recorded.
     tried: RefCell<Option<(Tried, Instant)>>,
-    /// The command that the program before has started for it, until its channel goes on with that.
+    /// The command that the program before the upgrade started for the notice, until the channel takes it.
     left: RefCell<Option<HookLeft>>,
     stage: RefCell<Stage>,
 }
 
-/// What is under way for a notice.
+/// The delivery's current step.
 enum Stage {
-    /// Nothing that an upgrade would interrupt.
+    /// Idle, or at a step that an upgrade does not interrupt.
     Waiting,
-    /// It is being sent to somebody who may have it already.
+    /// The notice is being sent and may have arrived already.
     Sending,
-    /// A command is being started for it.
+    /// A command is being started for the notice.
     Starting,
-    /// A command runs for it.
+    /// A command is running for the notice.
     Running(Rc<Hook>),
 }
 
-/// How far the delivery of a notice has come, as data.
+/// The progress of a notice's delivery, as data.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ProgressState {
-    /// What was tried.
     pub tried: Option<Tried>,
-    /// The command that runs for it.
+    /// The running command.
     pub hook: Option<HookState>,
 }
 
 impl Progress {
-    /// Begins with what was done for a notice before.
+    /// Creates the progress of a delivery, continuing earlier tries and a command left by the program before an
+    /// upgrade.
     pub fn new(of: &Rc<Outcomes>, number: u64, tried: Option<Tried>, left: Option<HookLeft>) -> Self {
         let tried = tried.map(|tried| (tried, Instant::now()));
         let stage = RefCell::new(Stage::Waiting);
         Self { of: Rc::clone(of), number, tried: tried.into(), left: left.into(), stage }
     }
 
-    /// Returns what was tried before.
+    /// Returns the earlier tries.
     pub fn tried(&self) -> Option<Tried> {
         self.tried.borrow().as_ref().map(|(tried, _)| tried.clone())
     }
 
-    /// Takes the command that the program before has started.
+    /// Takes the command that the program before the upgrade started.
     pub fn take_left(&self) -> Option<HookLeft> {
         self.left.take()
     }
 
-    /// Notes a try that has failed and is followed by another one.
+    /// Records a failed try that will be retried.
     #[cfg(feature = "chats")]
     pub fn note(&self, tried: Tried) {
         self.of.counts.tried(tried.retry.clone());
@@ -76,7 +76,8 @@ impl Progress {
         self.of.report(self.number, Delivery::Tried(Box::new(tried)));
     }
 
-    /// Waits so long for the next try. Returns false, at once, if none is to follow: the channel is not configured any more.
+    /// Waits for `time` before the next try. Returns false, at once, if there must not be one as the channel was
+    /// removed from the configuration.
     #[cfg(feature = "chats")]
     pub async fn wait(&self, time: Duration) -> bool {
         tokio::select! {
@@ -86,7 +87,7 @@ impl Progress {
         }
     }
 
-    /// Sends a notice, unless an upgrade is about to happen: then that comes first.
+    /// Sends a notice. If an upgrade is about to happen, waits until that is over or cancelled.
     pub async fn send<T>(&self, sending: impl Future<Output = T>) -> T {
         self.of.until_let_go().await;
         self.stage.replace(Stage::Sending);
@@ -95,7 +96,7 @@ impl Progress {
         sent
     }
 
-    /// Starts a command likewise.
+    /// Starts a command, like [`Self::send`].
     pub async fn start<T>(&self, starting: impl Future<Output = T>) -> T {
         self.of.until_let_go().await;
         self.stage.replace(Stage::Starting);
@@ -104,17 +105,18 @@ impl Progress {
         started
     }
 
-    /// Shows the command that runs, or that it is over.
+    /// Records the running command, or with `None` that it has ended.
     pub fn show(&self, hook: Option<Rc<Hook>>) {
         self.stage.replace(hook.map_or(Stage::Waiting, Stage::Running));
     }
 
-    /// Returns the state. What is being sent is waited for only with `waits`: else it is sent again, under the same key.
+    /// Returns the state. With `waits`, fails while the notice is being sent; otherwise it will be sent again, under
+    /// the same key.
     ///
     /// # Errors
-    /// Something is under way that ends within moments.
+    /// Something is in progress that ends within moments.
     pub fn state(&self, waits: bool, named: &mut Named) -> Result<ProgressState, Obstacle> {
-        // The notice itself is in the queue.
+        // The notice itself is carried with the queue.
         let Self { of, number: _, tried, left, stage } = self;
         let name = &of.channel.name;
         let busy = |what: &str| Err(Obstacle::passing(format!("{what} the channel {name}")));

@@ -1,6 +1,6 @@
-//! Hides secrets in what is logged and shown. This module does not know where they come from.
+//! Hides secrets in text for logs and users. This module does not know where secrets come from.
 
-/// The minimum length of a secret; a shorter one can't be told from an ordinary word.
+/// The minimum length of a secret; a shorter one can't be distinguished from an ordinary word.
 const SECRET_BYTES: usize = 6;
 
 /// The replacement for a secret.
@@ -21,7 +21,6 @@ impl Secrets {
         Self(secrets)
     }
 
-    /// Replaces all secrets in a text.
     pub fn hide(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for secret in &self.0 {
@@ -35,7 +34,7 @@ impl Secrets {
     /// Replaces all secrets in the beginning of a text that was cut at an arbitrary place, including a part of a
     /// secret at the cut.
     pub fn hide_in_beginning(&self, text: &str) -> String {
-        // Half a character at the cut stands for more of the secret.
+        // Half a character at the cut represents more of the secret.
         let text = self.hide(text.trim_end_matches(char::REPLACEMENT_CHARACTER));
         let beginnings = self.0.iter().flat_map(|secret| secret.char_indices().map(|(at, _)| &secret[..at]));
         let cut = beginnings.filter(|part| is_part(part) && text.ends_with(part)).map(str::len).max();
@@ -52,7 +51,7 @@ impl Secrets {
     }
 }
 
-/// Whether a part of a secret is long enough to be hidden.
+/// Reports whether a part of a secret is long enough to be hidden.
 fn is_part(part: &str) -> bool {
     part.len() >= SECRET_BYTES
 }

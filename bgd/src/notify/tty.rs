@@ -1,10 +1,10 @@
 //! The channel `tty`: a line in the terminal that a task was submitted from, above the line being typed there.
 //!
-//! Writing is harmless only while a shell is at its prompt. While another program has the terminal, lines are
-//! held until it ends or is stopped; terminals do not wait for each other. Lines that arrive within [`BATCH_WINDOW`] of
-//! the previous one are written together, so that many simultaneous ends do not fill the screen. Lines for a
-//! closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when a daemon ends
-//! that is not durable: the inbox has their notices.
+//! Writing is harmless only while a shell is at its prompt. While another program has the terminal, lines are held
+//! until that program ends or is stopped; terminals do not wait for each other. Lines that arrive within
+//! [`BATCH_WINDOW`] of the previous one are written together, so that many simultaneous ends do not fill the screen.
+//! Lines for a closed terminal go to the next terminal in which someone uses `bgctl`. Held lines are lost when a
+//! non-durable daemon ends: the inbox has their notices.
 
 mod carry;
 mod device;
@@ -39,24 +39,24 @@ use crate::core::Delivery;
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
-/// How long a terminal gets no more lines after a write at its prompt, except for the last ones at shutdown.
+/// How long a terminal gets no more lines after a write at its prompt; does not apply to the last lines at shutdown.
 const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
-/// How often, and at what interval, to check whether a shell has taken its terminal back after a program ended.
-/// After the last check the line is written anyway, or given up.
+/// How often to check whether a shell has taken its terminal back after a program ended. After the last check the line
+/// is written anyway, or given up.
 const MAX_CHECKS: u32 = 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The minimum interval between two checks of a terminal that a program writes to: it may write a lot.
+/// The minimum interval between two checks of a terminal that a program writes to, as it may write a lot.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The interval between checks of a terminal if inotify is not available.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What is held for one terminal.
+/// The lines held for one terminal.
 struct Held {
     lines: Lines,
-    /// Report the outcome of the lines.
+    /// These report the outcome of the lines.
     dones: Dones,
     /// The rest of a partial write.
     rest: Rc<RefCell<Option<Rest>>>,
@@ -73,11 +73,11 @@ impl Held {
 /// The rest of a partial write, for an upgrade in place.
 struct Rest {
     bytes: Vec<u8>,
-    /// How many of them are written.
+    /// How many bytes have been written.
     written: usize,
-    /// The notices that they belong to.
+    /// The notices that the bytes belong to.
     numbers: Vec<u64>,
-    /// How many more of them are only counted.
+    /// How many more such notices are only counted.
     counted: u64,
 }
 
@@ -87,7 +87,6 @@ impl Rest {
     }
 }
 
-/// The terminals for which lines are held.
 type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 
 /// The adapter for all terminals.
@@ -102,7 +101,8 @@ pub struct Terminals {
     is_last: Rc<Cell<bool>>,
     /// Lines for closed terminals; they go to the next terminal in which someone uses `bgctl`.
     missed: Rc<RefCell<Lines>>,
-    /// The numbers of their notices, oldest first, as far as a durable daemon keeps those until the lines are shown.
+    /// The numbers of the missed notices, oldest first, as far as a durable daemon keeps these until their lines are
+    /// shown.
     missed_numbers: Rc<RefCell<VecDeque<u64>>>,
     keys: Keys,
     outcomes: Rc<Outcomes>,
@@ -180,7 +180,6 @@ enum Written {
 }
 
 impl Terminals {
-    /// Creates the adapter, with nothing held.
     pub fn new(outcomes: Rc<Outcomes>) -> Self {
         Self {
             held: Waiting::default(),
@@ -205,7 +204,8 @@ impl Terminals {
         is_missed
     }
 
-    /// Keeps the notices of missed lines in the journal until those are shown; of too many, the oldest are not kept.
+    /// Keeps missed notices in the journal until their lines are shown. Beyond the limit, the oldest are dropped from
+    /// it.
     fn keep_missed(&self, numbers: impl IntoIterator<Item = u64>) {
         let most = usize::try_from(self.outcomes.counts.held_limit()).unwrap_or(usize::MAX);
         let mut kept = self.missed_numbers.borrow_mut();
@@ -256,7 +256,7 @@ impl Terminals {
         Dones::new(&self.outcomes)
     }
 
-    /// Holds a notice.
+    /// Holds a notice. Returns its deferred report.
     fn dones_of(&self, notification: &Notification) -> Dones {
         let mut dones = self.no_dones();
         dones.extend(notification.hold());
@@ -268,7 +268,7 @@ impl Terminals {
         let device::Look { front, mut device } = device::look(terminal)?;
         match front {
             Front::Prompt => {}
-            // The program may end before the next check, and the shell's new prompt be there already.
+            // The program may end before the next check, with the shell's new prompt already shown by then.
             Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
             Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
         }
@@ -294,7 +294,7 @@ impl Terminals {
         resting.insert(terminal.clone(), now + BATCH_WINDOW);
     }
 
-    /// Returns when a terminal may be written to again. `None` if it may be written to now.
+    /// Returns when a terminal may be written to again; `None` if it may be written to now.
     fn rests_until(&self, terminal: &OriginTerminal) -> Option<Instant> {
         let until = self.resting.borrow().get(terminal).copied();
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
@@ -313,7 +313,7 @@ impl Terminals {
                 .ok(),
         };
         if let Some((bytes, dones)) = &rest {
-            // Before anything can come in between.
+            // Set before an upgrade or another write can intervene.
             held.rest.replace(Some(Rest::new(bytes, dones)));
         }
         let mut all = self.held.borrow_mut();
@@ -336,7 +336,8 @@ impl Terminals {
     }
 }
 
-/// Only counts the oldest of more held notices than this many: an editor may have a terminal for days while tasks end.
+/// Keeps at most `most` held notices individually and only counts older ones: an editor may occupy a terminal for days
+/// while tasks end.
 fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
     let mut each: u64 = all.values().map(|held| held.dones.len() as u64).sum();
     while each > most {
@@ -347,14 +348,14 @@ fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
     }
 }
 
-/// How a terminal can be written to.
+/// A terminal that is ready for a write.
 struct Ready {
     at: At,
     /// Whether its shell leaves line editing to the terminal.
     never_edits: bool,
 }
 
-/// Serves one terminal with held lines. Dropping it, even in a panic, removes what the terminal holds.
+/// Serves one terminal with held lines. Dropping it, even in a panic, removes the terminal's held lines.
 struct Serving {
     all: Terminals,
     terminal: OriginTerminal,
@@ -372,7 +373,7 @@ impl Drop for Serving {
 }
 
 impl Serving {
-    /// Writes held lines until none are left. `at` is the position if there is a prompt at the first check.
+    /// Writes held lines until none are left. `at` is the position if the first check finds a prompt.
     async fn serve(&self, mut at: At) -> Result<(), String> {
         let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
         let mut refused = None;
@@ -398,7 +399,7 @@ impl Serving {
                 refused = None;
                 continue;
             }
-            // Once there is room, check again.
+            // Check again once there is room.
             device.room(*refused.get_or_insert_with(Instant::now)).await.map_err(unusable)?;
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
@@ -410,7 +411,7 @@ impl Serving {
         while let Some(until) = self.all.rests_until(&self.terminal) {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => {}
-                // The daemon may be shutting down, which ends the wait.
+                // Also woken at shutdown, which ends the wait.
                 () = self.again.notified() => {}
             }
         }
@@ -420,7 +421,7 @@ impl Serving {
         self.all.held.borrow().get(&self.terminal).is_some_and(|held| held.lines.count() > 0)
     }
 
-    /// Discards the held lines after they were written, and returns who reports their outcome.
+    /// Discards the held lines after they were written. Returns their reports, for the outcome.
     fn take(&self) -> Dones {
         let mut all = self.all.held.borrow_mut();
         let none = self.all.no_dones();
@@ -429,7 +430,8 @@ impl Serving {
         std::mem::replace(&mut held.dones, none)
     }
 
-    /// Writes the rest of a partial write, whoever has the terminal by now: half a sequence would do more harm.
+    /// Writes the rest of a partial write regardless of the terminal's current program: half a sequence would do more
+    /// harm.
     async fn write_rest(&self, rest: &[u8], dones: Dones) -> Result<(), String> {
         let written = if rest.is_empty() {
             Ok(())
@@ -461,11 +463,11 @@ impl Serving {
         }
     }
 
-    /// Whether a line does no harm now.
+    /// Reports whether a line does no harm now.
     fn can_write(&self, front: &Front) -> bool {
         match front {
             Front::Prompt => true,
-            // `bgctl daemon stop` shows nothing, and ends only after this daemon.
+            // This `bgctl daemon stop` shows nothing and ends only after this daemon.
             Front::Bgctl(_) => self.all.is_last.get(),
             Front::Shell | Front::Nobody | Front::Program(_) => false,
         }
@@ -473,7 +475,7 @@ impl Serving {
 
     /// Waits until a shell has the terminal and edits a line, or merely has it if it never edits.
     ///
-    /// `at` becomes [`At::Cursor`] once a program was seen there: a new prompt follows it.
+    /// `at` becomes [`At::Cursor`] once a program was seen there, as a new prompt follows it.
     async fn until_ready(&self, mut at: At) -> Result<Ready, String> {
         let mut looks = 0;
         loop {

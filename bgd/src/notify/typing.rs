@@ -48,14 +48,13 @@ impl Drop for Forget {
 }
 
 impl Typing {
-    /// Creates the state, with no signals.
     pub fn new(adapter: Rc<dyn Adapter>) -> Self {
         Self { adapter, shown: Rc::default(), begun: 0 }
     }
 
-    /// Shows the signal to this parent session until the other end of `stopped` is dropped.
+    /// Shows the signal to this parent session until the sender of `stopped` is dropped.
     pub fn begin(&mut self, session: Option<&str>, mut stopped: oneshot::Receiver<()>) {
-        // It was stopped before it could be shown.
+        // The turn ended before it could be shown.
         if stopped.try_recv() == Err(TryRecvError::Closed) {
             return;
         }
@@ -112,7 +111,7 @@ mod tests {
     use crate::notify::adapter::Notification;
     use crate::notify::undelivered::Undelivered;
 
-    /// Counts active signals. The chat of a parent session is what follows its colon.
+    /// Counts active signals. The chat of a parent session is the part after its colon.
     #[derive(Default)]
     struct Counting(Rc<Cell<i32>>);
 

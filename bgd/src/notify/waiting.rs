@@ -1,5 +1,5 @@
-//! The notices that channels have and have not delivered yet, as the dispatcher knows them: what an upgrade in place
-//! carries, and what a durable daemon has in its journal. This module delivers nothing.
+//! The dispatcher's record of the undelivered notices of all channels, which is carried over an upgrade in place and
+//! kept in a durable daemon's journal. This module delivers nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,42 +9,39 @@ use bgd_shared::id::TaskId;
 use crate::core::durable::NoticeRow;
 use crate::core::{Delivery, Notice, Tried};
 
-/// A notice that is not delivered.
+/// An undelivered notice.
 #[derive(Debug)]
 pub struct Entry {
-    /// The name of its channel.
     pub channel: Arc<str>,
-    /// The notice; `None` if its channel holds it, and has made of it what it needs.
+    /// The notice; `None` if its channel holds it and has extracted what it needs.
     pub notice: Option<Arc<Notice>>,
-    /// What was tried.
     pub tried: Option<Tried>,
-    /// Whether it needs the output of its task.
+    /// Whether the notice needs its task's output.
     pub reads: bool,
-    /// Whether it needs that until it is delivered, as it may have to be read again.
+    /// Whether the notice needs that output until it is delivered, as its result may have to be read again.
     pub reads_again: bool,
 }
 
-/// What changes with a notice's delivery.
+/// The consequences of a change in a notice's delivery.
 #[derive(Debug, Default)]
 pub struct Changed {
-    /// What becomes of rows in the journal.
+    /// Changed rows of the journal; `None` deletes the row.
     pub rows: Vec<(u64, Option<NoticeRow>)>,
-    /// The task whose output the notice needs no longer.
+    /// The task whose output the notice no longer needs.
     pub was_read: Option<TaskId>,
 }
 
-/// All notices that are not delivered, by number.
+/// All undelivered notices, by number.
 #[derive(Debug, Default)]
 pub struct Waiting {
     pub(super) all: BTreeMap<u64, Entry>,
-    /// The tasks of those that need their outputs.
+    /// The tasks of the notices that need their task's output.
     tasks: BTreeMap<u64, TaskId>,
-    /// Those that their channels hold, as far as the journal still has them.
+    /// The held notices that still have a row in the journal.
     held: BTreeMap<Arc<str>, BTreeSet<u64>>,
 }
 
 impl Waiting {
-    /// Adds a notice.
     pub fn add(&mut self, number: u64, entry: Entry) {
         if let Some(notice) = entry.notice.as_ref().filter(|_| entry.reads) {
             self.tasks.insert(number, notice.task.id);
@@ -55,15 +52,15 @@ impl Waiting {
         self.all.insert(number, entry);
     }
 
-    /// Notes that the output for a notice was read. Returns the task whose output it needs no longer.
+    /// Records that the result for a notice was read. Returns the task whose output the notice no longer needs.
     pub fn read(&mut self, number: u64) -> Option<TaskId> {
         let entry = self.all.get_mut(&number).filter(|entry| !entry.reads_again)?;
         entry.reads = false;
         self.tasks.remove(&number)
     }
 
-    /// Notes what has become of a notice. A channel may hold any number of them; rows of more than `limit` are not kept,
-    /// as their channel only counts those.
+    /// Records the progress of a notice's delivery. A channel may hold any number of notices; those beyond `limit` lose
+    /// their rows, as their channel only counts them.
     pub fn note(&mut self, number: u64, delivery: Delivery, limit: usize) -> Changed {
         let mut changed = Changed::default();
         match delivery {
@@ -93,7 +90,7 @@ impl Waiting {
                 if let Some(held) = self.held.get_mut(&entry.channel) {
                     held.remove(&number);
                 }
-                // The next daemon misses a missed one again by itself, and shows what that has to show.
+                // The row of a missed notice stays: the next daemon will miss it again and show it later.
                 changed.rows.extend((delivery == Delivery::Over).then_some((number, None)));
             }
             Delivery::Seen => changed.rows.push((number, None)),
@@ -146,7 +143,8 @@ mod tests {
         Entry { channel, notice, tried: None, reads: true, reads_again: false }
     }
 
-    /// Notes what has become of a notice. Returns the rows that change: the number of tries, or none if it is removed.
+    /// Records the progress of a delivery. Returns the changed rows: the number of tries, or `None` if the row is
+    /// deleted.
     fn rows(waiting: &mut Waiting, number: u64, delivery: Delivery) -> Vec<(u64, Option<u64>)> {
         let tries = |row: NoticeRow| row.tried.map_or(0, |tried| tried.retry.tries);
         let changed = waiting.note(number, delivery, 2);

@@ -1,5 +1,5 @@
-//! The clocks that the dispatcher reads, and moments of the monotonic clock as numbers, which mean the same after the
-//! daemon has executed another program.
+//! The clocks that the dispatcher reads, and moments of the monotonic clock as numbers that stay valid when the daemon
+//! executes another program.
 
 use std::time::{Duration, Instant};
 
@@ -7,39 +7,37 @@ use bgd_shared::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// The clocks that the dispatcher reads. Both go as that of tokio, which simulations pause.
+/// The clocks that the dispatcher reads. Both advance with tokio's clock, which simulations pause.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
-    /// When a simulation began, by both clocks; `None` for those of the system.
+    /// When a simulation began, on both clocks; `None` for the system's clocks.
     simulated: Option<(Instant, Timestamp)>,
 }
 
 impl Clock {
-    /// Creates the clocks of a simulation, whose wall clock shows this time now.
+    /// Creates the clocks of a simulation whose wall clock shows this time now.
     pub fn simulated(wall: Timestamp) -> Self {
         Self { simulated: Some((Self::default().now(), wall)) }
     }
 
-    /// Returns the current moment of the monotonic clock.
     #[allow(clippy::unused_self, reason = "whoever reads it has been given a clock")]
     pub fn now(self) -> Instant {
         tokio::time::Instant::now().into_std()
     }
 
-    /// Returns the time that the wall clock shows.
     pub fn wall(self) -> Timestamp {
         let Some((begin, wall)) = self.simulated else { return Timestamp::now() };
         let passed = self.now().saturating_duration_since(begin).as_millis();
         wall.plus_ms(u64::try_from(passed).unwrap_or(u64::MAX))
     }
 
-    /// Returns the number of an instant, for the program that takes over.
+    /// Returns the stamp of an instant, for the program that takes over.
     pub fn stamp(self, instant: Instant) -> Stamp {
         let Some((begin, _)) = self.simulated else { return Stamp::of(instant) };
         Stamp(u64::try_from(instant.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Returns the instant of a number.
+    /// Returns the instant of a stamp.
     pub fn instant(self, stamp: Stamp) -> Instant {
         let Some((begin, _)) = self.simulated else { return stamp.instant() };
         begin.checked_add(Duration::from_nanos(stamp.0)).unwrap_or(begin)
@@ -51,7 +49,6 @@ impl Clock {
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// Returns the current moment.
     pub fn now() -> Self {
         let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
         Self(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
@@ -67,7 +64,6 @@ impl Stamp {
         }
     }
 
-    /// Returns the instant of this moment.
     pub fn instant(self) -> Instant {
         let (now, stamp) = (Instant::now(), Self::now());
         let time = Duration::from_nanos(self.0.abs_diff(stamp.0));
@@ -75,7 +71,7 @@ impl Stamp {
         at.unwrap_or(now)
     }
 
-    /// Returns the time that has passed since.
+    /// Returns the time elapsed since then.
     pub fn elapsed(self) -> Duration {
         Duration::from_nanos(Self::now().0.saturating_sub(self.0))
     }
@@ -86,12 +82,10 @@ pub mod instant {
     use super::{Instant, Stamp};
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    /// Writes it.
     pub fn serialize<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
         Stamp::of(*instant).serialize(serializer)
     }
 
-    /// Reads it.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Instant, D::Error> {
         Stamp::deserialize(deserializer).map(Stamp::instant)
     }
@@ -101,7 +95,7 @@ pub mod instant {
 mod tests {
     use super::*;
 
-    /// How much two readings of the clock, one after the other, may differ.
+    /// How much two consecutive readings of the clock may differ.
     const BETWEEN: Duration = Duration::from_mins(1);
 
     #[test]

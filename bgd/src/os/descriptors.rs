@@ -1,8 +1,7 @@
-//! Reserves file descriptors. Tasks leave some for clients, so that a client can still connect and end tasks;
-//! both leave some for the daemon's own work, such as walking process trees and reading outputs.
+//! Reserves file descriptors. Tasks leave some for clients, so that a client can still connect and end tasks; both
+//! leave some for the daemon's own work, such as walking process trees and reading outputs.
 //!
-//! The kernel assigns the lowest free number, so the number of a new descriptor is a lower bound of how
-//! many are in use.
+//! The kernel assigns the lowest free number, so the number of a new descriptor is a lower bound for the number in use.
 
 use std::os::fd::{AsFd, AsRawFd as _};
 
@@ -21,7 +20,7 @@ pub enum User {
 /// How many descriptors are reserved at each level; a quarter of the limit if that is less.
 const RESERVE: u64 = 16;
 
-/// Whether the remaining descriptors are reserved from this user. `open` is any open descriptor; duplicating it
+/// Reports whether the remaining descriptors are reserved from this user. `open` is any open descriptor; duplicating it
 /// shows which number the next new one would get.
 pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return false };

@@ -1,5 +1,5 @@
-//! Descriptors by number: closes inherited ones that are not meant for this process, and hands others over to the program
-//! that it executes in its place.
+//! Descriptors by number: closes inherited ones that are not meant for this process, and passes others on to the
+//! program that it executes in its place.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
@@ -9,8 +9,8 @@ use nix::errno::Errno;
 /// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
 const LISTEN_FDS_START: RawFd = 3;
 
-/// Closes every inherited descriptor except the standard ones, those of socket activation and `keep`, so that a
-/// pipe of whoever started the daemon is not held open forever. Must be called before anything is opened. Returns
+/// Closes every inherited descriptor except the standard ones, those of socket activation and `keep`, so that a pipe of
+/// the process that started the daemon is not held open forever. Must be called before anything is opened. Returns
 /// `keep` as an owned descriptor.
 ///
 /// # Errors
@@ -22,7 +22,7 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
     }
     let first = LISTEN_FDS_START + activated();
     for fd in LISTEN_FDS_START..first {
-        // SAFETY: fcntl on a number is harmless, whatever the number is.
+        // SAFETY: fcntl on a number is harmless, whatever the number.
         let _ = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     match keep {
@@ -33,13 +33,13 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
         Some(_) | None => close_range(first, RawFd::MAX),
     }
     let Some(keep) = keep else { return Ok(None) };
-    // SAFETY: fcntl on a number is harmless, whatever the number is.
+    // SAFETY: fcntl on a number is harmless, whatever the number.
     Errno::result(unsafe { libc::fcntl(keep, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: the descriptor is open, as fcntl has just confirmed, and nothing in this process owns descriptors yet.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(keep) }))
 }
 
-/// Sets whether a program that this process executes in its place gets these descriptors.
+/// Sets whether a program that this process executes in its place inherits these descriptors.
 ///
 /// # Errors
 /// One of them is not open. The others may have been set.
@@ -47,24 +47,24 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
 pub fn set_inheritable(numbers: &[RawFd], is_inheritable: bool) -> io::Result<()> {
     let flags = if is_inheritable { 0 } else { libc::FD_CLOEXEC };
     for fd in numbers {
-        // SAFETY: fcntl on a number is harmless, whatever the number is.
+        // SAFETY: fcntl on a number is harmless, whatever the number.
         Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, flags) })?;
     }
     Ok(())
 }
 
-/// Sets the position of a file back to its beginning, for whoever shares it.
+/// Sets the position of a file back to its beginning, for all processes that share it.
 ///
 /// # Errors
-/// It is not open, or is no file.
+/// The descriptor is not open, or is not a file.
 #[allow(unsafe_code, reason = "its owner is elsewhere, and it is named by its number")]
 pub fn rewind(number: RawFd) -> io::Result<()> {
-    // SAFETY: lseek on a number is harmless, whatever the number is.
+    // SAFETY: lseek on a number is harmless, whatever the number.
     Errno::result(unsafe { libc::lseek(number, 0, libc::SEEK_SET) })?;
     Ok(())
 }
 
-/// Takes over a descriptor that the program before this one has left open.
+/// Takes over a descriptor that the previous program has left open.
 #[allow(unsafe_code, reason = "descriptors are named by number here, before anybody owns one")]
 pub fn claim(number: RawFd) -> OwnedFd {
     // SAFETY: the caller takes each number once, and only those that were left open for it.

@@ -4,8 +4,9 @@ use bgd_shared::proc;
 use nix::errno::Errno;
 use nix::sys::resource::{RLIM_INFINITY, Resource};
 
-/// Returns a process's soft limit; `None` if it is unlimited or can't be read. Falls back to `/proc/PID/limits`, where the
-/// resource is called `name`: that can also be read of processes of other users and groups, but takes far longer.
+/// Returns a process's soft limit; `None` if it is unlimited or can't be read. Falls back to `/proc/PID/limits`, where
+/// the resource is called `name`: that file can also be read for processes of other users and groups, but takes far
+/// longer.
 pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
     match asked(pid, resource) {
         Ok(soft) => soft,
@@ -17,14 +18,14 @@ pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
 /// Returns a process's soft limit; `None` if it is unlimited.
 ///
 /// # Errors
-/// There is no such process, or it is one of another user or group.
+/// There is no such process, or it belongs to another user or group.
 #[allow(unsafe_code, reason = "a call into the C library")]
 pub fn asked(pid: i32, resource: Resource) -> nix::Result<Option<u64>> {
     if pid <= 0 {
         return Err(Errno::ESRCH);
     }
     let mut limit = libc::rlimit { rlim_cur: RLIM_INFINITY, rlim_max: RLIM_INFINITY };
-    // SAFETY: nothing is set, and what is read has its place in `limit`, which outlives the call.
+    // SAFETY: nothing is set, and the result goes to `limit`, which outlives the call.
     let done = unsafe { libc::prlimit(pid, resource as _, std::ptr::null(), &raw mut limit) };
     Errno::result(done).map(|_| Some(limit.rlim_cur).filter(|soft| *soft != RLIM_INFINITY))
 }

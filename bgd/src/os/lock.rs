@@ -1,9 +1,9 @@
 //! File locks that end with the process, however it ends.
 //!
-//! They are record locks (`fcntl`), not `flock`: until it executes its program, a process being started holds
-//! copies of the daemon's descriptors, and would keep the `flock` of a daemon that is killed at that moment. A
-//! record lock belongs to the process alone. It would be lost if the same process opened and closed the file
-//! again, which it never does.
+//! They are record locks (`fcntl`), not `flock`: until it executes its program, a process being started holds copies of
+//! the daemon's descriptors, and would keep the `flock` of a daemon that is killed at that moment. A record lock
+//! belongs to the process alone. It would be lost if the same process opened and closed the file again, which it never
+//! does.
 
 use std::fs::File;
 use std::io;
@@ -53,8 +53,8 @@ impl ProcessLock {
         }
     }
 
-    /// Takes a lock on a thread, which waits while another process holds it: the kernel offers no deadline. The thread ends
-    /// with the process, or once it has handed over what came of it. Until then the process must not close the file
+    /// Takes a lock on a thread, which waits while another process holds it: the kernel offers no deadline. The thread
+    /// ends with the process, or once it has delivered its result. Until then the process must not close the file
     /// elsewhere.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl AsFd for ProcessLock {
 }
 
 impl ProcessLock {
-    /// Takes over a lock that the program before this one has taken in this process. A program that could not take over
-    /// has lost it on the way back, so it is taken again.
+    /// Takes over a lock that the previous program has taken in this process. A program that failed to take over has
+    /// lost the lock on the way back, so it is taken again.
     pub fn taken(fd: OwnedFd) -> Self {
         let file = File::from(fd);
         if let Err(error) = fcntl(&file, FcntlArg::F_SETLK(&whole_file())) {
@@ -96,24 +96,24 @@ impl ProcessLock {
         Self(file)
     }
 
-    /// Whether the lock's file is still at this path.
+    /// Reports whether the lock's file is still at this path.
     pub fn is_at(&self, path: &Path) -> bool {
         let own = self.0.metadata().ok().map(|meta| FileId(meta.dev(), meta.ino()));
         own.is_some() && own == FileId::of(path)
     }
 
-    /// Returns the note that the last holder wrote into the file; empty if there is no readable one.
+    /// Returns the note that the last holder wrote to the file; empty if there is no readable one.
     pub fn note(&self) -> Note {
         let mut text = vec![0; NOTE_BYTES];
         let count = self.0.read_at(&mut text, 0).unwrap_or(0);
         serde_json::from_slice(&text[..count]).unwrap_or_default()
     }
 
-    /// Writes a note into the file, for processes that find the lock held. If the disk is full, they learn less.
+    /// Writes a note to the file, for processes that find the lock held. If the disk is full, they learn less.
     pub fn write_note(&self, note: &Note) {
         let mut text = note.text();
         let before = self.0.metadata().map_or(0, |meta| usize::try_from(meta.len()).unwrap_or(0));
-        // In one write: nobody may find the rest of a longer one behind it, and take both for none.
+        // In a single write: no reader may find the rest of a longer note behind this one, and reject both.
         text.resize(text.len().max(before.min(NOTE_BYTES)), b' ');
         if let Err(error) = self.0.write_all_at(&text, 0) {
             tracing::warn!(%error, "cannot write the note in the lock");

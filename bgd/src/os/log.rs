@@ -41,8 +41,8 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let level =
         std::env::var("BGD_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
-    // By default, a failed log write is reported on standard error; if that fails as well, it panics. A log that
-    // can't be written must not end the daemon.
+    // By default, a failed log write is reported on standard error; if that fails as well, it panics. A failing log
+    // must not end the daemon.
     let log = log.log_internal_errors(false);
     match target {
         Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
@@ -51,8 +51,8 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes each event as one line that has no effect on a terminal: events quote text from anyone, which must not
-/// look like an event of its own.
+/// Writes each event as one line without effect on a terminal: events quote text from anywhere, which must not look
+/// like an event of its own.
 struct Clean<W>(W);
 
 impl<W: Write> Write for Clean<W> {
@@ -69,8 +69,8 @@ impl<W: Write> Write for Clean<W> {
     }
 }
 
-/// A log file that is renamed to `….1` when it is full, replacing an older one. Existing crates for this pull in
-/// calendars and compression.
+/// A log file that is renamed to `….1` when it is full, replacing an older one. Existing crates for this depend on
+/// calendar and compression crates.
 struct BoundedLog {
     path: PathBuf,
     file: File,
@@ -89,7 +89,7 @@ impl BoundedLog {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         match fs::rename(&self.path, old) {
-            // The file was removed already.
+            // The file was already removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }

@@ -1,4 +1,4 @@
-//! Memory that the allocator keeps although it is free, and how much there may be.
+//! Free memory that the allocator keeps, and how much memory is available.
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
@@ -11,7 +11,7 @@ pub fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Has the system end this process before others if memory runs out.
+/// Makes the system end this process before others if memory runs out.
 pub fn give_up_first() {
     // Without /proc, the system chooses.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -21,29 +21,31 @@ pub fn give_up_first() {
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}
 
-/// Checks that so many bytes can be allocated now. An allocation that fails ends the process (`RLIMIT_AS`, strict
-/// overcommit), so whoever is about to need many asks first. Says nothing of memory that the system has promised to others.
+/// Checks that this many bytes can be allocated now. A failed allocation ends the process (`RLIMIT_AS`, strict
+/// overcommit), so code that is about to need much memory checks first. Does not account for memory that the system has
+/// promised to others.
 ///
 /// # Errors
-/// They can't.
+/// The memory can't be allocated.
 pub fn room(bytes: usize) -> Result<(), String> {
     let mut room: Vec<u8> = Vec::new();
     let reserved = room.try_reserve_exact(bytes);
-    // It must not be optimised away.
+    // The allocation must not be optimised away.
     std::hint::black_box(&room);
     reserved.map_err(|_| format!("there are no {} MiB of memory for the state", bytes.div_ceil(1 << 20)))
 }
 
-/// The address space that a daemon takes for its threads besides what it has in use: the allocator reserves 64 MiB for each.
+/// The address space that a daemon needs for its threads beyond its used memory: the allocator reserves 64 MiB per
+/// thread.
 const OF_THREADS: u64 = 512 << 20;
 
-/// Has this process, which has one thread, do without the address space that a daemon takes besides, or a quarter of what it
-/// may have if that is more.
+/// Lowers the address space limit of this single-threaded process by the amount that a daemon needs for its threads, or
+/// by a quarter of the limit if that is more.
 pub fn leave_room() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_AS)
         && soft != RLIM_INFINITY
     {
-        // Without it, what is tried is only less certain.
+        // Failure only makes the result of the trial less certain.
         let _ = setrlimit(Resource::RLIMIT_AS, soft.saturating_sub(OF_THREADS.max(soft / 4)), hard);
     }
 }

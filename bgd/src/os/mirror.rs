@@ -1,4 +1,4 @@
-//! Ends a process that stands in for another one the way that one ended.
+//! Ends a process that stands in for another one in the same way as that one ended.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};

@@ -1,8 +1,8 @@
-//! Operating system services: descriptors and their limits, locks, the log, the clock, and what no safe crate offers.
-//! Nothing here makes decisions.
+//! Operating system services: descriptors and their limits, locks, the log, the clock, and functions that no safe crate
+//! offers. Nothing here makes decisions.
 //!
-//! The daemon's only `unsafe` code is in `inherited`, `limit`, `memory`, `mirror`, `pidfd`, `signals`,
-//! `spawn` and `watch`; each block says why it is sound.
+//! The daemon's only `unsafe` code is in `inherited`, `limit`, `memory`, `mirror`, `pidfd`, `signals`, `spawn` and
+//! `watch`; each block explains why it is sound.
 
 pub mod clock;
 pub mod descriptors;

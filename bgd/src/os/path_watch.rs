@@ -1,5 +1,5 @@
-//! Reports that the file at a path may be missing now. It uses inotify on the directories of the path, and the
-//! mount list because a mount can hide a directory. It does not check the file itself.
+//! Reports that the file at a path may be missing now. It uses inotify on the directories of the path, and the mount
+//! list, because a mount can hide a directory. It does not check the file itself.
 //!
 //! Only removals and renames are watched, and creations only where something is missing, so that a busy directory
 //! causes no wake-ups.
@@ -29,7 +29,7 @@ struct Watched {
 }
 
 impl PathWatch {
-    /// Watches for the removal of what exists, or the creation of what does not.
+    /// Watches for the removal of existing parts of the path, or the creation of missing ones.
     pub fn of(path: &Path) -> Self {
         let watched = Watched::of(path).inspect_err(
             |error| tracing::debug!(%error, path = %path.display(), "no inotify: it is looked at"),
@@ -63,8 +63,8 @@ impl Watched {
                     (false, _) => moves,
                 };
                 match inotify.add_watch(folder, flags | AddWatchFlags::IN_ONLYDIR) {
-                    // If the directory is gone, the next round finds another nearest one. One that can't be read
-                    // does not report its own removal, but the directories in it report the same.
+                    // If the directory is gone, the next round finds another nearest one. An unreadable one does not
+                    // report its own removal, but the directories in it report the same.
                     Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES) => {}
                     Err(error) => return Err(error.into()),
                 }

@@ -30,8 +30,8 @@ pub enum Change {
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Opens a handle to the process that has this PID now. The caller must check afterwards that it is
-    /// the intended one.
+    /// Opens a handle to the process that has this PID now. The caller must check afterwards that it is the intended
+    /// one.
     ///
     /// # Errors
     /// `ESRCH`: no such process. `EMFILE`: no descriptors are left.
@@ -44,7 +44,7 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Sends a signal to this very process.
+    /// Sends a signal to this process.
     ///
     /// # Errors
     /// `ESRCH`: it has ended. `EPERM`: it runs as another user now.
@@ -58,7 +58,7 @@ impl PidFd {
         Ok(())
     }
 
-    /// Reaps an ended child and returns how it ended, and what it and the descendants that were waited for have used.
+    /// Reaps an ended child. Returns its exit, and the usage of the child and the descendants that were waited for.
     /// `None`: it can't be reaped yet because a debugger holds it.
     pub fn reap(&self) -> Option<(Exit, Usage)> {
         match self.wait(libc::WEXITED) {
@@ -109,8 +109,8 @@ impl PidFd {
         Some((change, used))
     }
 
-    /// Returns how a process ended, even if it is not a child of ours. The kernel keeps that information for a
-    /// handle once the parent has reaped the process (Linux 6.15). `None`: it is not reaped yet.
+    /// Returns how a process ended, even if it is not a child of ours. The kernel keeps that information for a handle
+    /// once the parent has reaped the process (Linux 6.15). `None`: it is not reaped yet.
     ///
     /// # Errors
     /// This kernel does not support it (any error), or the information is lost (`ESRCH`, Linux 6.13 and 6.14).
@@ -135,7 +135,7 @@ impl PidFd {
         self.0.try_clone().map(Self)
     }
 
-    /// Whether the process has ended; it may not be reaped yet.
+    /// Reports whether the process has ended; it may not be reaped yet.
     pub fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
@@ -148,8 +148,8 @@ impl PidFd {
     }
 }
 
-/// Converts what the kernel says of an ended child. Its peak memory begins with that of the daemon, from which it was
-/// cloned, and so tells nothing unless it is more than that.
+/// Converts the kernel's figures for an ended child. Its peak memory starts with that of the daemon, from which it was
+/// cloned, so it is meaningless unless it is higher than that.
 fn usage(used: &libc::rusage) -> Usage {
     let ms = |time: libc::timeval| {
         u64::try_from(time.tv_sec).unwrap_or(0) * 1000 + u64::try_from(time.tv_usec).unwrap_or(0) / 1000
@@ -163,27 +163,28 @@ fn usage(used: &libc::rusage) -> Usage {
     }
 }
 
-/// By how much, in KiB, two figures of the same memory can differ at the least. The counters of each of a few processors
-/// may have 64 pages that are not added up.
+/// The basic tolerance between two figures of the same memory, in KiB: the counters of each of a few processors may
+/// have 64 pages that are not added up.
 const PEAK_SLACK_KIB: i64 = 2048;
 
-/// The peak memory of this process in KiB as it was when last read. It only grows.
+/// The peak memory of this process in KiB when it was last read. It only grows.
 static OWN_PEAK: AtomicI64 = AtomicI64::new(0);
 
-/// Whether this is more memory, in KiB, than this process has ever had at a time. Reads that anew only if it is more
-/// than was known, as a task that needs little memory shall cost little.
+/// Reports whether this is more memory, in KiB, than this process has had at any time. Reads the peak again only if
+/// this is more than the known one, as a task that needs little memory should cost little.
 fn exceeds_own_peak(kib: i64) -> bool {
     if !is_more(kib, OWN_PEAK.load(Ordering::Relaxed)) {
         return false;
     }
-    // `getrusage` would count the program that this one was started by.
+    // `getrusage` would include the program that started this one.
     let peak = proc::status("self", "VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
     OWN_PEAK.store(peak.unwrap_or(i64::MAX), Ordering::Relaxed);
     peak.is_some_and(|peak| is_more(kib, peak))
 }
 
-/// Whether the first is certainly more memory, in KiB, than the second. The kernel keeps what a process uses in counters
-/// of each processor, which it adds up only roughly for a child that is cloned, so the two can differ by some pages.
+/// Reports whether the first amount of memory is certainly larger than the second, in KiB. The kernel counts a
+/// process's memory per processor, and adds the counters up only roughly for a cloned child, so the two can differ by
+/// some pages.
 const fn is_more(kib: i64, peak: i64) -> bool {
     kib > peak.saturating_add(PEAK_SLACK_KIB).saturating_add(peak / 16)
 }

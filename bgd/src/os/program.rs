@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bgd_shared::proc;
 use bgd_shared::request::{ProgramState, ProgramStatus};
 
-/// What this process runs. The kernel keeps that file as long as it runs, whatever becomes of its name.
+/// The program of this process. The kernel keeps that file while it is running, even if its name is gone.
 const RUNNING: &str = "/proc/self/exe";
 
 /// Where the program was when the daemon started.
@@ -15,9 +15,9 @@ const RUNNING: &str = "/proc/self/exe";
 pub struct Program(PathBuf);
 
 impl Program {
-    /// Remembers where the program is, by the absolute path that it was started with: a link to it leads to the next
-    /// version when the folder of this one is gone. `None` without /proc. Only right at a start: later the file may have
-    /// been replaced more than once, and the kernel names the one that is gone.
+    /// Determines the program's path, as the absolute path that it was started with: a link there leads to the next
+    /// version when the folder of this one is gone. `None` without /proc. Only correct at startup: later the file may
+    /// have been replaced more than once, and the kernel names the one that is gone.
     pub fn own() -> Option<Self> {
         let called = std::env::args_os().next().map(PathBuf::from).filter(|path| path.is_absolute());
         let is_own = |path: &PathBuf| Self(path.clone()).state() == ProgramState::Current;
@@ -25,17 +25,16 @@ impl Program {
         called.filter(is_own).or_else(resolved).map(Self)
     }
 
-    /// The program is known to be at this path.
+    /// Creates a program that is known to be at this path.
     pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Returns where it was.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Compares what is there now with what runs.
+    /// Compares the file at the path with the running program.
     pub fn status(&self) -> ProgramStatus {
         ProgramStatus { path: self.0.display().to_string(), state: self.state() }
     }

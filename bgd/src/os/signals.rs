@@ -11,21 +11,21 @@ use super::watch;
 
 /// Keeps all signals of this thread pending.
 pub fn block() {
-    // It fails only for a wrong argument.
+    // This only fails for a wrong argument.
     let _ = SigSet::all().thread_block();
 }
 
-/// Handles signals again, first those that are pending; but for SIGCHLD, see [`block_child`].
+/// Handles signals again, pending ones first; except SIGCHLD, see [`block_child`].
 pub fn unblock() {
     let mut signals = SigSet::all();
     signals.remove(Signal::SIGCHLD);
     let _ = signals.thread_unblock();
 }
 
-/// Keeps SIGCHLD pending for [`of_children`], in this thread and those that it starts. Call it before there are others:
-/// any that does not block it would take it from the descriptor. If the parent ignores it, so that the system would reap
-/// children itself, that ends here. `os::spawn` gives each task an empty mask; a `Command` passes this one on, so it may
-/// start only this program.
+/// Keeps SIGCHLD pending for [`of_children`], in this thread and those that it starts. Must be called before there are
+/// others: any thread that does not block SIGCHLD would take it from the descriptor. If the parent ignored it, so that
+/// the system would reap children itself, this ends that. `os::spawn` gives each task an empty mask; a `Command` passes
+/// this one on, so it may only start this program.
 #[allow(unsafe_code, reason = "the safe wrapper asks for a promise about handlers, and there is none here")]
 pub fn block_child() {
     let _ = child().thread_block();
@@ -33,7 +33,7 @@ pub fn block_child() {
     let _ = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Returns a descriptor that is readable when a child has ended since it was last read.
+/// Returns a descriptor that is readable when a child has ended since the last read.
 ///
 /// # Errors
 /// No descriptor is left.

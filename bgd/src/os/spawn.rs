@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use super::pidfd::PidFd;
 
-/// What to start, and how.
+/// The process to start.
 pub struct Plan<'a> {
     /// The files to try, in order, as `execvp` would.
     pub programs: &'a [CString],
@@ -22,34 +22,30 @@ pub struct Plan<'a> {
     pub argv: &'a [CString],
     /// The complete environment, each entry `NAME=value`.
     pub env: &'a [CString],
-    /// The working directory.
     pub folder: &'a CStr,
-    /// The file mode creation mask.
     pub umask: u32,
-    /// Resource limits to set.
     pub rlimits: &'a [(c_int, libc::rlimit)],
-    /// Signals to reset to their default disposition; SIGTERM must be one where something is announced.
+    /// Signals to reset to their default disposition; must include SIGTERM if the process is announced.
     pub reset_signals: &'a [c_int],
     /// Standard input, output and error.
     pub stdio: [BorrowedFd<'a>; 3],
     /// `cgroup.procs` of the cgroup to join.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// Its session and process group.
     pub control: JobControl<'a>,
-    /// What it announces, if anything.
+    /// The announcement to send; `None` for none.
     pub announce: Option<Announce<'a>>,
 }
 
-/// What a new process sends before it executes its program, so that its receiver holds every process that has ever run
-/// one.
+/// A message that a new process sends before it executes its program, so that the receiver holds every process that has
+/// ever executed one.
 #[derive(Clone, Copy, Debug)]
 pub struct Announce<'a> {
-    /// The socket, which keeps messages apart. A send must time out by itself.
+    /// The socket, which must preserve message boundaries. A send must time out by itself.
     pub socket: BorrowedFd<'a>,
     pub message: &'a [u8],
-    /// Where in the message the pid is put, as 4 bytes, the lowest first.
+    /// Where in the message the PID goes, as 4 little-endian bytes.
     pub pid_at: usize,
-    /// Descriptors to send after that of the process itself.
+    /// Descriptors to send after the process's own.
     pub descriptors: &'a [BorrowedFd<'a>],
 }
 
@@ -88,7 +84,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages; the index of each is its number when it is sent to another process.
+    /// All stages; the index of each is its number in messages to other processes.
     pub const ALL: [Self; 9] = [
         Self::Clone,
         Self::Session,
@@ -105,18 +101,15 @@ impl Stage {
 /// Why a process could not be started.
 #[derive(Clone, Copy, Debug)]
 pub struct SpawnError {
-    /// The step that failed.
     pub stage: Stage,
-    /// The system error.
     pub errno: Errno,
 }
 
-/// A process that has started to run its program.
+/// A process that has started to execute its program.
 #[derive(Debug)]
 pub struct Spawned {
     /// Its PID; also the ID of its process group, and of its session if it leads one.
     pub pid: i32,
-    /// A handle to it.
     pub pidfd: PidFd,
 }
 
@@ -150,15 +143,15 @@ struct Child {
     stdio: [RawFd; 3],
     cgroup: RawFd,
     leads: Leads,
-    /// The terminal, or -1.
+    /// The terminal's descriptor, or -1.
     terminal: RawFd,
-    /// Null if nothing is announced.
+    /// Null if there is no announcement.
     announced: *mut Announced,
     failed_stage: Stage,
     failed_errno: c_int,
 }
 
-/// What the child leads.
+/// The group or session that the child leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leads {
     Session,
@@ -170,12 +163,12 @@ enum Leads {
 struct Announced {
     socket: RawFd,
     pid: *mut u8,
-    /// Where the number of its pidfd goes.
+    /// Where the number of its pidfd is stored.
     pidfd: *mut c_int,
     header: libc::msghdr,
     part: libc::iovec,
     message: Vec<u8>,
-    /// The control message; of words, as it must be aligned.
+    /// The control message, in words for alignment.
     control: Vec<usize>,
 }
 
@@ -319,8 +312,8 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
             let zero = c"0".as_ptr().cast::<c_void>();
             check(if libc::write(child.cgroup, zero, 1) == 1 { 0 } else { -1 }, Stage::Cgroup)?;
             if !child.announced.is_null() {
-                // A stop of the service that the daemon is sends it to all of that cgroup. To ignore it drops one that
-                // is pending.
+                // If the daemon's service is stopped, SIGTERM goes to all of that cgroup. Ignoring it drops a pending
+                // one.
                 libc::signal(libc::SIGTERM, libc::SIG_IGN);
             }
         }
@@ -331,7 +324,7 @@ unsafe fn prepare(child: &Child) -> Result<(), Stage> {
         }
         libc::umask(child.umask);
         check(libc::chdir(child.folder), Stage::Folder)?;
-        // Before the limits, which may leave it no descriptor.
+        // Must precede the limits, which may leave the child no descriptor.
         if !child.announced.is_null() {
             announce(&mut *child.announced)?;
         }
@@ -401,8 +394,8 @@ static DEFAULT_ACTION: [usize; 8] = [0; 8];
 /// The size of the kernel's signal set in bytes.
 const SIGSET_BYTES: usize = 8;
 
-/// Resets a signal to its default disposition. The C library refuses that for two signals that it uses itself,
-/// although whoever started the daemon may have ignored them.
+/// Resets a signal to its default disposition. The C library refuses that for two signals that it uses itself, although
+/// the process that started the daemon may have ignored them.
 #[allow(unsafe_code, reason = "a system call with a pointer to a constant")]
 pub(super) fn reset_signal(signal: c_int) {
     let (action, old) = (DEFAULT_ACTION.as_ptr(), ptr::null_mut::<c_void>());
@@ -414,7 +407,7 @@ fn check(result: c_int, stage: Stage) -> Result<(), Stage> {
     if result < 0 { Err(stage) } else { Ok(()) }
 }
 
-/// Tries the programs in order, as `execvp` does. If none runs, `errno` says why.
+/// Tries the programs in order, as `execvp` does. If none can be executed, `errno` has the reason.
 ///
 /// # Safety
 /// As for [`prepare_and_exec`].

@@ -1,5 +1,5 @@
-//! A wake-up at a wall-clock time, which also works after the clock was set and after the machine was suspended.
-//! It does not poll: the kernel's timer reports both. It makes no decisions.
+//! A wake-up at a wall-clock time, which also works after the clock was set or the machine was suspended. There is no
+//! polling, as the kernel's timer reports both. This module makes no decisions.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -69,8 +69,8 @@ impl WallClock {
         Ok(())
     }
 
-    /// Waits until the time has come or the clock was set; forever if the timer is not armed. May wake up for no
-    /// reason. Disarms the timer on return, so set it again. Cancel-safe.
+    /// Waits until the time has come or the clock was set; forever if the timer is not armed. May wake up spuriously.
+    /// Disarms the timer on return, so it must be set again. Cancel-safe.
     pub async fn due(&mut self) {
         while let Some(at) = self.at {
             let timer = match &self.timer {
@@ -116,7 +116,7 @@ fn read(timer: &OwnedFd) -> nix::Result<usize> {
 fn word(read: nix::Result<usize>) -> Word {
     match read {
         Err(Errno::EAGAIN | Errno::EINTR) => Word::Wait,
-        // ECANCELED: the clock was set. Whatever else it is, reporting it is harmless.
+        // ECANCELED: the clock was set. Any other error can be reported without harm.
         Ok(_) | Err(_) => Word::Look,
     }
 }
@@ -125,7 +125,7 @@ fn word(read: nix::Result<usize>) -> Word {
 mod tests {
     use super::*;
 
-    /// Whether the timer fires at once.
+    /// Reports whether the timer fires at once.
     async fn is_due(clock: &mut WallClock) -> bool {
         tokio::time::timeout(Duration::from_millis(1), clock.due()).await.is_ok()
     }

@@ -50,7 +50,7 @@ pub fn signals(fd: SignalFd) -> io::Result<AsyncFd<SignalFd>> {
     unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)
 }
 
-/// An inotify instance that the runtime can watch without duplicating its descriptor, because descriptors are scarce.
+/// An inotify instance that the runtime can watch without duplicating its descriptor, as descriptors are scarce.
 #[derive(Debug)]
 pub struct Changes(pub Inotify);
 

@@ -1,9 +1,9 @@
-//! The daemon's address: the directory, the lock and the socket by which clients find it, kept for the
-//! daemon's lifetime.
+//! The daemon's address: the directory, the lock and the socket by which clients find it, maintained for the daemon's
+//! lifetime.
 //!
-//! A logout removes the runtime directory, and people clean up. A daemon without its socket would run on with all
-//! its tasks, unreachable. So whatever is missing is recreated at once, under the same rule as at startup: only
-//! the holder of the lock may create the socket. A socket of a service manager is left to the manager.
+//! A logout removes the runtime directory, and users clean up. A daemon without its socket would keep running with all
+//! its tasks, unreachable. So missing parts are recreated at once, under the same rule as at startup: only the holder
+//! of the lock may create the socket. A socket of a service manager is left to the manager.
 
 use std::fs;
 use std::io;
@@ -27,16 +27,14 @@ use crate::carry::{Fd, Named};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
 
-/// How long a killed daemon's socket may still be served by what it was about to start, and the interval between looks
-/// at that.
+/// How long to wait while a process that a killed daemon was about to start still serves the socket; and the interval
+/// between checks.
 const LETTING_GO: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The delay before recreating something: whoever is removing a directory with its contents would find it filled
-/// again, and fail.
+/// The delay before recreating something: removing a directory with its contents fails if it is refilled meanwhile.
 const REST: Duration = Duration::from_millis(50);
 
-/// The address of a daemon.
 #[derive(Debug)]
 pub struct Address {
     socket: SocketPath,
@@ -45,7 +43,7 @@ pub struct Address {
     turn: Option<oneshot::Receiver<io::Result<ProcessLock>>>,
 }
 
-/// What the daemon holds at its address, shared with whoever carries it over an upgrade.
+/// The parts of the address that an upgrade carries; shared with [`Shown`].
 #[derive(Debug)]
 struct Held {
     lock: ProcessLock,
@@ -53,13 +51,13 @@ struct Held {
     made: Made,
 }
 
-/// The lock, and who has made the socket, for the program that takes over.
+/// Access to the lock and the socket's creator, for an upgrade in place.
 #[derive(Clone, Debug)]
 pub struct Shown(Arc<Mutex<Held>>);
 
 impl Shown {
-    /// Returns the lock, the note in it, the identity of the socket if this daemon has made it, and whether a service
-    /// manager has.
+    /// Returns the lock, the note in it, the identity of the socket if this daemon created it, and whether a service
+    /// manager did.
     pub fn state(&self, named: &mut Named) -> (Fd, Note, Option<FileId>, bool) {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, is_given) = match held.made {
@@ -69,7 +67,7 @@ impl Shown {
         (named.add(&held.lock), held.note.clone(), socket, is_given)
     }
 
-    /// Returns what says in the lock file what the daemon does now, until something else is told there.
+    /// Returns a function that writes the daemon's phase into the lock file.
     pub fn says(self) -> Box<dyn Fn(Phase)> {
         Box::new(move |phase| {
             let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,10 +76,10 @@ impl Shown {
     }
 }
 
-/// Who created the socket.
+/// The creator of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
-    /// A service manager, which looks after it.
+    /// A service manager, which maintains the socket.
     Elsewhere,
     /// This daemon. `None` if the file was gone before it could be identified.
     Here(Option<FileId>),
@@ -93,21 +91,20 @@ impl Made {
     }
 }
 
-/// What occupies the socket's path and must not be removed.
+/// Describes an obstacle at the socket's path that must not be removed.
 #[derive(Debug)]
 pub struct Obstruction(&'static str);
 
 impl Address {
-    /// Creates the address of a daemon that holds the lock. Notes in the lock file that the daemon is starting,
-    /// and keeps what a dead daemon may have left there.
+    /// Creates the address of a daemon that holds the lock. Records in the lock file that the daemon is starting,
+    /// keeping the rest of a dead daemon's note.
     pub fn new(socket: SocketPath, lock: ProcessLock) -> Self {
         let note = Note { phase: Phase::Starting, ..lock.note() };
         lock.write_note(&note);
         Self::holding(socket, Held { lock, note, made: Made::Elsewhere })
     }
 
-    /// Creates the address of a daemon that another program of this process has made; `socket_file` and `is_given` are
-    /// from [`Shown::state`].
+    /// Restores the address of the program before an upgrade; `socket_file` and `is_given` are from [`Shown::state`].
     pub fn again(
         socket: SocketPath,
         lock: ProcessLock,
@@ -126,7 +123,7 @@ impl Address {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows what is held to whoever carries it over an upgrade.
+    /// Returns access to the carried parts, for an upgrade.
     pub fn shown(&self) -> Shown {
         Shown(Arc::clone(&self.held))
     }
@@ -143,9 +140,9 @@ impl Address {
         held.lock.write_note(&held.note);
     }
 
-    /// Waits until nobody serves the socket, for a moment at most. That of a daemon that was killed is served a little
-    /// longer: a process that it was about to start has all of its descriptors until it executes its program, and nothing
-    /// tells when it does.
+    /// Waits, for a moment at most, until nobody serves the socket. The socket of a killed daemon may be served a
+    /// little longer: a process that it was about to start has all its descriptors until it executes its program, and
+    /// no event reports when it does.
     pub fn wait_until_let_go(&self) {
         let (end, before) = (Instant::now() + LETTING_GO, self.note().pid);
         while is_served(self.socket.as_path(), before) && Instant::now() < end {
@@ -156,7 +153,7 @@ impl Address {
     /// Creates the socket. Removes the socket of a dead daemon first, but nothing else.
     ///
     /// # Errors
-    /// A system call fails. The inner error says what is in the way.
+    /// A system call fails. The inner error describes an obstacle at the path.
     pub fn listen(&mut self) -> io::Result<Result<AsyncListener, Obstruction>> {
         let path = self.socket.as_path();
         match fs::symlink_metadata(path) {
@@ -211,7 +208,7 @@ impl Address {
         self
     }
 
-    /// Recreates whatever is missing: directory, lock, socket. Returns the socket if it was recreated.
+    /// Recreates missing parts: directory, lock, socket. Returns the socket if it was recreated.
     fn restore(&mut self) -> Result<Option<AsyncListener>, String> {
         let lock = self.socket.beside("lock");
         let (has_socket, has_lock) = {
@@ -280,15 +277,15 @@ impl Address {
 }
 
 impl Obstruction {
-    /// Describes it as the end of a sentence that begins with the path.
+    /// Describes the obstacle, as the end of a sentence that begins with the path.
     pub fn what(&self) -> &'static str {
         self.0
     }
 }
 
-/// Whether a process listens on the socket, even if its queue is full. A process that was just being started has copies of
-/// its daemon's descriptors, for as long as its program can't be read: nobody listens if the daemon with the pid `before`
-/// made this socket, whose lock this process has now. Its own process may be long in ending after that.
+/// Reports whether a process listens on the socket, even if its queue is full. Sockets of the daemon with the PID
+/// `before`, whose lock this process now has, do not count: a process that was just being started has copies of its
+/// daemon's descriptors until its program was read, and the daemon's own process may take long to end.
 fn is_served(path: &Path, before: Option<NonZeroI32>) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let connected = UnixAddr::new(path).and_then(|address| {

@@ -29,15 +29,15 @@ pub struct Args {
     #[arg(long, conflicts_with = "ready_fd")]
     pub check: bool,
 
-    /// Try what this kernel can do, and print it as JSON
+    /// Probe the kernel's features and print the result as JSON
     #[arg(long, hide = true)]
     pub probe_kernel: bool,
 
-    /// Print which states of other programs this one reads, as JSON
+    /// Print the state formats that this program reads, as JSON
     #[arg(long, hide = true)]
     pub carried_formats: bool,
 
-    /// Read a state from standard input and print what is in it, as JSON
+    /// Read a state from standard input and print a summary as JSON
     #[arg(long, hide = true)]
     pub try_carried: bool,
 
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FD", hide = true)]
     pub carried: Option<RawFd>,
 
-    /// Why the program after this one could not take over
+    /// Why the next program could not take over
     #[arg(long, value_name = "WHY", requires = "carried", hide = true)]
     pub refused: Option<String>,
 
@@ -77,7 +77,6 @@ period); a durable daemon leaves its tasks running for the next one. HUP reloads
 configuration. Under systemd, bgd supports socket activation and readiness notification.";
 
 impl Args {
-    /// Returns where to log.
     pub(super) fn log_target(&self) -> log::Target {
         match self.log {
             Some(LogTarget::File) => log::Target::File,

@@ -1,7 +1,7 @@
-//! Whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
+//! Finds out whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
 //!
-//! A cgroup delegated by a service unit is used as it is. Any other daemon first asks the systemd user manager
-//! for a scope of its own: the cgroup that it was started in belongs to its starter and may end with it. Tasks that are to
+//! A cgroup delegated by a service unit is used as it is. Any other daemon first asks the systemd user manager for a
+//! scope of its own: the cgroup that it was started in belongs to its starter and may end with it. Tasks that must
 //! outlive a unit are in a scope [apart] from it.
 
 pub mod apart;
@@ -27,9 +27,9 @@ pub struct Delegation {
 }
 
 /// The cgroup within the delegated one that the daemon moves to: controllers can be enabled for the tasks' cgroups only
-/// while no process is in the cgroup above them.
+/// while there is no process in the cgroup above them.
 const LEAF: &str = "bgd";
-/// The controllers that account for what a whole tree uses. None of them limits anything by itself.
+/// The controllers that account for the resource usage of a whole tree. None of them limits anything by itself.
 const ACCOUNTING: [&str; 2] = ["memory", "io"];
 
 /// The name in `daemon.status` for process trees kept in cgroups.
@@ -37,7 +37,7 @@ const CGROUP: &str = "cgroup";
 /// The name for process trees kept in sessions.
 const SESSION: &str = "session";
 
-/// Returns the name in `daemon.status` for how another program of this process has tracked process trees.
+/// Returns the tree mode of the program before an upgrade under its name in `daemon.status`.
 pub fn tree_name(name: &str) -> &'static str {
     if name == CGROUP { CGROUP } else { SESSION }
 }
@@ -84,9 +84,9 @@ impl Delegation {
         }
     }
 
-    /// Creates the directory for the tasks' cgroups of this instance below the daemon's own cgroup. `None` if
-    /// that is not delegated or can't be used. Has the kernel account for what the tasks use, as far as it can here.
-    /// `keeper` is the pid of the daemon's keeper.
+    /// Creates the directory for the tasks' cgroups of this instance below the daemon's own cgroup; `None` if that is
+    /// not delegated or can't be used. Has the kernel account for the tasks' resource usage as far as possible.
+    /// `keeper` is the PID of the daemon's keeper.
     pub fn prepare(&mut self, instance: &str, keeper: Option<i32>) -> Option<PathBuf> {
         let unit = self.delegated.as_ref()?;
         let folder = unit.join(folder_name(instance));
@@ -111,7 +111,7 @@ impl Delegation {
     }
 }
 
-/// Removes the directory for the tasks' cgroups, and takes back what [`Delegation::prepare`] did for it.
+/// Removes the directory for the tasks' cgroups, and undoes the other changes of [`Delegation::prepare`].
 pub fn leave(folder: &Path) {
     cgroup::remove(folder);
     if let Some(unit) = folder.parent() {
@@ -119,18 +119,18 @@ pub fn leave(folder: &Path) {
     }
 }
 
-/// Makes the directory for the tasks' cgroups, unless it is there.
+/// Creates the directory for the tasks' cgroups, unless it exists.
 fn make(folder: &Path) -> io::Result<()> {
     fs::create_dir(folder).or_else(|error| match error.kind() {
-        // What a durable daemon has left may still be in it.
+        // It may still contain tasks left by a durable daemon.
         io::ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
     })
 }
 
-/// Enables the controllers that account for the tasks below `folder`, if there are any.
+/// Enables the available controllers that account for the tasks below `folder`.
 fn account(unit: &Path, folder: &Path, keeper: Option<i32>) {
-    // Those of the daemon's processes that are in the unit: each of them may be in another one.
+    // The daemon's processes in this unit; each may be in another one instead.
     let residents = [Some(std::process::id().cast_signed()), keeper].into_iter().flatten();
     let residents =
         residents.filter(|pid| proc::cgroup_folder(pid).is_some_and(|cgroup| unit_of(&cgroup) == unit));
@@ -139,8 +139,8 @@ fn account(unit: &Path, folder: &Path, keeper: Option<i32>) {
     }
 }
 
-/// Enables the controllers. Those of the daemon's processes that are in the unit move to a cgroup of their own for that,
-/// but only if there is any such controller.
+/// Enables the controllers. `residents`, the daemon's processes in the unit, must move to a separate cgroup for that,
+/// but only do so if there is any such controller.
 fn enable(unit: &Path, folder: &Path, residents: &[i32]) -> io::Result<()> {
     let known = fs::read_to_string(unit.join("cgroup.controllers"))?;
     let controllers: Vec<&str> =
@@ -158,15 +158,16 @@ fn enable(unit: &Path, folder: &Path, residents: &[i32]) -> io::Result<()> {
     if results.iter().any(Result::is_ok) {
         return Ok(());
     }
-    // Another process is in the delegated cgroup, say the shell that started the daemon.
+    // Another process is in the delegated cgroup, such as the shell that started the daemon.
     undo_accounting(unit, residents);
     results.into_iter().collect()
 }
 
-/// The file that says which controllers are enabled for the cgroups below.
+/// The file with the controllers enabled for child cgroups.
 const SUBTREE: &str = "cgroup.subtree_control";
 
-/// Moves the daemon's processes back into the delegated cgroup. Whatever another daemon still needs fails, and stays.
+/// Moves the daemon's processes back into the delegated cgroup. Steps that affect another daemon's needs fail, without
+/// effect.
 fn undo_accounting(unit: &Path, residents: &[i32]) {
     let leaf = unit.join(LEAF);
     let there = |pid: &&i32| proc::cgroup_folder(pid).is_some_and(|cgroup| cgroup == leaf);
@@ -182,7 +183,8 @@ fn undo_accounting(unit: &Path, residents: &[i32]) {
     }
 }
 
-/// Returns the daemon's own cgroup within the delegated one, which may exist: it can be another daemon's, too.
+/// Returns the daemon's own cgroup within the delegated one, creating it if necessary. It may be shared with another
+/// daemon.
 fn leaf_of(unit: &Path) -> io::Result<PathBuf> {
     let leaf = unit.join(LEAF);
     match fs::create_dir(&leaf) {
@@ -195,7 +197,7 @@ fn move_to(cgroup: &Path, pid: i32) -> io::Result<()> {
     fs::write(cgroup.join(PROCS), pid.to_string())
 }
 
-/// The file that says which processes are in a cgroup.
+/// The file with the processes in a cgroup.
 const PROCS: &str = "cgroup.procs";
 
 fn folder_name(instance: &str) -> String {
@@ -207,7 +209,7 @@ fn check(folder: &Path) -> io::Result<()> {
     fs::metadata(folder.join("cgroup.kill")).map(drop)
 }
 
-/// Whether a service manager has started this very process; then its place is up to that unit.
+/// Reports whether a service manager started this very process; in that case its place is up to that unit.
 pub(super) fn is_service() -> bool {
     let is_me = |name: &str| std::env::var(name).is_ok_and(|pid| pid == std::process::id().to_string());
     // `NOTIFY_SOCKET` covers managers that do not set `SYSTEMD_EXEC_PID` (systemd before 248).
@@ -219,7 +221,7 @@ fn own_cgroup() -> Option<PathBuf> {
     proc::cgroup_folder("self")
 }
 
-/// Returns the cgroup that may be delegated to the daemon: its own, or the one above if a daemon has moved its processes
+/// Returns the cgroup that may be delegated to the daemon: its own, or the parent if a daemon has moved its processes
 /// into a leaf.
 fn unit_cgroup() -> Option<PathBuf> {
     own_cgroup().map(|own| unit_of(&own).to_owned())
@@ -232,15 +234,15 @@ fn unit_of(own: &Path) -> &Path {
     }
 }
 
-/// Whether a cgroup is delegated to the daemon. A service manager delegates a cgroup by giving it to the user.
-/// Root owns everything, so for root systemd's mark is required, and the root cgroup is never used.
+/// Reports whether a cgroup is delegated to the daemon. A service manager delegates a cgroup by giving it to the user.
+/// As root owns everything, systemd's mark is also required for root; the root cgroup is never used.
 fn is_delegated(cgroup: &Path) -> bool {
     let is_root = nix::unistd::Uid::effective().is_root();
     is_mine(cgroup)
         && (!is_root || ["trusted.delegate", "user.delegate"].iter().any(|name| has_xattr(cgroup, name)))
 }
 
-/// Whether cgroups can be created in this one.
+/// Reports whether cgroups can be created in this one.
 fn is_mine(cgroup: &Path) -> bool {
     let Ok(meta) = fs::metadata(cgroup) else { return false };
     meta.uid() == nix::unistd::Uid::effective().as_raw() && cgroup.join("cgroup.type").exists()
@@ -263,7 +265,7 @@ fn task_cgroup(own: &Path) -> Option<&Path> {
 /// Leaves the cgroup of another daemon's task: a daemon started from within a task is not part of it.
 fn leave_task(own: &Path) {
     let Some(outside) = task_cgroup(own).and_then(Path::parent).and_then(Path::parent) else { return };
-    // While controllers are enabled there, a process can only be in a cgroup below.
+    // While controllers are enabled there, processes can only be in child cgroups.
     let pid = std::process::id().cast_signed();
     let leave = || move_to(outside, pid).or_else(|_| move_to(&leaf_of(outside)?, pid));
     if let Err(error) = leave() {

@@ -1,5 +1,5 @@
-//! A durable daemon's start (R125 to R130): opens the journal, takes up the instance that it belongs to, and gives the
-//! dispatcher what is in it.
+//! The start of a durable daemon (R125 to R130): opens the journal, continues the instance that it belongs to, and
+//! passes its content to the dispatcher.
 
 use std::collections::HashSet;
 use std::fs;
@@ -23,28 +23,29 @@ use crate::keeper::{self, Key};
 use crate::os::clock::Stamp;
 use crate::wire::mailbox::{Internal, Internals};
 
-/// How many marks are left out after an earlier daemon: it may have used some that were not written down.
+/// How many marks are skipped after an earlier daemon, which may have used some that were not written down.
 const MARKS_LEFT_OUT: u32 = 1 << 20;
 
-/// The id of this boot of the machine.
+/// The file with the ID of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What a durable daemon starts with.
+/// The state left by the previous durable daemon.
 pub(super) struct Before {
     opened: Opened,
     boot: String,
-    /// The id of the instance that the journal belongs to.
+    /// The ID of the instance that the journal belongs to.
     pub(super) instance: Option<String>,
     /// The number of the first mark of a process tree.
     pub(super) first_mark: u32,
-    /// The keeper of the daemon before, if there is one.
+    /// The keeper of the previous daemon, if there is one.
     pub(super) keeper: Option<Arc<Keeper>>,
-    /// What it holds of runs that go on.
+    /// The runs held by the keeper that can be continued.
     pub(super) left: LeftRuns,
 }
 
 impl Before {
-    /// Tells the processes of the runs that go on, and the keeper, which may have outputs of others open.
+    /// Returns the processes to spare: those of the continued runs, and the keeper, which may have outputs of others
+    /// open.
     pub(super) fn spared(&self) -> Spared {
         let mut spared = Spared::of(self.left.runs.values());
         if let Some(keeper) = &self.keeper {
@@ -53,7 +54,7 @@ impl Before {
         spared
     }
 
-    /// Returns the sockets of processes that are yet to be ready.
+    /// Returns the sockets of processes that have yet to report readiness.
     pub(super) fn notify_sockets(&self) -> Vec<&Path> {
         self.left.runs.values().filter_map(Left::notify_socket).collect()
     }
@@ -76,25 +77,25 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
     let Some(durability) = durability(durable) else { return Ok(None) };
     let mut opened = journal::open(state, durability).map_err(|error| unusable(&error))?;
     let written = opened.head.as_ref().map(|head| head.instance.clone()).or_else(|| opened.instance.clone());
-    // It is used as a directory name.
+    // The ID is used as a directory name.
     let instance = written.filter(|id| uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == *id));
-    // One that was salvaged without a head got one that says nothing of the daemon before.
+    // The head of a journal salvaged without one does not describe the previous daemon.
     opened.head = opened.head.filter(|head| !head.boot.is_empty());
     let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
     let folder = instance.as_ref().map(|id| instance::folder(state, id));
     let (keeper, left) = match (folder, &opened.head) {
-        // Of another boot nothing is left.
+        // No process survives from another boot.
         (Some(folder), Some(head)) if head.boot != boot => {
             keeper::client::dismiss(&folder);
             Default::default()
         }
         (Some(folder), Some(_)) => find(&folder, &opened)?,
-        // A keeper that answers is of this boot. Without any, it is not known whether it has ended by itself.
+        // A keeper that answers is of this boot. Without one, it is not known whether it ended by itself.
         (Some(folder), None) => match find(&folder, &opened)? {
             (None, _) => Default::default(),
             found => found,
         },
-        // Of a new journal nothing was started before.
+        // Nothing was started before for a new journal.
         (None, _) => {
             let is_complete = opened.kept.tasks.is_empty();
             (None, LeftRuns { is_complete, told: is_complete.then_some(0), ..LeftRuns::default() })
@@ -106,10 +107,8 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
     Ok(Some(Before { opened, boot, instance, first_mark, keeper, left }))
 }
 
-/// Finds the keeper of the daemon before, and the runs that tasks still have.
-///
-/// # Errors
-/// The keeper may live, but does not answer. To start without it would end all that it holds.
+/// Finds the keeper of the previous daemon, and the runs that tasks still have. Fails if the keeper may be alive but
+/// does not answer: starting without it would end all the processes it holds.
 fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns), Failure> {
     let (keeper, found) = match Keeper::find(folder) {
         Ok(found) => found,
@@ -136,7 +135,7 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
     Ok((Some(keeper), left))
 }
 
-/// Reads what the keeper holds.
+/// Parses the content of the keeper.
 fn read(found: Found) -> LeftRuns {
     let Found { runs, is_complete, told } = found;
     let mut left = LeftRuns { is_complete, told: Some(told), ..LeftRuns::default() };
@@ -153,7 +152,7 @@ fn read(found: Found) -> LeftRuns {
     left
 }
 
-/// Gives the dispatcher what the journal has, and starts to write it.
+/// Passes the journal's content to the dispatcher, and starts the journal's thread.
 pub(super) fn begin(
     daemon: &mut Daemon,
     before: Before,
@@ -169,12 +168,12 @@ pub(super) fn begin(
         (Some(_) | None, _) => "the daemon was killed",
     };
     if head.as_ref().is_some_and(|head| head.is_stopped) {
-        // It had written everything down.
+        // A daemon that was stopped had written everything.
         left.told.get_or_insert_default();
     }
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
     let tasks = kept.tasks.iter().map(|(_, row)| row.task.id);
-    // A notice may need the output of a task that was removed.
+    // A notice may need the output of a removed task.
     let notices = kept.notices.iter().map(|(_, row)| row.notice.task.id);
     let ids: HashSet<TaskId> = tasks.chain(notices).collect();
     let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
@@ -184,7 +183,7 @@ pub(super) fn begin(
     remove_prompts(&outputs);
     let unknown = unknown_outputs(&outputs, &ids);
     match &damage {
-        // They were removed, or never accepted.
+        // The tasks were removed, or never accepted.
         None => unknown.for_each(|output| _ = fs::remove_file(output)),
         Some(damage) => match damage.keep_outputs(unknown) {
             Ok(()) => damage.settle(),
@@ -197,7 +196,7 @@ pub(super) fn begin(
     Ok(())
 }
 
-/// Opens the journal again after an upgrade in place.
+/// Reopens the journal after an upgrade in place.
 pub(super) fn go_on(
     daemon: &mut Daemon,
     durable: Durable,
@@ -227,7 +226,7 @@ fn start(
     Journal::start(opened, head, note, move || marks.number(), tell).map_err(failed("the journal"))
 }
 
-/// Removes the prompts of turns that were cut: each is in a file for its turn alone, and no turn outlives its daemon.
+/// Removes the prompts of interrupted turns: each is in a file for one turn only, and no turn outlives its daemon.
 fn remove_prompts(outputs: &Path) {
     let all = fs::read_dir(outputs).into_iter().flatten().flatten().map(|entry| entry.path());
     let prompts = all.filter(|path| path.extension().is_some_and(|ending| ending == PROMPT));
@@ -238,7 +237,7 @@ fn remove_prompts(outputs: &Path) {
     });
 }
 
-/// Returns the outputs of tasks that the journal does not have.
+/// Returns the outputs of tasks that are not in the journal.
 fn unknown_outputs(outputs: &Path, known: &HashSet<TaskId>) -> impl Iterator<Item = PathBuf> {
     let is_unknown = move |entry: &fs::DirEntry| {
         let name = entry.file_name();

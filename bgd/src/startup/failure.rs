@@ -1,4 +1,4 @@
-//! Why the daemon can't start or take over, and how that is told.
+//! Errors of starting or taking over, and their report.
 
 use std::io::{self, Write as _};
 

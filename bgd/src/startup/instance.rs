@@ -1,7 +1,7 @@
-//! The directory of one instance (one lifetime) of the daemon, and the cleanup of what a dead one left (R09).
+//! The directory of one instance (one lifetime) of the daemon, and the cleanup after dead ones (R09).
 //!
-//! An instance holds a lock on its directory for as long as its process lives, however it ends. A directory whose
-//! lock is free belongs to a dead instance: its processes are killed and it is removed.
+//! An instance holds a lock on its directory until its process ends, however it ends. A directory whose lock is free
+//! belongs to a dead instance: its processes are killed and it is removed.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -26,68 +26,66 @@ use crate::keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
-/// The name of the note of the tasks' cgroup.
+/// The name of the note with the path of the tasks' cgroup.
 const CGROUP: &str = "cgroup";
 
-/// This instance and its directory.
 #[derive(Debug)]
 pub struct Instance {
-    /// Its ID, a UUID, which is also the name of the directory.
+    /// The instance's ID, a UUID, which is also the name of the directory.
     pub id: String,
-    /// The directory.
     pub path: PathBuf,
-    /// How many tasks were started by killed daemons, which could not remove their directories.
+    /// The number of tasks started by killed daemons that could not remove their directories.
     pub lost: usize,
-    /// Whether the directory outlives the daemon, as that is durable.
+    /// Whether the directory outlives the daemon, as the daemon is durable.
     pub is_kept: bool,
     held: Mutex<Held>,
 }
 
-/// What marks a directory as that of a living daemon.
+/// Marks a directory as that of a living daemon.
 #[derive(Debug)]
 struct Held {
     lock: ProcessLock,
     note: Note,
 }
 
-/// Writes that note in one step: half of a path would be another one.
+/// Writes the note of the tasks' cgroup atomically: part of a path would be a different path.
 fn note_cgroup(folder: &Path, cgroup: &OsStr) -> io::Result<()> {
     replace(&folder.join(CGROUP), 0o600, |file| file.write_all(cgroup.as_encoded_bytes()))
 }
 
-/// Returns the folder of the instance with this id.
+/// Returns the directory of the instance with this ID.
 pub fn folder(state: &Path, id: &str) -> PathBuf {
     state.join("instances").join(id)
 }
 
-/// The file that says that the directory belongs to a durable daemon, which is to find it again.
+/// The file that marks a directory as that of a durable daemon, to be found by the next one.
 const KEPT: &str = "durable";
 
 /// How long to wait for killed processes of a dead instance to end.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// How long to wait for another daemon that begins, and cleans up, and the interval between looks at whether it is stopped.
+/// How long to wait for another daemon that is starting and cleaning up; and the interval between checks whether it is
+/// stopped.
 const TURN: Duration = Duration::from_secs(80);
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Instance {
-    /// Creates the directory of a new instance, named by a unique UUID, and cleans up after dead ones. Of what the
-    /// instance itself has left, these runs go on.
+    /// Creates the directory of an instance, named by its UUID, and cleans up after dead ones. Of the runs that this
+    /// instance itself left, `spared` ones continue.
     ///
     /// # Errors
-    /// The state directory can't be written, or another daemon is at this for longer than [`TURN`],
-    /// or stopped.
+    /// The state directory can't be written, or another daemon is starting for longer than [`TURN`], or is stopped.
     pub fn begin(state: &Path, id: String, is_kept: bool, spared: &Spared) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
-        // Held while instances are created and cleaned up, so that a directory whose lock does not exist yet is
-        // never taken for a dead one's.
+        // Held while instances are created and cleaned up, so that a directory without a lock file yet is never
+        // mistaken for a dead one's.
         let _turn = turn(&state.join("instances.lock"))?;
         let path = folder.join(&id);
         DirBuilder::new().mode(0o700).recursive(is_kept).create(&path)?;
         DirBuilder::new().mode(0o700).recursive(is_kept).create(path.join("output"))?;
-        // A killed daemon, of which this is the next, has it until its process has ended.
+        // A killed predecessor holds it until its process has ended.
         let own = ProcessLock::take(&path.join("lock"))?;
         if is_kept {
             fs::write(path.join(KEPT), "")?;
@@ -99,7 +97,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Creates the instance that another program of this process has begun.
+    /// Restores the instance of the program before an upgrade.
     pub fn again(
         state: &Path,
         id: String,
@@ -111,17 +109,17 @@ impl Instance {
         Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) }
     }
 
-    /// Names its lock for the program that takes over.
+    /// Adds the instance's lock to the descriptors for an upgrade.
     pub fn name_lock(&self, named: &mut Named) -> Fd {
         named.add(&self.held().lock)
     }
 
-    /// Returns the directory for the tasks' output.
+    /// Returns the directory for the tasks' outputs.
     pub fn output(&self) -> PathBuf {
         self.path.join("output")
     }
 
-    /// Notes in the directory which cgroup the tasks' cgroups are in, for whoever cleans up after this instance.
+    /// Writes the path of the tasks' cgroup into the directory, for the cleanup after this instance.
     ///
     /// # Errors
     /// The disk can't be written.
@@ -142,7 +140,7 @@ impl Instance {
     /// A system call fails.
     pub fn restore(&self) -> io::Result<()> {
         let mut held = self.held();
-        // Moved into place with all that says whose it is, as the next daemon would judge by what is missing.
+        // Moved into place with all its markers, as the next daemon would draw conclusions from missing ones.
         let new = (!self.path.is_dir()).then(|| {
             let folder = self.path.parent().unwrap_or(&self.path);
             (folder, folder.with_file_name(format!("{}.new", self.id)))
@@ -156,7 +154,7 @@ impl Instance {
         held.lock.write_note(&held.note);
         if self.is_kept {
             fs::write(place.join(KEPT), "")?;
-            // That of the keeper is gone for good. Without any, the keeper would be taken for one that held nothing.
+            // The keeper's socket is lost for good. Without any, the keeper would seem to have held nothing.
             let socket = place.join(keeper::SOCKET);
             if !socket.exists() {
                 fs::write(socket, "")?;
@@ -176,7 +174,7 @@ impl Instance {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cleans up after dead instances. Returns how many tasks they had started.
+    /// Cleans up after dead instances. Returns the number of tasks they had started.
     fn sweep(&self, folder: &Path) -> usize {
         let mut lost = 0;
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
@@ -184,7 +182,7 @@ impl Instance {
             let path = entry.path();
             let (name, lock) = (entry.file_name(), ProcessLock::try_take(&path.join("lock")));
             match lock {
-                // A durable daemon's tasks are its own, also while it does not run. Their processes ended with it.
+                // The files of a durable daemon are kept while it is not running; its processes are ended.
                 Ok(Some(_lock)) if path.join(KEPT).exists() => {
                     keeper::client::dismiss(&path);
                     sweep_kept(&path, &name.to_string_lossy(), &Spared::default());
@@ -202,7 +200,7 @@ impl Instance {
         lost
     }
 
-    /// Removes the directory at the end of this instance, unless it outlives that.
+    /// Removes the directory at the end of this instance, unless it is kept.
     pub fn end(&self) {
         if self.is_kept {
             return;
@@ -211,12 +209,12 @@ impl Instance {
     }
 }
 
-/// Waits until no other daemon begins, unless that is stopped.
+/// Waits until no other daemon is starting. Fails if that daemon is stopped.
 fn turn(path: &Path) -> io::Result<ProcessLock> {
     if let Some(lock) = ProcessLock::try_take(path)? {
         return Ok(lock);
     }
-    // Asked before the thread waits: this closes the file, which would release the lock.
+    // Queried before the thread waits: this closes the file, which would release the lock.
     let holder = of_lock(path).ok().flatten();
     let (sender, receiver) = sync_channel(1);
     ProcessLock::take_on_thread(path.to_owned(), move |lock| drop(sender.send(lock)))?;
@@ -234,7 +232,7 @@ fn turn(path: &Path) -> io::Result<ProcessLock> {
     }
 }
 
-/// Says who holds that lock, and what to do.
+/// Returns the error that names the lock's holder and says what to do.
 fn busy(path: &Path, holder: Option<&Holder>, is_stopped: bool) -> String {
     let path = path.display();
     let who = holder.map_or("another process".to_owned(), |holder| format!("process {}", holder.pid));
@@ -248,8 +246,8 @@ fn busy(path: &Path, holder: Option<&Holder>, is_stopped: bool) -> String {
     }
 }
 
-/// Returns the PID of a living daemon that serves this socket path, even if the socket is gone: it holds the lock
-/// of its instance. Call it only before this process has an instance of its own.
+/// Returns the PID of a living daemon that serves this socket path, even if the socket is gone: it holds the lock of
+/// its instance. Call it only before this process has an instance of its own.
 pub fn serving(state: &Path, socket: &Path) -> Option<i32> {
     let lives = fs::read_dir(state.join("instances")).ok()?.flatten();
     lives.map(|life| life.path().join("lock")).find_map(|lock| {
@@ -258,9 +256,9 @@ pub fn serving(state: &Path, socket: &Path) -> Option<i32> {
     })
 }
 
-/// Cleans up after a dead instance whose directory is gone, using the note it left elsewhere.
+/// Cleans up after a dead instance whose directory is gone, using a note that it left elsewhere.
 pub fn sweep_noted(state: &Path, dead: &Note) {
-    // It is used as a directory name here, and as part of a path.
+    // The ID is used as a directory name here, and as part of a path.
     let Ok(id) = uuid::Uuid::try_parse(&dead.instance) else { return };
     let path = state.join("instances").join(id.to_string());
     if !path.exists() {
@@ -297,19 +295,19 @@ fn tasks_in(output: &Path) -> usize {
 /// The number of characters of a task ID.
 const ID_CHARS: usize = 36;
 
-/// Kills what a dead instance left running, and removes its files.
+/// Kills the processes that a dead instance left, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
     sweep_kept(path, id, &Spared::default());
     remove(path);
 }
 
-/// Kills what a dead instance left running, except these runs. Its files are kept.
+/// Kills the processes that a dead instance left, except spared runs. Its files are kept.
 fn sweep_kept(path: &Path, id: &str, spared: &Spared) {
     let cgroup = fs::read_to_string(path.join(CGROUP)).ok().map(PathBuf::from);
     sweep_processes(path, id, cgroup.as_deref(), spared);
 }
 
-/// Kills the processes of a dead instance, except those of these runs.
+/// Kills the processes of a dead instance, except those of spared runs.
 fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared) {
     let deadline = Instant::now() + SWEEP;
     if let Some(cgroup) = cgroup {
@@ -339,8 +337,8 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared
     }
 }
 
-/// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all
-/// descendants of these; never this daemon or its ancestors.
+/// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all their
+/// descendants; never this daemon or its ancestors.
 fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
@@ -362,7 +360,7 @@ fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
     found.retain(|pid| !spared.contains(pid) && !sparing.owns(*pid, &output));
     found.sort_unstable();
     found.dedup();
-    // Open the handle first and check again, as the PID may have been reused.
+    // Open the handle first, then check again, as the PID may have been reused.
     let hold = |pid: i32| {
         let process = PidFd::open(pid).ok()?;
         let belongs = members::ancestors_of(pid).into_iter().any(|pid| is_marked(pid) || in_session(pid));

@@ -1,13 +1,10 @@
-//! What the daemon hears of signals, and what it tells the service manager.
+//! Signals to the daemon, and notifications to the service manager.
 
 use std::io;
 
 use crate::wire::mailbox::{Internal, Internals};
 
 /// Passes signals on to the dispatcher.
-///
-/// # Errors
-/// A handler can't be installed.
 pub(super) fn watch_signals(internals: Internals) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hup = signal(SignalKind::hangup())?;
@@ -27,7 +24,7 @@ pub(super) fn watch_signals(internals: Internals) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 pub(super) fn notify_manager(state: sd_notify::NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(%error, "cannot tell the service manager");

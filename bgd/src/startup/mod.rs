@@ -50,7 +50,7 @@ use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
 use crate::os::{inherited, log, signals};
 
-/// Runs the daemon, or the leader of a terminal, as which the daemon starts itself.
+/// Runs the daemon, or another mode of this program: the leader of a terminal, or the keeper.
 pub fn main() -> ExitCode {
     keep_memory_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
@@ -105,7 +105,7 @@ fn keep_memory_to_itself() {
     }
 }
 
-/// Checks the configuration and reports what is wrong with it.
+/// Checks the configuration and reports its errors.
 fn check(args: &Args) -> ExitCode {
     match configuration(args) {
         Ok(_) => ExitCode::SUCCESS,
@@ -155,7 +155,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     runtime.block_on(live(Life { socket, config, config_path, state, address }, ready))
 }
 
-/// What an instance starts with.
+/// The input for starting an instance.
 struct Life {
     socket: SocketPath,
     config: Config,
@@ -171,8 +171,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let (new, started) = (uuid::Uuid::new_v4().to_string(), Instant::now());
     let before = durable::open(&state, config.durable)?;
     let first_mark = before.as_ref().map_or(1, |before| before.first_mark);
-    // Before listening, as it may take a moment, and before the cleanup, which may kill what this process
-    // was started in.
+    // Before listening, as it may take a moment, and before the cleanup, which may kill the starter of this process.
     let mut place = Delegation::find(config.tree, &new).await;
     let listener = open_socket(&socket, &mut address)?;
     let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
@@ -222,7 +221,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         .await
 }
 
-/// Returns the keeper of the daemon before, or else a new one for a durable daemon.
+/// Returns the keeper of the previous daemon, or a new one for a durable daemon.
 fn keeper(before: Option<&durable::Before>, instance: &Instance) -> Result<Option<Arc<Keeper>>, Failure> {
     let Some(before) = before else { return Ok(None) };
     let keeper = match &before.keeper {
@@ -243,8 +242,8 @@ fn ready_words(instance: &Instance) -> String {
     }
 }
 
-/// Notes in the instance's directory which daemon it belongs to, so that the daemon can be found if its
-/// socket is gone.
+/// Records in the instance's directory which daemon it belongs to, so that clients find the daemon if its socket is
+/// gone.
 fn known(instance: Instance, socket: &SocketPath, durable: bool) -> (Arc<Instance>, Note) {
     let socket = socket.as_path().as_os_str().into();
     let pid = NonZeroI32::new(std::process::id().cast_signed());
@@ -253,7 +252,7 @@ fn known(instance: Instance, socket: &SocketPath, durable: bool) -> (Arc<Instanc
     (Arc::new(instance), note)
 }
 
-/// Creates the parent cgroup of the tasks' cgroups, and notes it in the instance's directory for a later cleanup.
+/// Creates the parent of the tasks' cgroups, and records it in the instance's directory for a later cleanup.
 fn prepare_cgroup(
     place: &mut Delegation,
     instance: &Instance,
@@ -269,7 +268,7 @@ fn prepare_cgroup(
     Ok(cgroup)
 }
 
-/// Takes the lock of a socket. `None` if another daemon has it.
+/// Takes the lock of a socket; `None` if another daemon has it.
 fn take_lock(path: &Path) -> Result<Option<ProcessLock>, Failure> {
     ProcessLock::try_take(path)
         .map_err(|error| Failure::new(UNAVAILABLE, format!("{}: {error}", path.display())))
@@ -292,7 +291,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
     })
 }
 
-/// Prepares the process for starting others. Returns the original limit of descriptors.
+/// Prepares this process for starting others. Returns the original limit of file descriptors.
 fn prepare_process() -> Option<libc::rlimit> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Err(error) = mark::remove_own() {
@@ -315,7 +314,7 @@ fn prepare_process() -> Option<libc::rlimit> {
     Some(libc::rlimit { rlim_cur: soft, rlim_max: hard })
 }
 
-/// Whoever waits for this daemon to be ready.
+/// The connection to the process that waits for this daemon to be ready, if any.
 #[derive(Debug)]
 struct Ready(Option<File>);
 
@@ -324,8 +323,8 @@ impl Ready {
         Ok(Self(inherited::close_all_but(fd)?.map(File::from)))
     }
 
-    /// Leaves the starter's session and directory. Without `--ready-fd` it does nothing, as the daemon then runs
-    /// in the foreground.
+    /// Leaves the starter's session and directory. Does nothing without `--ready-fd`, as the daemon then runs in the
+    /// foreground.
     fn detach(&self) {
         if self.0.is_some() {
             // Fails only for a process group leader, such as one started by a service manager.
@@ -334,7 +333,7 @@ impl Ready {
         }
     }
 
-    /// Sends a message and closes. Ignores errors, as the reader may be gone.
+    /// Sends a message and closes the connection. Ignores errors, as the reader may be gone.
     fn say(&mut self, word: &str) {
         if let Some(mut fd) = self.0.take() {
             let _ = fd.write_all(word.as_bytes());

@@ -1,25 +1,23 @@
-//! Tries what the kernel can do, for `bgctl doctor`: on a process of its own.
+//! Probes the kernel's features for `bgctl doctor`, in a separate process.
 
 use std::io::{self, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use crate::os::pidfd::PidFd;
 
-/// Prints what works, as JSON.
+/// Prints the available features as JSON.
 pub fn main() -> ExitCode {
     let (pidfd, exit_codes) = match try_exit() {
         Ok(tells) => (true, tells),
         Err(_) => (false, false),
     };
-    // Whoever asks may be gone.
+    // The reader may be gone.
     let _ = writeln!(io::stdout(), "{{\"pidfd\":{pidfd},\"exit_codes\":{exit_codes}}}");
     ExitCode::SUCCESS
 }
 
-/// Whether the kernel tells how a process has ended that others have waited for.
-///
-/// # Errors
-/// There are no pidfds.
+/// Reports whether the kernel still provides the exit status of a process after others have waited for it. Fails if
+/// there are no pidfds.
 fn try_exit() -> io::Result<bool> {
     let own = std::env::current_exe()?;
     let mut child = Command::new(own).arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;

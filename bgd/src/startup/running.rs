@@ -1,4 +1,4 @@
-//! The daemon at work: its parts put together, whether it has just started or has taken over from another program.
+//! The running daemon: its parts put together, either at startup or after taking over from another program.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,38 +48,34 @@ use crate::wire::status::Identity;
 /// How long reads in progress may take at shutdown.
 const LAST_READS: Duration = Duration::from_secs(5);
 
-/// Makes the runtime of the daemon's first thread.
-///
-/// # Errors
-/// No descriptor is left.
+/// Creates the runtime of the daemon's first thread. Fails if there are no free file descriptors.
 pub(super) fn runtime() -> io::Result<LocalRuntime> {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
-/// What the daemon has taken for itself.
+/// The resources acquired by the daemon.
 pub(super) struct Premises {
     pub(super) config: Config,
     pub(super) config_path: PathBuf,
     pub(super) state: PathBuf,
     pub(super) socket: SocketPath,
     pub(super) instance: Arc<Instance>,
-    /// The id of this run of the daemon; a durable one has the same instance again.
+    /// The ID of this run of the daemon; a durable daemon keeps its instance across runs.
     pub(super) life: String,
     /// The parent of the tasks' cgroups.
     pub(super) cgroup: Option<PathBuf>,
-    /// The limit of descriptors for tasks.
+    /// The limit of file descriptors for tasks.
     pub(super) nofile: Option<libc::rlimit>,
     pub(super) marks: Arc<Marks>,
     pub(super) strays: Strays,
-    /// Holds what must survive the daemon, if that is durable.
+    /// Holds the descriptors that must survive the daemon, if it is durable.
     pub(super) keeper: Option<Arc<Keeper>>,
-    /// Where the daemon's program is.
+    /// The path of the daemon's program.
     pub(super) program: Option<Program>,
-    /// Whose children the orphans of a killed daemon have become.
+    /// Processes that have inherited the orphans of a killed daemon.
     pub(super) fosters: Vec<i32>,
 }
 
-/// The parts of the daemon.
 pub(super) struct Daemon {
     pub(super) dispatcher: Dispatcher,
     pub(super) internals: Internals,
@@ -96,8 +92,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Puts the parts together. `tree` says how process trees are tracked, and why. Must run on the process's first
-    /// thread.
+    /// Puts the parts together. `tree` describes how process trees are tracked, and why. Must run on the process's
+    /// first thread.
     pub(super) fn new(
         premises: Premises,
         address: Address,
@@ -111,7 +107,7 @@ impl Daemon {
         let (nofile, marks, strays, keeper) =
             (premises.nofile, premises.marks, premises.strays, premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
-        // A durable daemon is the same one after each start.
+        // A durable daemon keeps its name across restarts.
         let name = if config.durable == Durable::No { &life } else { &instance.id };
         let elsewhere = elsewhere(&config, &context, &state, name);
         let executors = exec::table(local, agents, &elsewhere);
@@ -174,7 +170,6 @@ impl Daemon {
         self.instance.output()
     }
 
-    /// Makes the daemon durable.
     pub(super) fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
         self.dispatcher.make_durable(journal, warning, apart::can_leave(self.cgroup.as_deref()));
     }
@@ -184,8 +179,8 @@ impl Daemon {
         *self.limits.borrow()
     }
 
-    /// Serves until the daemon has ended. `ready` is called once clients are served; `before` are connections that
-    /// another program had.
+    /// Serves until the daemon has ended. `ready` is called once clients are served; `before` are the connections of
+    /// the program before an upgrade.
     pub(super) async fn serve(
         self,
         listener: AsyncListener,
@@ -202,12 +197,12 @@ impl Daemon {
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
 
-        // A task of its own: each time that a call or a fact wakes what the runtime blocks on, the runtime looks for events once
-        // more before it runs that.
+        // A separate task: whenever a call or a fact wakes the future that the runtime blocks on, the runtime polls for
+        // events once more before running it.
         let dispatching = tokio::task::spawn_local(dispatcher.run(mailbox, wall_clock));
         let ending = match dispatching.await {
             Ok(ending) => ending,
-            // It is never cancelled.
+            // The task is never cancelled.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
 
@@ -215,11 +210,11 @@ impl Daemon {
         leaving.send_replace(true);
         let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
         let note = Note { phase: Phase::Ending, left: !ending.left().is_empty(), ..note };
-        // Clients find the one or the other, and must not take this daemon for one that has lost its socket.
+        // Clients find one or the other, and must not mistake this daemon for one that has lost its socket.
         instance.tell(note.clone());
         address.tell(note);
         address.leave();
-        // Responses that are being read from output files are still sent.
+        // Responses being read from output files are still sent.
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
             tracing::warn!("a disk does not answer: what was still to be read or removed is left");
         }
@@ -227,7 +222,7 @@ impl Daemon {
         if let Some(cgroup) = self.cgroup.filter(|_| ending.left().is_empty()) {
             cgroups::leave(&cgroup);
         }
-        // Whoever sees the last connection close may start the next daemon at once.
+        // The end of the last connection is a signal that the next daemon may be started.
         drop(address);
         closing.send_replace(true);
         let _ = server.await;
@@ -236,7 +231,7 @@ impl Daemon {
     }
 }
 
-/// What the start of the daemon has taken, for the program that takes over.
+/// The acquired resources, for an upgrade in place.
 struct Taken {
     address: address::Shown,
     instance: Arc<Instance>,
@@ -282,7 +277,7 @@ impl Taken {
     }
 }
 
-/// Returns what the executors of tasks on other machines and on clusters are made with.
+/// Returns the parameters of the executors for other machines and clusters.
 fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> Elsewhere {
     Elsewhere {
         context: context.clone(),
@@ -293,8 +288,8 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
     }
 }
 
-/// Kills what is left of the tasks. If that succeeds, removes the instance, so that the next daemon has
-/// nothing to clean up. The keeper ends by itself once it holds nothing.
+/// Kills the remaining processes of tasks. If that succeeds, removes the instance, so that the next daemon has nothing
+/// to clean up. The keeper ends by itself once it holds nothing.
 fn end_all(
     (strays, keeper): (&Strays, Option<Arc<Keeper>>),
     ending: &Ending,
@@ -305,7 +300,7 @@ fn end_all(
     if strays.end(ending.is_hurried(), (ending.left(), keeper), &instance.output()) {
         instance.end();
         let Note { instance, durable, left, .. } = address.note();
-        // By its id clients see that the next one goes on with its tasks.
+        // By its ID, clients recognize that the next daemon continues its tasks.
         let instance = if durable { instance } else { String::new() };
         address.tell(Note { phase: Phase::Ending, instance, durable, left, ..Note::default() });
     } else {

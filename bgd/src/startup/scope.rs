@@ -14,7 +14,7 @@ use zbus::{Connection, MessageStream, OwnedObjectPath, OwnedVariant, Variant, co
 
 use crate::notice::one_line;
 
-/// The timeout of the whole request; after it the daemon starts without a scope.
+/// The timeout of the whole request; after that the daemon starts without a scope.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 const SYSTEMD: &str = "org.freedesktop.systemd1";
@@ -32,7 +32,7 @@ pub enum Unit {
     Own(String),
 }
 
-/// Moves this process into a scope of its own. Keeps it where it is if its unit already delegates its cgroup and
+/// Moves this process into a scope of its own. Leaves it where it is if its unit already delegates its cgroup and
 /// `may_stay` is set.
 ///
 /// # Errors
@@ -59,10 +59,10 @@ pub async fn put(pid: u32, name: &str) -> Result<(), String> {
         .await
 }
 
-/// Whether a scope is active, rather than about to begin or end; `None` if there is no such scope.
+/// Reports whether a scope is active, rather than starting or ending; `None` if there is no such scope.
 ///
 /// # Errors
-/// The manager can't be asked.
+/// The manager can't be queried.
 pub async fn is_active(name: &str) -> Result<Option<bool>, String> {
     with_manager(async |manager| {
         let found = manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "GetUnit", &name).await;
@@ -79,7 +79,7 @@ pub async fn is_active(name: &str) -> Result<Option<bool>, String> {
     .await
 }
 
-/// Asks the manager for something, and waits at most [`PATIENCE`].
+/// Calls the manager, and waits at most [`PATIENCE`].
 async fn with_manager<T>(ask: impl AsyncFnOnce(Connection) -> zbus::Result<T>) -> Result<T, String> {
     let bus = bus()?;
     let work = async {
@@ -94,7 +94,7 @@ async fn with_manager<T>(ask: impl AsyncFnOnce(Connection) -> zbus::Result<T>) -
     tokio::time::timeout(PATIENCE, work).await.map_err(late)?
 }
 
-/// Returns the bus that the user manager uses, if there is a manager.
+/// Returns the path of the user manager's bus, if there is a manager.
 fn bus() -> Result<PathBuf, String> {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
     let folder = folder.ok_or("no systemd user manager: XDG_RUNTIME_DIR is not set").map(PathBuf::from)?;
@@ -124,7 +124,7 @@ async fn connect(bus: &Path) -> Result<UnixStream, String> {
     Ok(stream)
 }
 
-/// Whether this process is in a unit of the manager that delegates its cgroup.
+/// Reports whether this process is in a unit of the manager that delegates its cgroup.
 async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
     let pid = std::process::id();
     let unit: OwnedObjectPath =
@@ -155,8 +155,8 @@ async fn start(manager: &Connection, name: &str, what: &str, pid: u32) -> zbus::
     let properties = vec![
         ("Description", Variant::from(what)),
         ("PIDs", Variant::from(vec![pid])),
-        // Those that account for what tasks use; the manager ignores what it does not have itself. Others, such as
-        // `cpu`, would change how the daemon shares the machine with other programs.
+        // Those that account for the tasks' resource usage; the manager ignores any that it lacks itself. Others, such
+        // as `cpu`, would change how the daemon shares the machine with other programs.
         ("DelegateControllers", Variant::from(vec!["memory", "io"])),
         // The user's own limits still apply, as they do without a scope.
         ("TasksMax", Variant::from(u64::MAX)),

@@ -1,8 +1,8 @@
-//! Taking over from the program that this process ran before (R122): builds every part of the daemon again from the state
-//! that it left, and goes back to that program if that fails.
+//! Takes over from the program that this process ran before (R122): rebuilds every part of the daemon from the state
+//! that it left, and goes back to that program if this fails.
 //!
-//! Until everything is built, nothing of the state is changed: no descriptor of it is read or written, no process is
-//! started, no file removed. So the program before can still go on from the same state.
+//! Until everything is rebuilt, nothing that the state refers to is changed: no descriptor is read or written, no
+//! process is started, no file is removed. So the previous program can still continue from the same state.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -46,19 +46,19 @@ use crate::os::{inherited, log, memory, signals};
 use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
 
-/// How long it may take until everything is built again, before the program before goes on.
+/// How long rebuilding may take before the previous program continues.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Prints which states this program reads.
+/// Prints the state formats that this program reads.
 pub fn say_formats() -> ExitCode {
     say(&Formats::own(journal::READS))
 }
 
-/// Reads a state from standard input, and prints what is in it.
+/// Reads a state from standard input and prints a summary.
 pub fn try_state() -> ExitCode {
-    // This process only reads; if memory is short, it goes first.
+    // If memory is short, this process is killed first, as it only reads.
     memory::give_up_first();
-    // Taking over needs more than reading does, and can't be refused any more if there is none.
+    // Taking over needs more memory than reading, and can't be refused any more if there is none.
     memory::leave_room();
     match try_read() {
         Ok(found) => say(&found),
@@ -86,7 +86,7 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
 
 /// Takes over with the state in this descriptor.
 pub fn main(args: &Args, state: RawFd) -> ExitCode {
-    // Where the program was executed by its descriptor, older kernels name the process after that.
+    // If the program was executed by its descriptor, older kernels name the process after the descriptor.
     let _ = nix::sys::prctl::set_name(c"bgd");
     if inherited::set_inheritable(&[state], false).is_err() {
         print_error("--carried: not an open descriptor; this option is not meant to be used by hand");
@@ -105,7 +105,7 @@ pub fn main(args: &Args, state: RawFd) -> ExitCode {
 
 fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
     let head = Head::read(&mut file).map_err(|error| internal(&error.to_string()))?;
-    // A program that has gone back is not guarded: there is nothing else to go to.
+    // A program that was gone back to is not guarded, as there is no other program to go to.
     let guard = if args.refused.is_none() { Some(Guard::start(&head, file.as_raw_fd())?) } else { None };
     let runtime = match running::runtime() {
         Ok(runtime) => runtime,
@@ -121,7 +121,7 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
         if let Some(guard) = guard {
             guard.dismiss();
         }
-        // The state has environments in it.
+        // The state contains environments.
         let _ = file.set_len(0);
         drop(file);
         Box::pin(built.go_on(args.refused.clone())).await
@@ -132,24 +132,24 @@ fn internal(what: &str) -> Failure {
     Failure::new(70, format!("cannot take over: {what}"))
 }
 
-/// Goes back to the program before, unless this is it. Returns the failure if that is not possible.
+/// Goes back to the previous program, unless this is that program. Returns the failure if that is not possible.
 fn given_up(guard: Option<Guard>, failure: Failure) -> Failure {
     let Some(guard) = guard else { return failure };
     let error = guard.go_back(&failure.message);
     stranded(&failure.message, &error)
 }
 
-/// The failure of a program that can neither take over nor go back.
+/// Returns the failure of a program that can neither take over nor go back.
 fn stranded(why: &str, error: &io::Error) -> Failure {
     Failure::new(70, format!("{why}; and the program before can't be executed: {error}"))
 }
 
-/// Goes back to the program before if this one fails or hangs.
+/// Goes back to the previous program if this one fails or hangs.
 ///
-/// It is a thread with a descriptor table of its own, so that those of the state stay open there whatever becomes of them
-/// here: a daemon that is half built closes what it has taken when it is dropped.
+/// The guard is a thread with its own descriptor table, where the descriptors of the state stay open regardless of this
+/// program: dropping a half-built daemon closes those that it has taken.
 struct Guard {
-    /// `None`: the daemon is built. Else why it is not.
+    /// `None` if the daemon is rebuilt, else the reason of the failure.
     verdict: mpsc::Sender<Option<String>>,
     thread: thread::JoinHandle<Option<io::Error>>,
 }
@@ -186,7 +186,7 @@ impl Guard {
         })
     }
 
-    /// Ends the guard, and closes its descriptors. Returns never if it goes back at this moment.
+    /// Ends the guard and closes its descriptors. Never returns if the guard goes back at this moment.
     fn dismiss(self) {
         let _ = self.verdict.send(None);
         if let Ok(Some(error)) = self.thread.join() {
@@ -202,7 +202,7 @@ impl Guard {
     }
 }
 
-/// The daemon, built again.
+/// The rebuilt daemon.
 struct Built {
     daemon: Daemon,
     listener: AsyncListener,
@@ -213,28 +213,28 @@ struct Built {
     since: Stamp,
     held: Duration,
     active: u64,
-    /// The program before, which is not needed any more.
+    /// The previous program, which is no longer needed.
     program: OwnedFd,
 }
 
-/// Builds every part of the daemon from the state in this file. Must not change anything outside of this process.
+/// Rebuilds every part of the daemon from the state in this file. Must not change anything outside this process.
 fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
     let state: State = Image::read(file)
         .and_then(|image| image.decode())
         .map_err(|error| internal(io::Error::other(error)))?;
     let State { since, held, from, asked, next, mut premises, connections, dispatcher } = state;
-    // The program before is where it was.
+    // Otherwise this is the previous program again, whose path is unchanged.
     if args.refused.is_none() {
         premises.program = next;
     }
     let mut came = Came::new(&head.descriptors).map_err(internal)?;
     let program = came.take_number(head.program).map_err(internal)?;
-    // Without a log the daemon still works.
+    // The daemon also works without a log.
     let _ = log::start(args.log_target(), &premises.state_dir);
     let (text, path) = &dispatcher.config;
     let mut config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
-    // A reload may have brought another value, which needs a restart.
+    // A reload may have set another value, which needs a restart.
     config.durable = premises.durable.unwrap_or_default();
     let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
     let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
@@ -257,10 +257,10 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     Ok(Built { daemon, listener, connections, note, asked, from, since, held, active, program })
 }
 
-/// What the program before had taken for the daemon, how process trees are tracked and why, and when the daemon started.
+/// The acquired resources, the address, how process trees are tracked and why, and when the daemon started.
 type Taken = (Premises, Address, (&'static str, String), Stamp);
 
-/// Takes over what the program before had taken for the daemon.
+/// Takes over the resources acquired by the previous program.
 fn take(
     premises: PremisesState,
     config: Config,
@@ -290,7 +290,7 @@ fn take(
         program,
         keeper,
     } = premises;
-    // A program before this one may have said neither.
+    // The note of an earlier version may lack both.
     let pid = NonZeroI32::new(std::process::id().cast_signed());
     let note = Note { pid, durable: durable.is_some_and(|durable| durable != Durable::No), ..note };
     let marks = Arc::new(Marks::new(&instance, next_mark));
@@ -302,7 +302,7 @@ fn take(
     let address = Address::again(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
-    // A program before this one may not have said it.
+    // The state of an earlier version may lack the path.
     let program = program.map(|path| Program::at(path.as_os_str().into())).or_else(Program::own);
     let keeper = keeper.map(|(fd, pid)| {
         came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid, child: None }))
@@ -327,7 +327,7 @@ fn take(
 }
 
 impl Built {
-    /// Goes on as the daemon. From here on there is no way back.
+    /// Continues as the daemon. From here on there is no way back.
     async fn go_on(self, refused: Option<String>) -> Result<(), Failure> {
         let Self { mut daemon, listener, connections, note, asked, from, since, held, active, program } =
             self;

@@ -32,18 +32,18 @@ use crate::wire::mailbox::{Calls, Incoming};
 /// The size of the read buffer, in bytes.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How long a full connection rests where no descriptor is left that could be watched for room.
+/// How long a full connection pauses if no descriptor is left to watch it for room.
 const REST: Duration = Duration::from_millis(100);
 
-/// A connection. Whatever it has begun is kept in [`Progress`], so that nothing is lost between two waits.
+/// A connection. Unfinished work is kept in [`Progress`], so that nothing is lost between two waits.
 #[derive(Debug)]
 pub struct Connection {
     pub client: Arc<Client>,
-    /// Watched for requests alone: if the runtime watched it for room, too, each answer that the client reads would wake the
-    /// daemon.
+    /// Watched for requests only: if the runtime watched it for room, too, each response that the client reads would
+    /// wake the daemon.
     stream: AsyncFd<OwnedFd>,
     calls: Calls,
-    /// Which requests it may send.
+    /// The requests it may send.
     room: Room,
     /// Lists the connection until it sends a request.
     silent: Arc<IdleConnections>,
@@ -51,12 +51,12 @@ pub struct Connection {
     progress: Mutex<Progress>,
 }
 
-/// How far a connection has come.
+/// The unfinished work of a connection.
 #[derive(Debug)]
 struct Progress {
-    /// What was read, but is not taken as a request yet.
+    /// Bytes that were read, but not yet accepted as requests.
     decoder: FrameDecoder<OwnedFd>,
-    /// What is being written, and how much of it is written.
+    /// The bytes being written, and how many of them are written.
     hand: Vec<u8>,
     written: usize,
     /// Whether the dispatcher knows the client.
@@ -64,12 +64,11 @@ struct Progress {
     no_more_requests: bool,
 }
 
-/// All connections for the program that takes over.
+/// All connections, for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ConnectionsState {
-    /// The socket that listens.
+    /// The listening socket.
     pub listener: Fd,
-    /// The number of the latest client.
     pub latest: u64,
     pub all: Vec<ConnectionState>,
 }
@@ -91,7 +90,7 @@ impl ConnectionsState {
     }
 }
 
-/// A connection for the program that takes over.
+/// A connection, for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ConnectionState {
     client: ClientState,
@@ -112,7 +111,7 @@ impl Connection {
     /// # Errors
     /// The connection is being opened or closed.
     pub fn state(&self, named: &mut Named) -> Result<ConnectionState, Obstacle> {
-        // What it is served with is built again.
+        // The parts that serve it are rebuilt.
         let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
         let Progress { decoder, hand, written, is_known, no_more_requests } = &*self.progress();
         let id = client.id;
@@ -131,7 +130,7 @@ impl Connection {
         })
     }
 
-    /// Adds a connection that another program had.
+    /// Adds a connection taken over from another program.
     ///
     /// # Errors
     /// A descriptor is missing, or can't be watched.
@@ -159,14 +158,12 @@ impl Progress {
     }
 }
 
-/// What connections share.
+/// The parts shared by all connections.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Where requests go.
     pub calls: Calls,
-    /// Those that have not sent a request yet.
+    /// The connections that have not sent a request yet.
     pub silent: Arc<IdleConnections>,
-    /// All of them.
     pub connections: Arc<Connections<Connection>>,
 }
 
@@ -242,7 +239,7 @@ impl Connection {
             () = until_no_more_requests => {}
         }
         self.silent.remove(&self.client);
-        // Discard whatever is still sent to it.
+        // Discard further messages to it.
         self.client.close();
         // Sending fails only if the dispatcher has ended.
         let _ = self.calls.send(Incoming::Gone(Arc::clone(&self.client))).await;
@@ -256,7 +253,7 @@ impl Connection {
     /// Reads requests until the client closes its sending side or sends something after which parsing can't continue.
     async fn read(&self) -> io::Result<()> {
         loop {
-            // First what an earlier read has left.
+            // Start with the leftover of an earlier read.
             if !self.take_all().await {
                 return Ok(());
             }
@@ -274,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// Takes the complete requests among what was read. Returns false if the connection can't continue.
+    /// Accepts the complete requests among the bytes read. Returns false if the connection can't continue.
     async fn take_all(&self) -> bool {
         loop {
             self.client.has_room().await;
@@ -312,8 +309,7 @@ impl Connection {
         Ok(count)
     }
 
-    /// Refuses requests that the connection may not send: the last connections are reserved for `hello`
-    /// and `daemon.*`.
+    /// Refuses requests that the connection may not send: the last connections are reserved for `hello` and `daemon.*`.
     fn refuses(&self, frame: &Frame<OwnedFd>) -> bool {
         if self.room == Room::All {
             return false;
@@ -331,22 +327,22 @@ impl Connection {
         true
     }
 
-    /// Whether the peer has closed both directions. A peer that has only closed its sending side still reads.
+    /// Reports whether the peer has closed both directions. A peer that has only closed its sending side still reads.
     fn is_abandoned(&self) -> bool {
         let mut socket = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         matches!(poll(&mut socket, PollTimeout::ZERO), Ok(1..))
             && socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// Whether a program that has ended since hands over its child: nobody else looks after that child.
+    /// Reports whether a program that has since ended is handing over its child: nobody else supervises that child.
     fn is_bequest(&self, method: &str) -> bool {
         // The kernel closes a process's connections before it reports the process as ended.
         method == TaskHandoff::NAME && self.client.process.is_some_and(proc::has_ended)
     }
 
-    /// Waits until the client has closed its reading side as well, and so waits for nothing any more.
+    /// Waits until the client has closed its reading side as well, and so no longer waits for anything.
     async fn until_hung_up(&self) {
-        // Nearly always: whoever has its answer closes both at once.
+        // Nearly always: a client that has its response closes both sides at once.
         if self.is_abandoned() {
             return;
         }
@@ -372,8 +368,8 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.client.tell(&error_line(None, &error)),
         };
-        // Nobody waits for the response, for example because this process was stopped and its clients have given
-        // up: the request is no longer wanted. A notification gets no response, so its sender may be gone.
+        // Nobody waits for the response, for example because this process was stopped and its clients have given up:
+        // the request is no longer wanted. A notification gets no response, so its sender may be gone.
         if request.id.is_some() && self.is_abandoned() && !self.is_bequest(&request.method) {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;
@@ -397,7 +393,7 @@ impl Connection {
         let _ = self.calls.send(Incoming::Call { client: Arc::clone(&self.client), call }).await;
     }
 
-    /// Writes what is queued until the connection ends.
+    /// Writes the queue until the connection ends.
     async fn write(&self) {
         let finished = || self.progress().no_more_requests;
         loop {
@@ -414,7 +410,7 @@ impl Connection {
         }
     }
 
-    /// Writes the rest of what is being written.
+    /// Writes the rest of the bytes being written.
     async fn write_hand(&self) -> io::Result<()> {
         let mut room = None;
         while self.progress().has_rest() {
@@ -435,10 +431,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Watches for room for more of an answer, until this is dropped. Without a descriptor for that, waits a moment.
+    /// Watches for room for more of a response, until the watch is dropped. Without a descriptor for that, waits a
+    /// moment.
     async fn watch_for_room(&self) -> Option<AsyncFd<OwnedFd>> {
         let socket = self.stream.get_ref();
-        // It does without one, if somebody needs it more.
+        // Do without a descriptor if others need it more.
         let has_some = !descriptors::are_reserved(socket, descriptors::User::Task);
         let room = if has_some { socket.try_clone().and_then(watch::writable).ok() } else { None };
         if room.is_none() {

@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Connections<C> {
     all: Mutex<BTreeMap<u64, Arc<C>>>,
-    /// Holds back the requests of all of them.
+    /// Holds back the requests of all connections.
     pub gate: Gate,
     /// The number of the latest client.
     latest: AtomicU64,
-    /// The number of the descriptor that listens.
+    /// The number of the listening descriptor.
     listener: AtomicI32,
 }
 
@@ -31,23 +31,23 @@ impl<C> Connections<C> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates the owner of connections that another program had; `latest` is the number of its latest client.
+    /// Creates the owner of connections taken over from another program; `latest` is the number of its latest client.
     pub fn again(latest: u64) -> Self {
         Self { all: Mutex::default(), gate: Gate::default(), latest: latest.into(), listener: (-1).into() }
     }
 
-    /// Returns the number of a new client.
+    /// Returns a number for a new client.
     pub fn next_client(&self) -> u64 {
         self.latest.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Notes which descriptor listens.
+    /// Records the listening descriptor.
     pub fn listens(&self, number: RawFd) {
         self.listener.store(number, Ordering::Relaxed);
     }
 
-    /// Returns what an upgrade carries besides the connections: the number of the latest client, and of the descriptor that
-    /// listens.
+    /// Returns the data that an upgrade carries besides the connections: the numbers of the latest client and of the
+    /// listening descriptor.
     pub fn state(&self) -> (u64, RawFd) {
         let Self { latest, listener, all: _, gate: _ } = self;
         (latest.load(Ordering::Relaxed), listener.load(Ordering::Relaxed))
@@ -63,7 +63,7 @@ impl<C> Connections<C> {
         self.all().remove(&client);
     }
 
-    /// Returns all of them, the oldest first.
+    /// Returns all connections, oldest first.
     pub fn list(&self) -> Vec<Arc<C>> {
         self.all().values().cloned().collect()
     }
@@ -90,12 +90,12 @@ impl Gate {
         self.opened.notify_waiters();
     }
 
-    /// Whether no request is on its way.
+    /// Reports whether no request is on its way.
     pub fn is_idle(&self) -> bool {
         self.passing.load(Ordering::Relaxed) == 0
     }
 
-    /// Waits until a request may pass. It is on its way until the guard is dropped.
+    /// Waits until a request may pass. The request is on its way until the guard is dropped.
     pub async fn pass(&self) -> Passing<'_> {
         loop {
             let opened = self.opened.notified();

@@ -1,6 +1,6 @@
 //! The errors of tasks that did not end well: kinds and numbers for programs, a sentence for people.
 //!
-//! The tests of the core include this file: of this crate it may name only `core` and `wire::failures`.
+//! The tests of the core include this file: of this crate, it may only use `core` and `wire::failures`.
 
 use bgd_shared::failure::{Failure as WireFailure, FailureKind};
 use bgd_shared::order::{CancelReason, Condition};
@@ -16,12 +16,12 @@ pub fn error(task: &Task) -> Option<String> {
     task.finished().and_then(error_of)
 }
 
-/// Returns the same for a finished state.
+/// Like [`error`], for a finished state.
 pub fn error_of(finished: &Finished) -> Option<String> {
     wire(finished).0
 }
 
-/// Returns the error as the wire shows it: a sentence for people and, for a failure, its details for programs.
+/// Returns the error in its wire form: a sentence for people and, for a failure, its details for programs.
 pub fn wire(finished: &Finished) -> (Option<String>, Option<WireFailure>) {
     match (&finished.outcome, failure(finished)) {
         (Outcome::Cancelled(reason), _) => (cause(*reason), None),

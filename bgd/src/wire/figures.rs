@@ -33,7 +33,7 @@ impl Histogram {
         self.sum_ms = self.sum_ms.saturating_add(ms);
     }
 
-    /// Returns the histogram with cumulative counts, as `daemon.status` shows it.
+    /// Returns the histogram with cumulative counts, as in `daemon.status`.
     pub fn shown(&self) -> Times {
         let mut below = 0;
         let buckets = BUCKETS.iter().zip(self.buckets).map(|(le_ms, count)| {
@@ -44,7 +44,6 @@ impl Histogram {
     }
 }
 
-/// All histograms.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Time from submission to start.

@@ -1,7 +1,7 @@
-//! The event history: the latest events in serialized form, limited in bytes.
+//! The event history: the latest events in serialised form, limited in bytes.
 //!
-//! Events are stored consecutively in blocks. A small allocation per event would take nearly twice the bytes that
-//! are counted, and would fragment the heap.
+//! Events are stored consecutively in blocks. A small allocation per event would use nearly twice the counted bytes,
+//! and would fragment the heap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,15 +22,14 @@ const ALLOCATION_BYTES: usize = 16;
 /// A stored event.
 #[derive(Debug)]
 pub struct Kept<'a> {
-    /// The event's task.
     pub task: TaskId,
     /// The parent session of that task.
     pub session: Option<&'a str>,
-    /// The serialized event object.
+    /// The serialised event object.
     pub json: &'a [u8],
 }
 
-/// The position of an event in its block, and what filters look at.
+/// The position of an event in its block, and the values that filters check.
 #[derive(Debug)]
 struct Entry {
     task: TaskId,
@@ -50,7 +49,7 @@ struct Block {
 }
 
 impl Block {
-    /// Returns the memory it uses, including the overhead of its three allocations.
+    /// Returns its memory in bytes, including the overhead of its three allocations.
     fn bytes(&self) -> usize {
         let entries = self.entries.capacity() * size_of::<Entry>();
         size_of::<Self>() + entries + self.json.capacity() + self.session_bytes + 2 * ALLOCATION_BYTES
@@ -65,19 +64,18 @@ impl Block {
 #[derive(Debug)]
 pub struct History {
     blocks: VecDeque<Block>,
-    /// The memory used by all blocks except the last.
+    /// The memory of all blocks except the last, in bytes.
     full_bytes: usize,
     limit: usize,
     /// The sequence number of the latest event.
     seq: u64,
 }
 
-/// The events for the program that takes over.
+/// The history, for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct HistoryState {
-    /// The number of the latest event.
     seq: u64,
-    /// The events up to that one, without gaps.
+    /// The events up to `seq`, without gaps.
     events: Vec<EventState>,
 }
 
@@ -89,20 +87,19 @@ struct EventState {
 }
 
 impl History {
-    /// Returns the state.
     pub fn state(&self) -> HistoryState {
         let state = |kept: Kept<'_>| EventState {
             task: kept.task,
             session: kept.session.map(Arc::from),
             json: String::from_utf8_lossy(kept.json).into_owned(),
         };
-        // The blocks are made again, up to the limit that is configured.
+        // The blocks are rebuilt, up to the configured limit.
         let Self { blocks: _, full_bytes: _, limit: _, seq: last } = self;
         let events = (self.first()..=*last).filter_map(|seq| self.get(seq)).map(state).collect();
         HistoryState { seq: *last, events }
     }
 
-    /// Goes on with the events of another program, within this history's limit.
+    /// Continues with the events of another program, within this history's limit.
     pub fn resume(&mut self, state: HistoryState) {
         let HistoryState { seq, events } = state;
         let first = (seq + 1).saturating_sub(events.len() as u64);
@@ -118,7 +115,7 @@ impl History {
         Self { blocks: VecDeque::new(), full_bytes: 0, limit, seq: 0 }
     }
 
-    /// Begins after this event, which is not kept.
+    /// Continues after this event, which is not kept.
     pub fn go_on_after(&mut self, seq: u64) {
         self.seq = seq;
     }
@@ -133,7 +130,7 @@ impl History {
         self.blocks.front().map_or(self.seq + 1, |block| block.first)
     }
 
-    /// Returns the memory it uses, overhead included.
+    /// Returns its memory in bytes, including overhead.
     pub fn bytes(&self) -> usize {
         self.full_bytes + self.blocks.back().map_or(0, Block::bytes)
     }

@@ -1,6 +1,6 @@
 //! The dispatcher's inputs. Calls of clients arrive in a bounded queue, so that a flood of them backs up into the
-//! clients' sockets. Facts of executors have a queue of their own, so that no client can delay them. Executors tell them at
-//! a pace, so it holds at most a few per running process.
+//! clients' sockets. Facts of executors have a queue of their own, so that no client can delay them. Executors limit
+//! the rate of their facts, so that this queue holds at most a few per running process.
 
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ pub enum Incoming {
     /// A request.
     Call {
         client: Arc<Client>,
-        /// The request.
         call: Call,
     },
     Connected(Arc<Client>),
@@ -50,69 +49,64 @@ pub enum Internal {
     AgentResolved {
         /// The pending response to the submission.
         answer: Answer,
-        /// The submission.
         command: Box<Command>,
         /// Whether the agent is available.
         result: Result<(), RpcError>,
     },
-    /// A client was found to be allowed to answer an agent's question.
+    /// A client turned out to be allowed to answer an agent's question.
     MayAnswer {
         /// The pending response to the client.
         answer: Answer,
-        /// The request for the core.
         request: Request,
     },
     /// The programs of agents were looked up.
     AgentsFound {
         /// The pending response to `agent.list`.
         answer: Answer,
-        /// The environment that was used.
+        /// The environment in which they were looked up.
         env: Arc<Env>,
         /// Whether the agents are also to be started, as a check.
         check: bool,
         found: Result<Vec<(Arc<Agent>, AgentInfo)>, RpcError>,
     },
-    /// A process that another program hands over was inspected.
+    /// A process that another program is handing over was inspected.
     Offered {
         /// The pending response to the handoff.
         answer: Answer,
-        /// The parameters of the handoff.
         params: Box<HandoffParams>,
-        /// The ID of the new task.
         task: TaskId,
-        /// The process, ready to be taken over, or why it can't be.
+        /// The process, ready to be adopted, or why it can't be.
         result: Result<Offer, RpcError>,
     },
     /// The configuration file was read.
     ConfigRead {
-        /// The new configuration, or what is wrong with it.
+        /// The new configuration, or its error.
         config: Result<Box<Config>, ConfigError>,
-        /// When the file had last been changed before; `None` if there was none.
+        /// The modification time of the file when it was read; `None` if there was no file.
         modified: Option<Timestamp>,
         /// The pending response, if a client asked for the reload.
         asked: Option<Answer>,
     },
     /// The result for a notice was read.
     NoticeRead {
-        /// The notice's number.
+        /// The number of the notice.
         number: u64,
     },
-    /// A channel has come further with a notice.
+    /// The delivery state of a notice has changed.
     Notice {
-        /// The notice's number.
+        /// The number of the notice.
         number: u64,
-        /// What has become of it.
         delivery: Delivery,
     },
-    /// Steps were written into the journal, or could not be.
+    /// Steps were written to the journal, or could not be.
     Recorded(Recorded),
     /// Every waiting notice was delivered or given up, and the channels' thread has ended.
     ChannelsDone,
-    /// The program for an upgrade in place was looked at, or has tried the state.
+    /// The program for an upgrade in place was inspected, or has tried to read the state.
     Upgrade {
         /// The program, or why it can't take over.
         program: Result<Box<Candidate>, String>,
-        /// Whether it has tried the state.
+        /// Whether the program has tried to read the state.
         was_tried: bool,
     },
     /// SIGHUP: reload the configuration.
@@ -129,7 +123,7 @@ pub enum Internal {
 pub struct Internals(mpsc::UnboundedSender<Internal>);
 
 impl Internals {
-    /// Sends a message. It is lost if the daemon is ending, when it no longer matters.
+    /// Sends a message. The message is lost if the daemon is ending, when it no longer matters.
     pub fn send(&self, internal: Internal) {
         let _ = self.0.send(internal);
     }
@@ -141,11 +135,8 @@ pub type Calls = mpsc::Sender<Incoming>;
 /// The dispatcher's receiving side.
 #[derive(Debug)]
 pub struct Mailbox {
-    /// Calls of clients.
     pub calls: mpsc::Receiver<Incoming>,
-    /// Facts of executors.
     pub facts: mpsc::UnboundedReceiver<Seen>,
-    /// Results of the daemon's own workers.
     pub internals: mpsc::UnboundedReceiver<Internal>,
 }
 

@@ -1,5 +1,5 @@
-//! The protocol layer of the daemon: turns bytes into frames, messages and calls, which wait in the mailbox for
-//! the dispatcher, and turns the core's decisions into wire objects and texts. It decides nothing about tasks.
+//! The protocol layer of the daemon: turns bytes into frames, messages and calls, which wait in the mailbox for the
+//! dispatcher, and turns the core's decisions into wire objects and texts. It makes no decisions about tasks.
 
 pub mod calls;
 pub mod connection;

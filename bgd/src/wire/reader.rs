@@ -1,7 +1,7 @@
 //! Responses that require reading an output file, which is done on worker threads.
 //!
-//! A file outside of the daemon's folder may be on a disk that hangs. Whoever asks for it is answered all the same, without
-//! what is in it, and only so many threads wait for it.
+//! A file outside the daemon's folder may be on a hanging disk. Requests for it get a response all the same, without
+//! its content, and only a limited number of threads wait for it.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::notice as words;
 use crate::wire::calls::OUTPUT_DEFAULT_BYTES;
 use crate::wire::view;
 
-/// How long a disk elsewhere may take: less than clients wait for their first answer.
+/// How long a disk elsewhere may take: less than clients wait for a first response.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Builds responses from output files on worker threads.
@@ -41,8 +41,8 @@ impl Reader {
         Self { folder, workers }
     }
 
-    /// Runs this on a worker, which answers by it. Where the output is elsewhere and does not answer in time, `late` does,
-    /// which must not look at it.
+    /// Runs a job on a worker, which sends the response. If the output is elsewhere and does not respond in time,
+    /// `late` builds the response instead; it must not access the output.
     fn answer<T: Serialize + Send + 'static>(
         &self,
         is_elsewhere: bool,
@@ -124,7 +124,7 @@ impl Reader {
     }
 }
 
-/// Whether a task's output may be outside of the folder.
+/// Reports whether a task's output may be outside the folder.
 fn is_elsewhere(snapshot: &Task) -> bool {
     snapshot.spec.output_file.is_some() || snapshot.spec.on.is_some()
 }
@@ -151,14 +151,14 @@ fn page_of(
 /// The typical size of a task object, in bytes.
 const TASK_BYTES: usize = 1024;
 
-/// Builds a notice with the result of its run. If the result can't be read any more because the task was cleared
-/// meanwhile, the notice says so.
+/// Builds a notice with the result of its run. If the result can't be read because the task was cleared meanwhile, the
+/// notice states that.
 fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
     let result = notice_result(notice, folder);
     words::notice(notice, view::task(&notice.task, folder), result)
 }
 
-/// Reads the result of a notice on a worker. `None` if that panicked.
+/// Reads the result of a notice on a worker. `None` if the worker panicked.
 pub async fn read_notice(
     told: Arc<Notice>,
     folder: Arc<OutputFolder>,
@@ -174,7 +174,7 @@ pub async fn read_notice(
     }
 }
 
-/// Builds a notice without the result of its run where that is on a disk that does not answer.
+/// Builds a notice without the result of its run if that is on a disk that does not respond.
 fn notice_unread(told: &Notice, folder: &OutputFolder) -> WireNotice {
     if is_elsewhere(&told.task) {
         words::notice(told, view::task(&told.task, folder), None)
@@ -211,7 +211,7 @@ fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error:
     RpcError::new(ErrorKind::Internal, message).hint("somebody may have removed the file")
 }
 
-/// Says that the disk of an output does not answer.
+/// Returns the error for an output whose disk does not respond.
 fn silent(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder) -> RpcError {
     let files = folder.files_of(snapshot.id, &snapshot.spec);
     let path = files.path(stream).display();

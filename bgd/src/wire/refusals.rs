@@ -1,6 +1,6 @@
 //! Converts refusals of the core to error responses: a kind, a sentence, and a hint.
 //!
-//! The tests of the core include this file: of this crate it may name only `core` and `wire::failures`.
+//! The tests of the core include this file: of this crate, it may only use `core` and `wire::failures`.
 
 use std::sync::Arc;
 
@@ -326,7 +326,7 @@ fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
         None => "it has no open question".to_owned(),
     })
 }
-/// Returns the error for a write while tasks have too much input that they have not read.
+/// Returns the error for a write while tasks have too much unread input.
 pub fn too_much_unread() -> RpcError {
     let limit = limits::UNREAD_INPUT_BYTES >> 20;
     let message =

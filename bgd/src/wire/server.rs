@@ -56,8 +56,8 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Serves until `closing` changes, then waits up to a second for clients to receive their last responses.
 ///
-/// A listener received from `listeners` replaces the current one, whose socket was removed. `before` are connections that
-/// another program had.
+/// A listener received from `listeners` replaces the current one, whose socket was removed. `before` are connections
+/// taken over from another program.
 pub async fn run(
     mut listener: AsyncListener,
     mut listeners: mpsc::Receiver<AsyncListener>,
@@ -113,7 +113,7 @@ pub async fn run(
         tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
 }
 
-/// Checks whether a peer may connect, and for which requests there is room.
+/// Checks whether a peer may connect, and which requests there is room for.
 fn admit(
     stream: &AsyncStream,
     connections: usize,
@@ -164,13 +164,13 @@ fn too_many(message: String) -> RpcError {
         .hint("close some, or raise limits.connections in the configuration")
 }
 
-/// Sends the reason; the caller closes the connection. The line fits into any socket buffer; a client that does
-/// not read loses it.
+/// Sends the reason; the caller closes the connection. The line fits into any socket buffer; a client that does not
+/// read loses it.
 fn refuse(stream: &AsyncStream, error: &RpcError) {
     let _ = stream.inner().try_write(&error_line(None, error));
 }
 
-/// A spare descriptor that is given up to tell a client that none are left.
+/// A spare descriptor that is given up to inform a client that none are left.
 struct Spare(Option<File>);
 
 impl Default for Spare {

@@ -13,66 +13,59 @@ use crate::core::Core;
 use crate::os::log;
 use crate::os::program::Program;
 
-/// What rarely or never changes during the daemon's lifetime.
+/// Values that rarely or never change during the daemon's lifetime.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The ID of this instance.
     pub instance: String,
     /// How many tasks had been started by daemons that were killed.
     pub lost_tasks: usize,
-    /// The daemon's PID.
     pub pid: i32,
     pub socket: PathBuf,
-    /// The state directory.
     pub state_dir: PathBuf,
-    /// The path of the configuration file.
     pub config_path: PathBuf,
-    /// Whether that file existed.
+    /// Whether the configuration file existed.
     pub config_loaded: bool,
-    /// When it had last been changed before it was read.
+    /// The modification time of the configuration file when it was read; `None` if there was none.
     pub config_modified: Option<Timestamp>,
     /// Why the last reload was not applied, if it failed.
     pub config_error: Option<String>,
     /// How process trees are tracked: `cgroup` or `session`.
     pub tree: &'static str,
-    /// Why they are tracked that way.
     pub tree_reason: String,
     /// The file of the daemon's program, if known.
     pub program: Option<Program>,
-    /// When the daemon started.
     pub started: Instant,
 }
 
 /// Counters from other modules.
 #[derive(Debug)]
 pub struct Counted {
-    /// Connected clients.
     pub connections: usize,
-    /// Event subscriptions.
     pub subscriptions: usize,
-    /// The number of the latest event that subscribers can have: a durable daemon publishes one once it is written down.
+    /// The number of the latest event available to subscribers: a durable daemon publishes events once they are
+    /// persisted.
     pub seq: u64,
     /// How long tasks took from submission to start.
     pub waited: Times,
     /// How long runs took.
     pub ran: Times,
     pub channels: Vec<ChannelStatus>,
-    /// Ends of runs that were reported to no channel.
+    /// Ends of runs that were not reported to any channel.
     pub unreported: u64,
     /// Whether inotify reports writes to outputs.
     pub outputs_watched: bool,
-    /// What is wrong with the journal.
+    /// Problems of the journal.
     pub journal: Vec<String>,
 }
 
-/// Free space in bytes below which the status has a warning.
+/// The status has a warning if less space than this is free, in bytes.
 const LITTLE_SPACE: u64 = 64 * 1024 * 1024;
 
-/// The number of creatable files below which the status has a warning.
+/// The status has a warning if fewer files than this can be created.
 const FEW_FILES: u64 = 16;
 
 impl Identity {
-    /// Builds the result of `daemon.status`, without what [`Self::look`] adds.
+    /// Builds the result of `daemon.status`, without the parts that [`Self::look`] adds.
     pub fn status(&self, core: &Core, config: &Config, counted: Counted) -> DaemonStatus {
         let summary = core.summary();
         let warnings = self.warnings(&counted);
@@ -127,13 +120,14 @@ impl Identity {
         warnings
     }
 
-    /// Adds what files say. Blocks as long as a disk does: call it on the thread for looks.
+    /// Adds the information that is read from files. Blocks as long as a disk does: must be called on the thread for
+    /// checks.
     pub fn look(&self, status: &mut DaemonStatus) {
         status.memory_bytes = proc::resident_bytes("self");
         status.program = self.program.as_ref().map(Program::status);
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
-            // Under a service manager the journal has the log, and the manager knows where.
+            // Under a service manager, the journal has the log, and the manager knows where.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
             let text = format!("{}{place}", show::lost_tasks(self.lost_tasks as u64));
             status.notes.push(text.clone());
@@ -142,7 +136,7 @@ impl Identity {
         self.look_at_disk(&mut status.warnings);
     }
 
-    /// Says that the disk did not answer in time.
+    /// Adds a warning that the disk did not respond in time.
     pub fn disk_is_silent(&self, status: &mut DaemonStatus) {
         status.warnings.push(format!("the disk under {} does not answer", self.state_dir.display()));
     }

@@ -1,7 +1,8 @@
 //! Event subscriptions: one bounded history, and a position in it for each subscriber.
 //!
-//! A subscriber is sent only what its connection can take; the rest stays in the history. A slow reader falls behind.
-//! Once the history no longer has its next event, it is told which events it lost, and its subscription ends.
+//! A subscriber is only sent as much as its connection can accept; the rest stays in the history. A slow reader falls
+//! behind. Once the history no longer has its next event, the subscriber is informed which events it lost, and its
+//! subscription ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::client::Client;
 use crate::wire::history::{History, HistoryState, Kept};
 
-/// A serialization buffer that grew larger than this is not kept.
+/// A serialisation buffer that has grown beyond this size is dropped.
 const LINE_BYTES: usize = 16 * 1024;
 
-/// Which events a subscriber wants.
+/// The events that a subscriber wants.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Filter {
     /// Only events of this parent session; `None` for all.
@@ -43,11 +44,10 @@ struct Subscriber {
     next: u64,
 }
 
-/// The history and the subscribers.
 #[derive(Debug)]
 pub struct Subscribers {
     history: History,
-    /// A reusable buffer for serializing events.
+    /// A reusable buffer for serialising events.
     line: Vec<u8>,
     /// By client, because subscribers are woken and removed by client.
     by_client: HashMap<u64, Vec<Subscriber>>,
@@ -62,7 +62,7 @@ struct EventOut<'a> {
     task: &'a Task,
 }
 
-/// The history and the subscribers for the program that takes over.
+/// The history and the subscribers, for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SubscribersState {
     history: HistoryState,
@@ -79,7 +79,6 @@ struct SubscriberState {
 }
 
 impl Subscribers {
-    /// Returns the state.
     pub fn state(&self) -> SubscribersState {
         let Self { history, line: _, by_client, last_id } = self;
         let state = |Subscriber { client, id, filter, next }: &Subscriber| SubscriberState {
@@ -92,7 +91,7 @@ impl Subscribers {
         SubscribersState { history: history.state(), all, last_id: *last_id }
     }
 
-    /// Goes on with what another program had.
+    /// Continues with the state of another program.
     pub fn resume(&mut self, state: SubscribersState, clients: &HashMap<u64, Arc<Client>>) {
         let SubscribersState { history, all, last_id } = state;
         self.history.resume(history);
@@ -105,17 +104,17 @@ impl Subscribers {
         }
     }
 
-    /// Returns the number of the last event that was published.
+    /// Returns the number of the last published event.
     pub fn seq(&self) -> u64 {
         self.history.seq()
     }
 
-    /// Returns about how many bytes the history takes.
+    /// Returns the approximate memory of the history, in bytes.
     pub fn bytes(&self) -> usize {
         self.history.bytes()
     }
 
-    /// Numbers events from here on, without having those before.
+    /// Numbers events from here on, without having the earlier ones.
     pub fn go_on_after(&mut self, seq: u64) {
         self.history.go_on_after(seq);
     }
@@ -143,7 +142,7 @@ impl Subscribers {
         self.by_client.values().map(Vec::len).sum()
     }
 
-    /// Whether a subscriber has yet to read before it can be sent the rest.
+    /// Reports whether a subscriber still has to read before it can be sent the rest.
     pub fn are_behind(&self) -> bool {
         let seq = self.history.seq();
         self.by_client.values().flatten().any(|subscriber| subscriber.next <= seq)
@@ -159,7 +158,7 @@ impl Subscribers {
         session: Option<Arc<str>>,
     ) {
         self.line.clear();
-        // Serializing the wire types can't fail; if it does, an empty entry is stored, which readers skip.
+        // Serialising the wire types can't fail; if it does, an empty entry is stored, which readers skip.
         if serde_json::to_writer(&mut self.line, &EventOut { seq, at, kind, task }).is_err() {
             self.line.clear();
         }
@@ -199,7 +198,7 @@ impl Subscribers {
         (id, (wanted < next).then_some(gap))
     }
 
-    /// Sends a new subscriber what it missed.
+    /// Sends a new subscriber the events it missed.
     pub fn begin(&mut self, client: &Client, id: u64, gap: Option<Gap>) {
         if let Some(gap) = gap {
             tell_gap(client, id, gap);

@@ -1,5 +1,5 @@
-//! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients, in the place of
-//! the local one. Nothing of the dispatcher or the core knows which one it is.
+//! Tests the executor interface: an executor unknown to the rest of the daemon runs tasks for real clients, in place of
+//! the local one. Neither the dispatcher nor the core knows which one it is.
 
 mod daemon;
 pub mod scripted;
@@ -93,7 +93,7 @@ fn facts_that_are_lost_or_of_another_run_leave_nobody_waiting() {
 #[test]
 fn r06_a_flood_of_facts_keeps_nobody_waiting() {
     let mut daemon = Daemon::start(100);
-    // This client may be too slow to ask while there is a flood.
+    // This client may be too slow to ask while the flood lasts.
     let was_asked_meanwhile = (0..20).any(|_| {
         let task = daemon.submit(&["floods"]);
         let is_over = daemon.get(task).output.bytes == FLOOD;
@@ -120,7 +120,7 @@ fn r11_the_end_of_the_daemon_ends_it() {
     let ids = vec![willing.into(), stubborn.into()];
     let params = BlockParams { ids, timeout_ms: None, mode: BlockMode::All, ..BlockParams::default() };
     let waits = waiting.send::<TaskBlock>(&params, &[]).unwrap();
-    // Its answer shows that the daemon has received the block before.
+    // The reply shows that the daemon has already received the block.
     waiting.call::<TaskGet>(&IdParams { id: willing.into() }).unwrap();
     let cancelled = daemon.shut_down(&ShutdownParams { grace_ms: Some(10), cancel: true });
     assert_eq!(cancelled, 2);
@@ -130,7 +130,7 @@ fn r11_the_end_of_the_daemon_ends_it() {
     assert_eq!(ends, [cancelled(15), cancelled(9)]);
 }
 
-/// What a durable daemon has written down of these tasks, which it has submitted and started, and of these facts.
+/// Returns the persisted state of a durable daemon that has submitted and started these tasks, and handled these facts.
 fn written(tasks: [TaskId; 3], facts: [(TaskId, Fact); 3]) -> Kept {
     let now = Now { mono: Mono(0), wall: Timestamp::now() };
     let mut core = Core::new(Config::default().core_limits(), [].into());
@@ -160,14 +160,14 @@ fn written(tasks: [TaskId; 3], facts: [(TaskId, Fact); 3]) -> Kept {
     Kept { tasks, groups: groups.unwrap_or_default(), counters, ..Kept::default() }
 }
 
-/// Otherwise the keeper would have their descriptors open until the next daemon starts.
+/// Otherwise the keeper would keep their descriptors open until the next daemon starts.
 #[test]
 fn r126_what_is_kept_of_runs_that_nobody_can_go_on_with_is_let_go_and_none_of_them_starts_twice() {
     let tasks = [1, 2, 3].map(TaskId::from_u128);
     let [running, unread, drained] = tasks;
     let started = Fact::Started { pid: Some(2) };
     let exited = Fact::Exited { exit: Exit::Code(0), others: false };
-    // The process of the second has begun, but that was not written down.
+    // The process of the second task has begun, but that was not persisted.
     let kept = written(tasks, [(running, started.clone()), (drained, started), (drained, exited)]);
     let key = |task| Key { task, run: 1 };
     let left = LeftRuns {

@@ -1,4 +1,4 @@
-//! A durable dispatcher whose journal takes what is to be written, and says that it is written only when it is told to.
+//! A durable dispatcher whose journal accepts changes, but reports them as written only on command.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ use crate::executors::scripted::Scripted;
 /// More than may wait to be written, as each is a row of several kilobytes.
 const TASKS: usize = 10_000;
 
-/// What the journal was given.
+/// The changes that the journal was given.
 #[derive(Default)]
 struct Given {
     step: AtomicU64,
@@ -59,7 +59,7 @@ impl Daemon {
         let config = Config::default();
         let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
         let jobs = Mutex::new(Vec::new());
-        // Nobody does them.
+        // Nobody runs the jobs.
         let workers = Workers::simulated(move |job| jobs.lock().unwrap().push(job));
         let folder = Arc::new(OutputFolder::open(home.path().to_owned()).unwrap());
         let (reports, _) = messages::reports();
@@ -95,19 +95,19 @@ impl Daemon {
         self.calls.try_send(Incoming::Call { client: Arc::clone(&self.client), call }).unwrap();
     }
 
-    /// Lets the daemon do what it has to do: the clock goes on only when that is nothing.
+    /// Lets the daemon do its pending work: the clock advances only when there is none.
     async fn rest(&mut self) {
         let goes = self.dispatcher.go(&mut self.mailbox, &mut self.wall_clock);
         assert!(tokio::time::timeout(Duration::from_millis(1), goes).await.is_err(), "nobody has stopped it");
     }
 
-    /// Says that everything is written.
+    /// Reports everything as written.
     fn written(&self) {
         let upto = self.given.step.load(Ordering::Relaxed);
         self.internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));
     }
 
-    /// Returns the lines that the client was sent since.
+    /// Returns the lines sent to the client since the last call.
     fn lines(&self) -> Vec<Value> {
         let mut all = Vec::new();
         while let Some(Some(bytes)) = self.client.next_bytes(|| false).now_or_never() {

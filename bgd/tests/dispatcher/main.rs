@@ -1,5 +1,5 @@
-//! Tests the dispatcher with its core from outside of their crate: with an executor that nobody knows, with a journal that
-//! stands still, and for simulated years.
+//! Tests the dispatcher with its core from outside their crate: with an unknown executor, with a stalled journal, and
+//! for simulated years.
 
 mod executors;
 mod journal;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use bgd::wire::status::Identity;
 
-/// What a daemon in this process says of itself.
+/// Returns the identity of a daemon in this process.
 fn identity(instance: String, socket: &Path, state: &Path, started: Instant) -> Identity {
     Identity {
         instance,

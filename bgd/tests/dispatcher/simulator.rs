@@ -1,5 +1,5 @@
 //! Simulates years of a daemon's life within minutes (R132): the real dispatcher and core with simulated processes,
-//! disk, threads and clients, on one clock that jumps to whatever is next. The same seed gives the same life, to the
+//! disk, threads and clients, on one clock that jumps to the next event. The same seed gives the same life, to the
 //! byte. `tests/soak --simulate` does it for longer.
 
 mod acts;
@@ -18,23 +18,24 @@ use std::thread;
 
 use self::life::{Kind, Outcome, simulate};
 
-/// Seeds that have shown a fault, with the days to simulate.
+/// Seeds that have revealed a fault, with the days to simulate.
 const FOUND: [(u64, u64, Kind); 6] = [
-    // After an upgrade, what was about to start waited for the next input.
+    // After an upgrade, pending starts waited for the next input.
     (2024, 50, Kind::Plain),
-    // A call that waited for the start of a task was not answered if a full disk held the start back until it was ended.
+    // A call that waited for the start of a task got no reply if a full disk held the start back until the task was
+    // ended.
     (909, 18, Kind::Durable),
-    // A task whose submission was refused, as the disk was full, was still listed if it had ended at once.
+    // A task whose submission was refused because the disk was full was still listed if it had ended at once.
     (2020, 5, Kind::Durable),
-    // Events of a shutdown that many tasks were cancelled by were not told, as the daemon ended before they could be read.
+    // Events of a shutdown that cancelled many tasks were lost, as the daemon ended before they could be read.
     (2061, 13, Kind::Plain),
-    // Events were not told while a long answer was still to come, though the client had read everything.
+    // Events were not sent while a long response was pending, although the client had read everything.
     (10187, 46, Kind::Durable),
-    // A task whose submission was refused, as the disk was full, ran if it had got the slot of another refused one.
+    // A task whose submission was refused because the disk was full ran if it had got the slot of another refused task.
     (20257, 30, Kind::Durable),
 ];
 
-/// The days of one simulation when there are many.
+/// The days of each simulation if there are many.
 const DAYS: u64 = 50;
 
 #[test]
@@ -74,11 +75,11 @@ fn r132_what_was_found_stays_mended() {
     });
 }
 
-/// How many lives of each kind a long simulation does between two lines of progress.
+/// How many lives of each kind a long simulation runs between two lines of progress.
 const LIVES_A_LINE: u64 = 100;
 
-/// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, so many days of all in all. Otherwise two days. Each seed is
-/// the life of a plain daemon and that of a durable one.
+/// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, for the requested total of days. Otherwise two days.
+/// Each seed is used for the life of a plain daemon and for that of a durable one.
 #[test]
 fn r132_simulate_as_long_as_asked() {
     let number = |name: &str, otherwise| {
@@ -97,7 +98,7 @@ fn r132_simulate_as_long_as_asked() {
         if let Ok(outcome) = catch_unwind(both) {
             let mut all = all.lock().unwrap();
             *all = sum(*all, outcome);
-            // So that a run of an hour is known to go on, and one that is cut off says how far it came.
+            // Shows that a run of an hour makes progress, and how far an interrupted one came.
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             if done.is_multiple_of(LIVES_A_LINE) {
                 eprintln!("{done} of {lives} plain and as many durable lives");
@@ -115,7 +116,7 @@ fn r132_simulate_as_long_as_asked() {
     assert!(!failed.load(Ordering::Relaxed), "a fault was found");
 }
 
-/// Does this for each number below `count`, in the order in which processors are free.
+/// Calls `work` for each number below `count`, on all processors as they become free.
 fn on_all_processors(count: u64, work: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(0);
     let numbers = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|number| *number < count);
@@ -129,7 +130,7 @@ fn on_all_processors(count: u64, work: impl Fn(u64) + Sync) {
 
 fn sum(one: Outcome, other: Outcome) -> Outcome {
     Outcome {
-        // In any order.
+        // Independent of the order.
         trace: chance::Trace(one.trace.0.wrapping_add(other.trace.0)),
         runs: one.runs + other.runs,
         ended: one.ended + other.ended,

@@ -1,4 +1,4 @@
-//! What agents say: over the Agent Client Protocol, over opencode's HTTP, and on the output of command lines.
+//! Messages of agents: over the Agent Client Protocol, over opencode's HTTP, and on the output of command lines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The most characters of a text for people, with its ellipsis.
 const WORDS: usize = 2001;
 
-/// News is of the session that the line names, and says no more than the line.
+/// Updates belong to the session that the line names, and contain no more text than the line.
 pub fn acp(line: &[u8]) {
     assert!(line.len() < LINE_BYTES);
     let Some(news) = update_of(line) else { return };
@@ -34,7 +34,7 @@ pub fn acp(line: &[u8]) {
     assert!(news.message.is_none_or(|message| message.len() <= 256));
 }
 
-/// Lines come out of a stream as they do from its whole.
+/// Lines read from a stream equal those of its whole.
 pub fn lines(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let expected: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
@@ -55,7 +55,7 @@ pub fn lines(bytes: &[u8]) {
     }
 }
 
-/// An event is of the session that it names, and its words for people are few.
+/// An event belongs to the session that it names, and its text for people is short.
 pub fn opencode(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Some((session, event)) = event(&text) else { return };
@@ -70,7 +70,7 @@ pub fn opencode(bytes: &[u8]) {
         Event::Fault(fault) => assert!(fault.words().chars().count() <= WORDS),
         Event::Busy(Some(why)) => assert!(why.chars().count() <= WORDS),
         Event::Message(info) => {
-            // An amount that is no number counts as none.
+            // An amount that is not a number does not count.
             let _ = (info.taken(), info.is_done(), info.is_summary(), info.is_assistant());
             assert!(!info.id.is_empty() || properties["info"]["id"] == "");
         }
@@ -84,7 +84,7 @@ fn agent() -> Agent {
     Agent { result: Some("/result".into()), session: Some("/session_id".into()), ..Agent::new("x") }
 }
 
-/// The answer is a text that stands in the output, or words say why there is none.
+/// The answer is a text contained in the output, or an error explains its absence.
 pub fn template(bytes: &[u8]) {
     thread_local!(static FOLDER: TempDir = tempfile::tempdir().unwrap());
     FOLDER.with(|folder| {

@@ -6,8 +6,8 @@ use bgd::config::{Config, ConfigError};
 
 const PATH: &str = "/home/somebody/.config/bgd/config.toml";
 
-/// A configuration is refused in words that name its file, or every part of it can be used, and it means the same when
-/// it is read again.
+/// A configuration is refused with an error that names its file, or every part of it can be used and means the same
+/// when it is read again.
 pub fn configuration(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let read = || Config::parse(Path::new(PATH), &text);

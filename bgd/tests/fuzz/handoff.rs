@@ -1,4 +1,4 @@
-//! Hand-overs: what another program says of a process, and the descriptors that it sends along.
+//! Hand-overs: another program's description of a process, and the descriptors sent with it.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write as _};
@@ -14,13 +14,13 @@ use bgd_shared::limits::FRAME_BYTES;
 use bgd_shared::message::{error_line, parse_request};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// The first bytes say which descriptors come along; the rest is the request.
+/// The first bytes select the descriptors; the rest is the request.
 fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     (&bytes[..end.min(8)], &bytes[(end + 1).min(bytes.len())..])
 }
 
-/// Returns a descriptor of a kind. Pipes are those of `probe`, so that it is seen when they are closed.
+/// Returns a descriptor of a kind. Pipes are those of `probe`, so that closing them can be observed.
 fn descriptor(kind: u8, probe: &PipeReader) -> OwnedFd {
     match kind % 9 {
         0 => pidfd_open(Pid::from_raw(1).unwrap(), PidfdFlags::empty()).unwrap(),
@@ -44,7 +44,8 @@ fn is_one_line(error: &RpcError) {
     assert!(!error.message.is_empty());
 }
 
-/// A hand-over is refused with words, or it is of the process that it names; afterwards every descriptor is closed.
+/// A hand-over is refused with an error, or it belongs to the process that it names; afterwards every descriptor is
+/// closed.
 pub fn handoff(bytes: &[u8]) {
     let (kinds, line) = split(bytes);
     let (probe, writer) = io::pipe().unwrap();
@@ -73,7 +74,7 @@ fn checked(handoff: Handoff) {
     }
 }
 
-/// A request of any method is refused with words, or reserves no more room for its answer than a client has.
+/// A request of any method is refused with an error, or reserves no more room for its response than a client has.
 pub fn call(line: &[u8]) {
     let Ok(request) = parse_request(line) else { return };
     let body = Body::read(&request, Vec::new(), None);
@@ -83,7 +84,7 @@ pub fn call(line: &[u8]) {
     }
 }
 
-/// Whether this is a hand-over that gets as far as the look at the process.
+/// Reports whether this is a hand-over that gets as far as the inspection of the process.
 pub fn is_offered(bytes: &[u8]) -> bool {
     let (kinds, line) = split(bytes);
     let (probe, _writer) = io::pipe().unwrap();

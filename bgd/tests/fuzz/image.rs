@@ -1,4 +1,4 @@
-//! The states that an upgrade in place carries: the program that is to take over reads what another one wrote.
+//! The states that an upgrade in place carries: the program that takes over reads the state written by another one.
 
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
@@ -13,8 +13,8 @@ fn file(bytes: &[u8]) -> File {
     file
 }
 
-/// A state is refused with words, or it is what it says: reading it again counts the same, and another byte is another
-/// digest.
+/// A state is refused with an error, or is consistent: reading it again gives the same count, and another byte gives
+/// another digest.
 pub fn state(bytes: &[u8]) {
     let image = match Image::read(&mut file(bytes)) {
         Ok(image) => image,
@@ -39,7 +39,7 @@ pub fn state(bytes: &[u8]) {
     assert_ne!(other.digest(), image.digest());
 }
 
-/// Returns how many tasks a state has, if it can be read.
+/// Returns the number of tasks in a state, if it can be read.
 pub fn tasks(bytes: &[u8]) -> Option<u64> {
     let state: State = Image::read(&mut file(bytes)).ok()?.decode().ok()?;
     Some(state.count().ok()?.tasks)

@@ -1,5 +1,5 @@
-//! What a durable daemon that was killed has left: its journal, and what the keeper was told of its runs. Disks lose bytes,
-//! and a keeper serves daemons of other versions.
+//! The remains of a durable daemon that was killed: its journal, and the keeper's records of its runs. Disks lose
+//! bytes, and a keeper serves daemons of other versions.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -25,8 +25,8 @@ fn opened(folder: &Path) -> Result<Opened, OpenError> {
     open(folder, Durability::Written)
 }
 
-/// A journal is refused with words, or a core goes on with what is read of it; the one that is there then is whole, and has
-/// as much.
+/// A journal is refused with an error, or a core continues with its content; the journal is then intact, and has the
+/// same content.
 pub fn journal(bytes: &[u8]) {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let journal = folder.path().join("journal");
@@ -48,7 +48,7 @@ pub fn journal(bytes: &[u8]) {
     assert_eq!(second.kept.tasks.len(), tasks);
 }
 
-/// How many tasks are in a journal that is whole.
+/// Returns the number of tasks in an intact journal.
 pub fn tasks(bytes: &[u8]) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let journal = folder.path().join("journal");
@@ -60,14 +60,14 @@ pub fn tasks(bytes: &[u8]) -> Option<usize> {
 
 const KEY: Key = Key { task: TaskId::from_u128(7), run: 3 };
 
-/// What was held for a run, with as many descriptors as there may be.
+/// Returns the record of a run, with the maximum number of descriptors.
 fn held(text: &[u8]) -> std::io::Result<Left> {
     let null = File::open("/dev/null").unwrap();
     let descriptors = (0..12).map(|_| OwnedFd::from(null.try_clone().unwrap())).collect();
     Left::read(Kept { key: KEY, pid: std::process::id().cast_signed(), text: text.to_vec(), descriptors })
 }
 
-/// What was held is refused with words, or it is of the run that it was held for.
+/// A record is refused with an error, or it belongs to the run that it was held for.
 pub fn run(text: &[u8]) {
     match held(text) {
         Ok(run) => {
@@ -79,7 +79,7 @@ pub fn run(text: &[u8]) {
     }
 }
 
-/// Whether that is what a daemon says of a run.
+/// Reports whether this is a daemon's record of a run.
 pub fn is_run(text: &[u8]) -> bool {
     held(text).is_ok()
 }

@@ -1,6 +1,6 @@
-//! Gives what the daemon reads of others any bytes (R134): hand-overs with their descriptors, what jobs write to
-//! terminals, the streams of agents, states that an upgrade carries, journals, what a keeper holds, configurations. Each target asserts what must hold
-//! for every input; `edits` says what a target is.
+//! Feeds arbitrary bytes to the daemon's parsers (R134): hand-overs with their descriptors, output of jobs to
+//! terminals, the streams of agents, states carried by an upgrade, journals, a keeper's records, configurations. Each
+//! target asserts what must hold for every input; `edits` documents what a target is.
 
 #[macro_use]
 #[path = "../../../shared/tests/fuzz/edits.rs"]
@@ -26,7 +26,7 @@ targets! {
     r134_any_configuration_is_refused_with_its_place_or_means_the_same_again: configuration::configuration,
 }
 
-/// Without that, the edits would only be tried on refusals.
+/// Otherwise the edits would only be tried on refused inputs.
 #[test]
 fn the_seeds_are_what_others_really_send() {
     use bgd::config::Config;

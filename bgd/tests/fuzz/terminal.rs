@@ -1,4 +1,4 @@
-//! What jobs write to their terminals.
+//! Output of jobs to their terminals.
 
 use bgd::exec::terminal::screen::Screen;
 use bgd_shared::request::TerminalSize;
@@ -6,7 +6,7 @@ use bgd_shared::request::TerminalSize;
 const SIZE: TerminalSize = TerminalSize { rows: 5, cols: 11 };
 const OTHER: TerminalSize = TerminalSize { rows: 3, cols: 30 };
 
-/// More than a screen of this size takes to be drawn, whatever is on it: colours and attributes of each cell.
+/// More than a screen of this size needs to be drawn, whatever its content: colours and attributes of each cell.
 const MOST_BYTES: usize = 64 * 1024;
 
 fn drawn(bytes: &[u8], piece: usize) -> Vec<u8> {
@@ -17,7 +17,7 @@ fn drawn(bytes: &[u8], piece: usize) -> Vec<u8> {
     screen.redraw(SIZE.rows)
 }
 
-/// A screen is drawn in few bytes, and in the same ones however the output came; another size does no harm.
+/// A screen is drawn in few bytes, and in the same bytes however the output arrived; a change of size does no harm.
 pub fn screen(bytes: &[u8]) {
     let whole = drawn(bytes, bytes.len().max(1));
     assert!(whole.len() < MOST_BYTES, "{} bytes", whole.len());

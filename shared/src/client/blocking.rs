@@ -37,7 +37,7 @@ pub struct Client {
     watchdog: Watchdog,
     /// Whether the client waits for the daemon to exit and close the connection.
     awaits_end: bool,
-    /// Maximum time to wait for anything, whatever the daemon reports about itself.
+    /// Maximum time to wait for any message, whatever the daemon reports about itself.
     at_most: Option<Duration>,
     /// The receive timeout that is set on the socket.
     armed: Option<Duration>,
@@ -53,10 +53,10 @@ pub(super) struct Parts {
     pub(super) watchdog: Watchdog,
 }
 
-/// Differences between waits that do not matter.
+/// Differences between wait times that do not matter.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// How much too early a read may time out, to save a system call.
+/// How early a read may time out, to save a system call.
 const EARLY: Duration = Duration::from_millis(100);
 
 impl Client {
@@ -80,8 +80,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
-    /// minute.
+    /// Speaks over a connection that another program, such as ssh, relays to a daemon. The daemon may then be silent
+    /// for a minute.
     pub fn over(stream: Stream) -> Self {
         Self {
             watchdog: Watchdog::carried(Instant::now()),
@@ -90,7 +90,7 @@ impl Client {
         }
     }
 
-    /// Speaks over a connection to the daemon itself.
+    /// Speaks over a direct connection to the daemon.
     pub(super) fn of(stream: Stream) -> Self {
         Self {
             stream,
@@ -112,7 +112,7 @@ impl Client {
         self.at_most = Some(time);
     }
 
-    /// Makes a call whose answer may take at most `takes`. Checks on the daemon if it is late.
+    /// Makes a call whose answer may take at most `takes`. Checks on the daemon if the answer is late.
     ///
     /// # Errors
     /// The daemon's refusal, a broken connection, or a daemon that does not answer.
@@ -124,7 +124,7 @@ impl Client {
         self.call_meanwhile::<M>(params, takes, || ())
     }
 
-    /// Like [`Self::call_within`], and does something else while the daemon has the call.
+    /// Like [`Self::call_within`], and runs `meanwhile` while the daemon processes the call.
     ///
     /// # Errors
     /// As for [`Self::call_within`].
@@ -186,8 +186,8 @@ impl Client {
         }
     }
 
-    /// Like [`Self::send`], for a call whose answer may take at most `takes`. A later wait checks on the daemon if it
-    /// is late.
+    /// Like [`Self::send`], for a call whose answer may take at most `takes`. A later wait checks on the daemon if the
+    /// answer is late.
     ///
     /// # Errors
     /// A broken connection.
@@ -229,7 +229,7 @@ impl Client {
     }
 
     /// Waits for the answer to a call. Answers may arrive in any order; those to other calls are kept until they are
-    /// asked for. Drops terminal output that arrives meanwhile.
+    /// requested. Drops terminal output that arrives meanwhile.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -252,7 +252,7 @@ impl Client {
     }
 
     /// Reads once and returns the answer to a call, if it has arrived. For callers that poll the socket together with
-    /// others and have found it readable. It may be readable only because the daemon answered a probe.
+    /// other descriptors and have found it readable. It may be readable only because the daemon answered a probe.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
@@ -309,8 +309,8 @@ impl Client {
         Ok(None)
     }
 
-    /// Gives a daemon that did not answer another chance, as long as the first one. Its answers to earlier calls are
-    /// still available from [`Self::answer`].
+    /// Gives a daemon that did not answer another chance, as long as the first one. Answers to earlier calls are still
+    /// available from [`Self::answer`].
     pub fn wait_again(&mut self) {
         self.watchdog.asked(Instant::now());
     }
@@ -331,7 +331,7 @@ impl Client {
         }
     }
 
-    /// Splits the client into its parts, including messages that were not asked for yet.
+    /// Splits the client into its parts, including messages that nobody has requested yet.
     pub(super) fn into_parts(self) -> Parts {
         let Self { stream, protocol, socket, listener, watchdog, answers, news, .. } = self;
         let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });
@@ -407,7 +407,8 @@ impl Client {
             Step::Probe => {
                 if may_write {
                     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-                    // Without room for it the daemon does not read anyway. A read reports a broken connection.
+                    // If the socket has no room for a probe, the daemon does not read anyway. A read reports a broken
+                    // connection.
                     let _ = send(self.stream.as_fd().as_raw_fd(), &Protocol::probe(), flags);
                 }
                 Ok(())

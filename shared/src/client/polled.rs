@@ -23,8 +23,8 @@ const READ_BYTES: usize = 64 * 1024;
 /// A connection for any number of concurrent calls, for callers that sleep in `poll`.
 ///
 /// Poll its socket for reading, and for writing while [`wants_write`](Self::wants_write). Then call
-/// [`read`](Self::read) or [`write`](Self::write), and take messages from [`next_received`](Self::next_received)
-/// until there are none. While the caller does not read, the daemon holds back terminal output. Also wake up at
+/// [`read`](Self::read) or [`write`](Self::write), and take messages from [`next_received`](Self::next_received) until
+/// there are none. While the caller does not read, the daemon holds back terminal output. Also wake up at
 /// [`until`](Self::until), and call [`keep_up`](Self::keep_up) then.
 #[derive(Debug)]
 pub struct PolledClient {
@@ -51,13 +51,13 @@ struct Along {
 }
 
 impl PolledClient {
-    /// When to check on the daemon if nothing arrives before; `None` while no answer is pending.
+    /// Returns when to check on the daemon if nothing arrives before; `None` while no answer is pending.
     pub fn until(&self) -> Option<Instant> {
         self.protocol.has_pending().then(|| self.watchdog.until())
     }
 
-    /// Checks on a daemon that has been silent for long. The caller must have read everything that has arrived. May
-    /// be called at any time.
+    /// Checks on a daemon that has been silent for long. The caller must have read everything that has arrived. May be
+    /// called at any time.
     ///
     /// # Errors
     /// The daemon does not answer.
@@ -93,7 +93,7 @@ impl PolledClient {
         Ok(number)
     }
 
-    /// Whether calls are waiting to be written.
+    /// Reports whether calls are waiting to be written.
     pub fn wants_write(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -101,8 +101,8 @@ impl PolledClient {
     /// Writes as much as the kernel accepts now.
     ///
     /// # Errors
-    /// A broken connection. It is no error here if the daemon has closed it: its last messages are still to be read,
-    /// and [`read`](Self::read) reports the end.
+    /// A broken connection. A connection closed by the daemon is not an error here: its last messages are still to be
+    /// read, and [`read`](Self::read) reports the end.
     pub fn write(&mut self) -> Result<(), ClientError> {
         let mut sent = 0;
         let outcome = loop {
@@ -128,7 +128,7 @@ impl PolledClient {
         outcome
     }
 
-    /// Sends once, from this offset on. A descriptor travels only with its own line.
+    /// Sends once, starting at offset `sent`. A descriptor travels only with its own line.
     fn send_from(&mut self, sent: usize) -> Result<usize, Errno> {
         const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
         let Some(Along { at, bytes, file }) = self.along.front() else {
@@ -181,7 +181,7 @@ impl PolledClient {
 }
 
 impl From<Client> for PolledClient {
-    /// Continues a connection. Messages that were received and not asked for yet come first.
+    /// Continues a blocking connection. Messages that it has received but not returned come first.
     fn from(client: Client) -> Self {
         let Parts { stream, protocol, received: early, socket, listener, watchdog } = client.into_parts();
         let buffer = vec![0; READ_BYTES].into();

@@ -52,9 +52,9 @@ pub struct Protocol {
     decoder: FrameDecoder<Infallible>,
     calls: u64,
     answers: u64,
-    /// Whether somebody else carries the connection to the daemon, so that no descriptor travels with a line.
+    /// Whether another program relays the connection to the daemon, so that no descriptor can travel with a line.
     is_carried: bool,
-    /// The longest line that the daemon takes, in bytes, if that is known.
+    /// The longest line that the daemon accepts, in bytes, if known.
     line_limit: Option<usize>,
 }
 
@@ -69,12 +69,12 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// Creates the state of a connection that somebody else carries to a daemon: everything travels in lines.
+    /// Creates the state of a connection that another program relays to a daemon: everything travels in lines.
     pub(super) fn carried() -> Self {
         Self { is_carried: true, ..Self::default() }
     }
 
-    /// Refuses calls whose lines have more bytes from now on: the daemon would close the connection.
+    /// Refuses calls with longer lines from now on: the daemon would close the connection.
     pub fn limit_lines(&mut self, bytes: usize) {
         self.line_limit = Some(bytes);
     }
@@ -93,7 +93,7 @@ impl Protocol {
         Ok(call)
     }
 
-    /// Builds the next call, which does not count as made.
+    /// Builds the next call without counting it as made.
     ///
     /// # Errors
     /// As for [`Self::call`], apart from the limit.
@@ -107,7 +107,7 @@ impl Protocol {
         })
     }
 
-    /// Whether an answer is pending.
+    /// Reports whether an answer is pending.
     pub fn has_pending(&self) -> bool {
         self.answers < self.calls
     }
@@ -117,7 +117,7 @@ impl Protocol {
         request_line(PROBE, Hello::NAME, &HelloParams::default())
     }
 
-    /// Takes bytes from the daemon.
+    /// Accepts bytes from the daemon.
     pub fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes, None);
     }
@@ -175,11 +175,11 @@ impl Protocol {
         }))
     }
 
-    /// Parses an answer line as one to the first call on a connection, which nobody made: whoever waits for such an answer
-    /// has in memory then what the real one needs.
+    /// Parses an answer line as if it answered the first call of a connection. Whoever waits for such an answer then
+    /// already has in memory what parsing the real one needs.
     ///
     /// # Errors
-    /// The line is no answer, or it does not fit the method.
+    /// The line is not an answer, or it does not fit the method.
     pub fn rehearse<M: Method>(line: &[u8]) -> Result<M::Result, ClientError> {
         let mut protocol = Self::default();
         protocol.push(line);
@@ -234,7 +234,7 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::FrameTooLarge);
         assert!(!protocol.has_pending(), "nothing was sent");
-        // To the byte.
+        // The limit is exact to the byte.
         let exact = protocol.build::<TaskSubmit>(&with_env(1000)).unwrap().line.len();
         protocol.limit_lines(exact);
         assert_eq!(protocol.call::<TaskSubmit>(&with_env(1000)).unwrap().line.len(), exact);

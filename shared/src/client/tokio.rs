@@ -21,7 +21,7 @@ use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, Listener, Stream, connect_async, into_async};
 
-/// Time limit for writing a `hello`. There is room for it, unless the daemon does not read.
+/// Time limit for writing a `hello`. The socket has room for it, unless the daemon does not read.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// State shared by the callers and the reader task. The lock is never held over I/O.
@@ -58,11 +58,11 @@ impl AsyncClient {
         Ok(client)
     }
 
-    /// Speaks over a connection whose other end somebody else carries to a daemon, such as ssh: it may be silent for a
-    /// minute. Runs within a tokio runtime.
+    /// Speaks over a connection that another program, such as ssh, relays to a daemon. The daemon may then be silent
+    /// for a minute. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// It can't be used on tokio.
+    /// The connection can't be used on tokio.
     pub fn over(stream: Stream) -> io::Result<Self> {
         Ok(Self::new(into_async(stream)?, Protocol::carried(), Watchdog::carried(Instant::now())))
     }
@@ -84,8 +84,8 @@ impl AsyncClient {
         }
     }
 
-    /// Refuses calls whose lines have more bytes from now on, as the daemon would close the connection. It says in the
-    /// answer to `hello` how many it takes.
+    /// Refuses calls with longer lines from now on, as the daemon would close the connection. The answer to `hello`
+    /// contains the daemon's limit.
     pub fn limit_lines(&self, bytes: u64) {
         lock(&self.pending).protocol.limit_lines(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -98,12 +98,12 @@ impl AsyncClient {
         Ok(lock(&self.pending).protocol.build::<M>(params)?.line.len())
     }
 
-    /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the
-    /// daemon is alive.
+    /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the daemon
+    /// is alive.
     ///
     /// # Errors
-    /// The daemon's refusal, a broken connection, or a daemon that does not answer. In the last case it may still
-    /// carry out this call later, and answer other calls on the connection.
+    /// The daemon's refusal, a broken connection, or a daemon that does not answer. In the last case the daemon may
+    /// still carry out this call later, and answer other calls on the connection.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         self.call_or_listen::<M>(params, true).await
     }
@@ -165,7 +165,7 @@ impl AsyncClient {
                 Some(written) => return Ok(written?),
                 None => {
                     if let Err(error) = self.look().await {
-                        // Part of the line may be written, and nothing can follow that.
+                        // Part of the line may have been written, so nothing can follow it.
                         lock(&self.pending).closed = Some("a call was cut off".to_owned());
                         return Err(error);
                     }
@@ -194,7 +194,7 @@ impl AsyncClient {
             Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
                 let mut pending = lock(&self.pending);
                 pending.closed = Some("the daemon has ended".to_owned());
-                // Whoever waits for an answer learns it, too.
+                // Callers that wait for an answer are notified, too.
                 pending.calls.clear();
                 return Err(ClientError::Closed);
             }
@@ -231,7 +231,7 @@ impl AsyncClient {
     }
 
     /// Waits for the next event of this connection's subscriptions; `None` once the connection is closed. Events are
-    /// buffered without a limit, so a subscriber must take them.
+    /// buffered without a limit, so a subscriber must consume them.
     pub async fn next_news(&self) -> Option<EventParams> {
         self.news.lock().await.recv().await
     }
@@ -278,7 +278,7 @@ fn deliver(
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
         match received {
-            // The caller may have stopped waiting; its answer is dropped then.
+            // The caller may have stopped waiting; the answer is dropped then.
             Received::Answer { call, outcome } => {
                 let _ = pending.calls.remove(&call).map(|caller| caller.send(outcome));
             }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::limits::FIRST_ANSWER;
 
-/// How long a daemon may be silent that has answered on this connection before. Giving up costs more then: a
-/// foreground job ends with its connection.
+/// How long a daemon may be silent that has answered on this connection before. Giving up costs more then: a foreground
+/// job ends with its connection.
 pub const LATER_ANSWER: Duration = Duration::from_secs(15);
 
 /// How long a daemon may be silent that reports itself as starting or ending.
 pub const BUSY: Duration = Duration::from_secs(30);
 
-/// How long a daemon may be silent to which somebody else carries the connection. An ssh notices within 45 s that the
-/// network is dead, and closes it. Giving up sooner would do so for all that share the ssh.
+/// How long a daemon may be silent if another program relays the connection to it. An ssh notices within 45 s that the
+/// network is dead, and closes the connection. Giving up sooner would close it for everyone who shares that ssh.
 pub const CARRIED_ANSWER: Duration = Duration::from_mins(1);
 
 /// First interval between two checks in a long wait; each is twice as long as the one before.
@@ -36,14 +36,14 @@ pub(super) enum Step {
     GiveUp(Duration),
 }
 
-/// What is known about the daemon.
+/// State of the daemon, as far as known.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It has answered everything, or said something since the last call. The next check is at this time.
+    /// The daemon has answered everything, or sent something since the last call. The next check is at this time.
     Heard(Instant),
-    /// A call was made at this time, and the daemon has said nothing since.
+    /// A call was made at this time, and the daemon has sent nothing since.
     Asked(Instant),
-    /// The daemon was sent `hello` too: silent since the first time, given up at the second.
+    /// `hello` was sent too: the daemon has been silent since the first time, and is given up at the second.
     Probed(Instant, Instant),
     /// The daemon was given up at this time, after this long a silence.
     Lost(Instant, Duration),
@@ -56,17 +56,17 @@ pub(super) struct Watchdog {
     first_answer: Duration,
     later_answer: Duration,
     has_answered: bool,
-    /// Whether somebody else carries the connection.
+    /// Whether another program relays the connection.
     is_carried: bool,
     pause: Duration,
     /// When the awaited answer is due, if known.
     due: Option<Instant>,
-    /// Whether the daemon said that it was busy when it was last excused.
+    /// Whether the daemon reported itself as busy when its silence was last excused.
     was_busy: bool,
 }
 
 impl Watchdog {
-    /// Begins to watch a connection that has just been made. No answer is pending on it yet.
+    /// Starts watching a new connection. No answer is pending on it yet.
     pub fn new(now: Instant) -> Self {
         Self {
             state: State::Heard(now),
@@ -80,7 +80,7 @@ impl Watchdog {
         }
     }
 
-    /// Watches a connection that somebody else carries to a daemon.
+    /// Starts watching a connection that another program relays to a daemon.
     pub fn carried(now: Instant) -> Self {
         Self {
             first_answer: CARRIED_ANSWER,
@@ -104,13 +104,13 @@ impl Watchdog {
         }
     }
 
-    /// Records that the daemon has said something.
+    /// Records that the daemon has sent something.
     pub fn heard(&mut self, now: Instant) {
         self.has_answered = true;
         self.state = State::Heard(now + self.pause);
     }
 
-    /// Sets when the answer is due, for a call that says how long it may take.
+    /// Sets when the answer is due, for a call with a known maximum duration.
     pub fn due(&mut self, at: Option<Instant>) {
         self.due = at;
     }
@@ -126,8 +126,8 @@ impl Watchdog {
         }
     }
 
-    /// Not later than shortly after the answer is due: the daemon is asked then. Whoever said how long to wait has waited
-    /// for it, so that nobody who carries the connection is waited for much longer.
+    /// Moves a check forward to shortly after the answer is due. The caller of a call with a known duration has waited
+    /// for it already, so it should not wait much longer for a relayed connection.
     fn in_time(&self, at: Instant) -> Instant {
         self.due.map_or(at, |due| at.min(due + FIRST_ANSWER / 2))
     }
@@ -154,7 +154,7 @@ impl Watchdog {
                 self.state = State::Probed(since, now + patience);
                 Step::Probe
             }
-            // It was asked before, and it is not yet time to give it up.
+            // A probe was sent before, and it is not yet time to give up.
             State::Probed(since, until) if now < until => {
                 self.due = None;
                 self.state = State::Probed(since, now + shortly);
@@ -162,7 +162,7 @@ impl Watchdog {
             }
             State::Probed(since, _) => {
                 self.state = State::Lost(now, now - since);
-                // A caller that tries again is not kept waiting as long.
+                // A caller that tries again does not wait as long.
                 self.has_answered = false;
                 Step::GiveUp(now - since)
             }
@@ -171,7 +171,7 @@ impl Watchdog {
     }
 
     /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`]; and
-    /// once more to one that was busy until now, as it is about to answer. Returns whether it did.
+    /// once more to one that was busy until now, as it is about to answer. Reports whether it did.
     pub fn excuse(&mut self, now: Instant, silent: Duration, is_busy: bool) -> bool {
         let was_busy = std::mem::replace(&mut self.was_busy, is_busy);
         let is_excused = (is_busy || was_busy) && silent < BUSY;
@@ -265,7 +265,7 @@ mod tests {
             watchdog.due(Some(at(begin, 20_000)));
             assert_eq!(ask(&mut watchdog), Some(26), "also if it was asked before");
         }
-        // Who was stopped itself meanwhile, with what carries it, asks before it gives up.
+        // A client that was stopped itself meanwhile, with its relay, probes before it gives up.
         let mut watchdog = Watchdog::carried(begin);
         watchdog.asked(begin);
         watchdog.due(Some(at(begin, 20_000)));

@@ -9,11 +9,11 @@ use crate::id::TaskId;
 /// Whether a job can be moved to the background.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Can {
-    /// It can.
+    /// It can be moved.
     Yes,
     /// The user started it directly: it stays, and gets the key itself.
     Direct,
-    /// It can't, for this reason: a clause, such as `it reads from a pipe`.
+    /// It can't be moved, for this reason: a clause, such as `it reads from a pipe`.
     No(Cow<'static, str>),
 }
 
@@ -70,8 +70,8 @@ pub enum Finished {
 
 /// The foreground jobs in start order, and the rules for the key.
 ///
-/// `J` is whatever the caller identifies jobs by: an id, a pid, a number. Each call takes time proportional to the
-/// number of jobs, which is not limited here.
+/// `J` identifies jobs: an id, a pid, a number. Each call takes time proportional to the number of jobs, which is not
+/// limited here.
 #[derive(Clone, Debug)]
 pub struct Foreground<J> {
     key: Key,
@@ -88,9 +88,9 @@ struct Job<J> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// At most one job is in this stage or the next.
+    /// A hand-over is in flight. At most one job is in this stage or the next.
     HandingOver,
-    /// It was seen to finish during its hand-over.
+    /// The job was seen to finish during its hand-over.
     FinishedMeanwhile,
 }
 
@@ -100,7 +100,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
         Self { key, jobs: Vec::new() }
     }
 
-    /// Adds a job that was started. A job that is already there stays unchanged.
+    /// Adds a started job. A job that is already there stays unchanged.
     pub fn started(&mut self, id: J, can: Can) {
         if self.place(&id).is_none() {
             self.jobs.push(Job { id, can, stage: Stage::Running });
@@ -118,7 +118,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
         Finished::Wait
     }
 
-    /// Handles a press of the key. It takes at most one job: of those that can be moved, the one started last.
+    /// Handles a press of the key. It moves at most one job: of those that can be moved, the one started last.
     pub fn pressed(&mut self) -> Press<J> {
         if self.jobs.iter().any(|job| job.stage != Stage::Running) {
             return Press::Ignore;
@@ -166,7 +166,7 @@ impl<J: Clone + PartialEq> Foreground<J> {
         if can { self.key.hint() } else { None }
     }
 
-    /// Whether no job is in the foreground.
+    /// Reports whether no job is in the foreground.
     pub const fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }

@@ -18,13 +18,13 @@ pub struct Key(Option<u8>);
 /// Why a text is not a usable key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Not written as a key.
+    /// The text does not name a key.
     #[error("{0:?} can't be used as the key: give `ctrl-` with a letter or one of @ \\ ] ^ _, or `none`")]
     Unknown(String),
-    /// It is Escape.
+    /// The key is Escape.
     #[error("{0:?} is Escape, which also starts arrow and other keys: give another key, such as ctrl-b")]
     Escape(String),
-    /// A key that every job needs itself.
+    /// Every job needs the key itself.
     #[error("{0:?} is {1}, which the job needs itself: give another key, such as ctrl-b")]
     Needed(String, &'static str),
 }
@@ -33,7 +33,7 @@ impl Key {
     /// No key: nothing that is typed counts as a press.
     pub const NONE: Self = Self(None);
 
-    /// Returns the control byte that terminals send for it, 0x00 to 0x1f without 0x1b; `None` for no key.
+    /// Returns the control byte that terminals send for the key, 0x00 to 0x1f without 0x1b; `None` for no key.
     pub const fn byte(self) -> Option<u8> {
         self.0
     }
@@ -44,7 +44,7 @@ impl Key {
     }
 }
 
-/// `ctrl-b`.
+/// Defaults to `ctrl-b`.
 impl Default for Key {
     fn default() -> Self {
         Self(Some(0x02))
@@ -78,7 +78,7 @@ impl FromStr for Key {
     }
 }
 
-/// For display: `Ctrl-B`, `none`.
+/// Formats the key for display: `Ctrl-B`, `none`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -95,7 +95,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// As in the configuration: `ctrl-b`, `none`.
+/// Writes the key as in the configuration: `ctrl-b`, `none`.
 impl Serialize for Key {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.to_string().to_ascii_lowercase())

@@ -23,7 +23,7 @@ pub enum Piece<'a> {
     /// Input for the job.
     Pass(&'a [u8]),
     /// The key was pressed, and the terminal sent these bytes for it. Drop them, unless
-    /// [`Press::Pass`](super::Press::Pass) says that the job gets the key.
+    /// [`Press::Pass`](super::Press::Pass) gives the key to the job.
     Pressed(&'a [u8]),
     /// The key repeated or was released, which is not a press. Treat these bytes like those of the press before.
     Released(&'a [u8]),
@@ -55,7 +55,7 @@ enum State {
     Paste { seen: usize },
 }
 
-/// What the beginning of some input is.
+/// Classification of the beginning of some input.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// The state after it.
+    /// Returns the state after this input.
     const fn state(self) -> State {
         match self {
             Self::PasteStart => State::Paste { seen: 0 },
@@ -107,7 +107,7 @@ impl KeyScanner {
         }
     }
 
-    /// Whether bytes are held back, so that [`flush`](Self::flush) is due after [`HOLD_MS`].
+    /// Reports whether bytes are held back, so that [`flush`](Self::flush) is due after [`HOLD_MS`].
     pub const fn is_holding(&self) -> bool {
         matches!(self.state, State::Keys { held: 1.. })
     }
@@ -249,7 +249,7 @@ fn numbers(field: &[u8]) -> [u32; 3] {
     [(); 3].map(|()| numbers.next().unwrap_or(0))
 }
 
-/// Whether these codes with these modifiers are the key.
+/// Reports whether these codes with these modifiers are the key.
 fn is_key(key: Key, [code, shifted, base]: [u32; 3], modifiers: u32) -> bool {
     const SHIFT: u32 = 1;
     const CTRL: u32 = 4;

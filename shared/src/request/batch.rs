@@ -15,7 +15,7 @@ use crate::text::OsText;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SubmitManyParams {
-    /// What the tasks have in common: params of `task.submit` without command, prompt, `foreground`, `pty` and
+    /// Properties common to the tasks: params of `task.submit` without command, prompt, `foreground`, `pty` and
     /// streams. `key` identifies the batch: if the parent session has a batch with this key, its ids are returned and
     /// nothing is submitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,11 +25,10 @@ pub struct SubmitManyParams {
     pub batch: Option<TaskId>,
     /// Command of each task, at most 10000 per part.
     pub argvs: Vec<Vec<OsText>>,
-    /// With `task`: maximum number of tasks of the batch that run at once, 1 to 100000. Default: limited only by
-    /// slots.
+    /// With `task`: maximum number of tasks of the batch that run at once, 1 to 100000. Default: limited only by slots.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobs: Option<u32>,
-    /// With `task`: number of failures, at least 1, after which the rest is cancelled.
+    /// With `task`: number of failures, at least 1, after which the rest of the batch is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_fails: Option<u32>,
     /// Whether further parts follow on this connection.
@@ -52,7 +51,6 @@ impl SubmitManyParams {
 pub struct SubmitManyResult {
     /// Id of the batch, in the form of a task id.
     pub batch: TaskId,
-    /// Ids of the tasks of this part, in the order of their commands. They exist once the last part has been
-    /// answered.
+    /// Ids of the tasks of this part, in the order of their commands. They exist once the last part has been answered.
     pub ids: Vec<TaskId>,
 }

@@ -17,19 +17,19 @@ pub enum BlockMode {
     All,
     /// One task has ended.
     Any,
-    /// All tasks have ended, or one that has not asks a question.
+    /// All tasks have ended, or a task that has not ended asks a question.
     AllOrAsks,
     /// One task has ended or asks a question.
     AnyOrAsks,
 }
 
 impl BlockMode {
-    /// Whether one ended task is enough.
+    /// Reports whether one ended task is enough.
     pub const fn is_any(self) -> bool {
         matches!(self, Self::Any | Self::AnyOrAsks)
     }
 
-    /// Whether a question ends the wait.
+    /// Reports whether a question ends the wait.
     pub const fn ends_on_question(self) -> bool {
         matches!(self, Self::AllOrAsks | Self::AnyOrAsks)
     }
@@ -48,7 +48,7 @@ pub enum BlockUntil {
 }
 
 impl BlockUntil {
-    /// Whether this is the default, which is not serialized. Serde passes a reference.
+    /// Reports whether this is the default, which is not serialized. Serde passes a reference.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's own signature")]
     const fn is_ended(&self) -> bool {
         matches!(self, Self::Ended)
@@ -77,7 +77,7 @@ pub struct BlockParams {
     /// When to return. Default: `all`.
     #[serde(default)]
     pub mode: BlockMode,
-    /// State to wait for, which `mode` counts as ended. Default: `ended`.
+    /// State to wait for, in place of the end that `mode` refers to. Default: `ended`.
     #[serde(default, skip_serializing_if = "BlockUntil::is_ended")]
     pub until: BlockUntil,
 }

@@ -10,7 +10,7 @@ pub struct ExecutorListParams {
     /// Only these executors. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// Whether to ask each of them whether it works. That can take as long as its `connect_timeout`.
+    /// Whether to check that each of them works. This can take as long as its `connect_timeout`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
 }
@@ -31,34 +31,34 @@ pub struct ExecutorInfo {
     pub name: String,
     /// Its type: `local`, `ssh` or `slurm`.
     pub kind: String,
-    /// The machine it is reached by, if that is another one.
+    /// The machine through which it is reached, if that is not this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Number of its tasks that have not started.
     pub pending: u64,
-    /// Number of its tasks that run.
+    /// Number of its running tasks.
     pub running: u64,
-    /// With `check`: what it said.
+    /// With `check`: the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<ExecutorCheck>,
 }
 
-/// What came of asking an executor whether it works.
+/// Result of checking an executor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExecutorCheck {
     /// Whether tasks can run on it now.
     pub ok: bool,
-    /// The version of what runs them.
+    /// Version of the program that runs the tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What it has and its limits: names and values, in an order for people.
+    /// Its properties and limits: names and values, in an order for people.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<(String, String)>,
-    /// What is wrong.
+    /// Description of the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// What to do about that.
+    /// How to solve the problem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

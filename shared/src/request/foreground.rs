@@ -17,8 +17,8 @@ use crate::time::Timestamp;
 pub struct AttachParams {
     /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// Rows of the caller's terminal, 1 to 1000. With several attached terminals the smallest size is used.
-    /// Default: the current size.
+    /// Rows of the caller's terminal, 1 to 1000. With several attached terminals the smallest size is used. Default:
+    /// the current size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<u16>,
     /// Columns of the caller's terminal, 1 to 1000; requires `rows`.
@@ -110,7 +110,7 @@ pub struct HandoffParams {
     /// Channel for notifications, as in `task.submit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Terminal that it was started from, for the channel `tty`.
+    /// Terminal from which the process was started, for the channel `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<OriginTerminal>,
     /// Tags chosen by the submitter.
@@ -152,8 +152,8 @@ pub struct OutputNews {
     /// Whether `data` redraws the whole screen: at the start of an attachment, and after a slow reader was skipped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redraw: bool,
-    /// Bytes that restore the caller's terminal when nothing more is shown: alternate screen, mouse, cursor and
-    /// keys. Only present when changed.
+    /// Bytes that restore the caller's terminal when nothing more is shown: alternate screen, mouse, cursor and keys.
+    /// Only present when changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore: Option<String>,
 }

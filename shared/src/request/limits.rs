@@ -1,4 +1,4 @@
-//! The limits of the daemon, as clients are told of them. It sets none.
+//! The limits of the daemon, as reported to clients. This module sets none.
 
 use serde::{Deserialize, Serialize};
 

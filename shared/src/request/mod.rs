@@ -51,8 +51,8 @@ pub trait Method {
     /// Type of its result.
     type Result: Serialize + DeserializeOwned;
 
-    /// Moves what is too long for a line out of the params. Returns the params to send instead, and the descriptor
-    /// that travels after the others of the line. `None` if everything fits.
+    /// Moves params that are too long for a line out of it. Returns the params to send instead, and the descriptor that
+    /// travels after the others of the line. `None` if everything fits.
     ///
     /// # Errors
     /// The params are longer than the daemon accepts.
@@ -133,7 +133,7 @@ methods! {
     TaskHandoff = "task.handoff", HandoffParams => DetachResult;
     /// Reports how a handed-over process ended.
     TaskExit = "task.exit", ExitParams => TaskResult;
-    /// Measures what running tasks use at this moment (R164).
+    /// Measures the current resource usage of running tasks (R164).
     TaskUsage = "task.usage", UsageParams => UsageResult;
     /// Holds pending tasks until they are released (R106).
     TaskHold = "task.hold", SelectParams => TasksResult;
@@ -143,11 +143,11 @@ methods! {
     TaskPause = "task.pause", SelectParams => TasksResult;
     /// Continues paused tasks (R106).
     TaskContinue = "task.continue", SelectParams => TasksResult;
-    /// Changes what a pending task waits for (R107).
+    /// Changes the start conditions and the description of a pending task (R107).
     TaskEdit = "task.edit", EditParams => TaskResult;
     /// Submits ended tasks again (R116).
     TaskRerun = "task.rerun", RerunParams => RerunResult;
-    /// Returns the groups, `default` first, then by name (R100).
+    /// Returns the groups: `default` first, then the others by name (R100).
     GroupList = "group.list", NoParams => GroupListResult;
     /// Creates a group, or changes its number of slots (R100).
     GroupSet = "group.set", GroupSetParams => GroupResult;
@@ -157,7 +157,7 @@ methods! {
     GroupContinue = "group.continue", GroupParams => GroupResult;
     /// Removes a group whose tasks have all ended (R100).
     GroupRemove = "group.remove", GroupParams => GroupResult;
-    /// Lists where tasks can run (R145).
+    /// Lists the executors, where tasks can run (R145).
     ExecutorList = "executor.list", ExecutorListParams => ExecutorListResult;
     /// Subscribes to events.
     EventsSubscribe = "events.subscribe", SubscribeParams => SubscribeResult;
@@ -177,13 +177,13 @@ methods! {
     DaemonStatusOf = "daemon.status", NoParams => DaemonStatus;
     /// Reloads the configuration.
     DaemonReload = "daemon.reload", NoParams => ReloadResult;
-    /// Has another program take the daemon's place, with everything that it has (R120).
+    /// Replaces the daemon with another program, which takes over everything that the daemon has (R120).
     DaemonUpgrade = "daemon.upgrade", UpgradeParams => UpgradeResult;
     /// Cancels all tasks and ends the daemon (R11).
     DaemonShutdown = "daemon.shutdown", ShutdownParams => ShutdownResult;
 }
 
-/// Params of a method that takes none.
+/// Params of a method without any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -243,8 +243,8 @@ pub struct SubscribeParams {
     /// Replay events after this number, then continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// Instance of the daemon that `since` is from, see an earlier result. Another daemon returns an error, because
-    /// its numbers mean other events.
+    /// Instance of the daemon that `since` is from, see an earlier result. Another daemon returns an error, because its
+    /// numbers mean other events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
 }
@@ -257,7 +257,7 @@ pub struct SubscribeResult {
     pub subscription: u64,
     /// Number of the latest event.
     pub seq: u64,
-    /// Instance of this daemon. Together with an event's number it is a place to continue from.
+    /// Instance of this daemon. Together with the number of an event, it identifies a place to continue from.
     pub instance: String,
 }
 
@@ -267,7 +267,7 @@ pub struct SubscribeResult {
 pub struct ReloadResult {
     /// Keys that changed and are in effect.
     pub changed: Vec<String>,
-    /// Keys of these that are back to their default, or were removed with their table.
+    /// Those of the changed keys that are back to their default, or were removed with their table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub defaulted: Vec<String>,
     /// Keys that changed but require a restart.
@@ -279,7 +279,8 @@ pub struct ReloadResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeParams {
-    /// Absolute path of the program. Default: what is now where the running program was started from.
+    /// Absolute path of the program. Default: the file that is now at the path from which the running program was
+    /// started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub binary: Option<OsText>,
 }
@@ -288,15 +289,15 @@ pub struct UpgradeParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UpgradeResult {
-    /// Version of the program before.
+    /// Version of the program that was replaced.
     pub from: String,
     /// Version of the program that has taken over.
     pub to: String,
     /// How long requests were held back, in milliseconds.
     pub pause_ms: u64,
-    /// Number of active tasks that go on.
+    /// Number of active tasks that continue.
     pub active: u64,
-    /// Number of connections that go on.
+    /// Number of connections that continue.
     pub connections: u64,
 }
 
@@ -308,12 +309,12 @@ pub struct ShutdownParams {
     /// Grace period of the tasks before SIGKILL, in milliseconds. Default `grace.cancel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Whether a durable daemon cancels its tasks, too. Otherwise they go on, and the next daemon finds them.
+    /// Whether a durable daemon also cancels its tasks. Otherwise they keep running, and the next daemon finds them.
     #[serde(default)]
     pub cancel: bool,
 }
 
-/// Result of `daemon.shutdown`, sent when every task has ended that is to end.
+/// Result of `daemon.shutdown`, sent when all tasks that must end have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShutdownResult {
@@ -322,7 +323,7 @@ pub struct ShutdownResult {
     /// Number of tasks that a durable daemon leaves running.
     #[serde(default, skip_serializing_if = "crate::task::is_zero")]
     pub left: u64,
-    /// Why the latest changes are lost: a durable daemon could not write them down.
+    /// Why the latest changes are lost: a durable daemon could not write them to its journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_because: Option<String>,
 }

@@ -18,7 +18,7 @@ pub struct Matching {
     /// Tasks of this group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Tasks of this batch: its id, or a unique prefix of that.
+    /// Tasks of this batch: its id, or a unique prefix of the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskRef>,
     /// Only tasks with all of these tags.
@@ -30,7 +30,7 @@ pub struct Matching {
 }
 
 impl Matching {
-    /// Whether no criterion is given.
+    /// Reports whether no criterion is given.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -63,11 +63,11 @@ pub struct RerunParams {
     /// Only tasks that have failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
-    /// Include tasks that were cancelled because of a condition on one of these, and so on. They depend on the new
-    /// tasks.
+    /// Include tasks that were cancelled because of a condition on one of these tasks, and so on. They depend on the
+    /// new tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_dependents: bool,
-    /// Idempotency key: a call with the key of an earlier one returns the tasks of that, as far as they exist.
+    /// Idempotency key: a call with the key of an earlier one returns the tasks of that call, as far as they exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -106,7 +106,7 @@ pub struct EditParams {
     /// Priority, -100 to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Slots it takes in its group, 0 to 100000.
+    /// Slots it occupies in its group, 0 to 100000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
     /// Tasks to start after, replacing all previous ones. An empty list removes them.

@@ -42,10 +42,10 @@ pub struct DaemonStatus {
     pub state_dir: String,
     /// Path of the configuration file; it may not exist.
     pub config: String,
-    /// Whether that file exists and is in effect.
+    /// Whether the configuration file exists and is in effect.
     pub config_loaded: bool,
-    /// When that file had last been changed before it was read; missing if there was none, or if the daemon is older
-    /// than this field.
+    /// Time of the last change of the configuration file before it was read; missing if there was none, or if the
+    /// daemon is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_modified: Option<Timestamp>,
     /// How process trees are tracked: `cgroup` or `session`.
@@ -66,12 +66,12 @@ pub struct DaemonStatus {
     pub inboxes: InboxesStatus,
     /// Channels that are configured, are the first of `default_deliver_to`, or have had notices.
     pub channels: Vec<ChannelStatus>,
-    /// Ended runs without a notification, because the task had no channel, or one that is not configured.
+    /// Ended runs without a notification, because the task had no channel, or a channel that is not configured.
     pub untold: u64,
     /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Those of the warnings that are about the past: nothing is left to do about them.
+    /// The subset of the warnings that is about the past: they require no action any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -81,9 +81,9 @@ pub struct DaemonStatus {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DurableStatus {
-    /// All tasks end with it.
+    /// All tasks end with the daemon.
     No,
-    /// They outlive it: each change is written into a journal.
+    /// Tasks outlive the daemon: each change is written to a journal.
     Written,
     /// The same, and each change is on the disk before it is answered.
     Synced,
@@ -93,22 +93,22 @@ pub enum DurableStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProgramStatus {
-    /// Where it was when the daemon started.
+    /// Its path when the daemon started.
     pub path: String,
-    /// What is there now.
+    /// State of the file at that path.
     pub state: ProgramState,
 }
 
-/// What is found where a running program was started from.
+/// State of the file at the path from which a running program was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramState {
-    /// The program that runs.
+    /// The running program.
     Current,
-    /// Another file, such as a newer version; the daemon runs on as it was.
+    /// Another file, such as a newer version; the daemon continues to run the old one.
     Replaced,
-    /// Nothing. The daemon runs on, but can't start tasks in terminals.
+    /// Nothing. The daemon keeps running, but can't start tasks in terminals.
     Removed,
     /// A state added by a newer daemon.
     #[serde(other)]
@@ -185,7 +185,7 @@ pub struct ChannelStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChannelRetry {
-    /// Number of attempts so far; 0 if the server has asked to wait before.
+    /// Number of attempts so far; 0 if the server has asked to wait before the first one.
     pub tries: u64,
     /// Maximum number of attempts. No attempt starts later than 2 minutes after the first.
     pub most: u64,

@@ -27,12 +27,12 @@ pub enum Stdin {
     Pipe,
 }
 
-/// An output of a process that goes elsewhere than to the daemon.
+/// Destination of an output of a process other than the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Given {
-    /// To the descriptor that travels with the line (`SCM_RIGHTS`).
+    /// The descriptor that travels with the line (`SCM_RIGHTS`).
     Fd,
 }
 
@@ -70,12 +70,12 @@ pub struct SubmitParams {
     /// parent session, else to the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Terminal from which it is submitted, for the channel `tty`.
+    /// Terminal from which the task is submitted, for the channel `tty`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<OriginTerminal>,
-    /// Inherit folder, environment and umask from the process at the other end of the connection, which for a client
-    /// on another machine is `bgctl dial`. `cwd` may then be relative to its folder, `env` adds to its environment,
-    /// and both may be omitted.
+    /// Inherit folder, environment and umask from the process at the other end of the connection, which for a client on
+    /// another machine is `bgctl dial`. `cwd` may then be relative to its folder, `env` adds to its environment, and
+    /// both may be omitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inherit: bool,
     /// Absolute path of the folder to run in. Required without `inherit`.
@@ -89,14 +89,14 @@ pub struct SubmitParams {
     /// entries, as in `/proc/PID/environ`, and have at most 6 MiB.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub env_fd: bool,
-    /// Which of `cwd` and `env` were chosen for this task, as opposed to being those of the submitter's shell: only
-    /// these go to another machine.
+    /// The parts of `cwd` and `env` that were chosen for this task, as opposed to inherited from the submitter's shell:
+    /// only these are sent to another machine.
     #[serde(default, skip_serializing_if = "Chosen::is_empty")]
     pub chosen: Chosen,
-    /// Name of the executor that runs it elsewhere. Default: this machine.
+    /// Name of the executor that runs the task elsewhere. Default: this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// With `on`: what it asks of the cluster.
+    /// With `on`: resources that the task requests from the cluster.
     #[serde(default, skip_serializing_if = "Resources::is_empty")]
     pub resources: Resources,
     /// The file mode creation mask, 0 to 0o777. Default 0o022.
@@ -115,15 +115,16 @@ pub struct SubmitParams {
     /// `stderr` are sent in this order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<Given>,
-    /// Run in a terminal of this size, which becomes the controlling terminal and is used for all streams that are
-    /// not given.
+    /// Run in a terminal of this size, which becomes the controlling terminal and is used for all streams that are not
+    /// given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pty: Option<TerminalSize>,
     /// Whether it is a foreground job of this connection: it starts at once, its terminal is shown here with
     /// `output` notifications, and it ends by SIGHUP if the connection closes before `task.detach`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub foreground: bool,
-    /// With `foreground` and `pty`: goes on in the background if the connection closes; the same submit regains it.
+    /// With `foreground` and `pty`: the job continues in the background if the connection closes; the same submit
+    /// regains it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stays: bool,
     /// With `foreground`: the user started it directly, so it can't be moved to the background.
@@ -148,7 +149,7 @@ pub struct SubmitParams {
     /// Priority within its group, -100 to 100. Default 0; higher starts first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Slots it takes in its group, 0 up to those of the group. Default 1.
+    /// Slots it occupies in its group, 0 up to those of the group. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
     /// Tasks to start after, at most 1000. All conditions must be met; when one can no longer be met, the task is
@@ -161,13 +162,13 @@ pub struct SubmitParams {
     /// Earliest start time, by the wall clock. A time in the past means now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
-    /// Whether to hold it until `task.release`.
+    /// Whether to hold the task until `task.release`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
-    /// When to retry it after a failure.
+    /// When to retry the task after a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// When to restart it, until it is cancelled. Can't be combined with `retry`.
+    /// When to restart the task, until it is cancelled. Can't be combined with `retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
     /// How to tell that its process is ready: `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL`, `file:PATH` or `notify`.
@@ -180,8 +181,8 @@ pub struct SubmitParams {
 }
 
 impl SubmitParams {
-    /// Creates the params of a task that does nothing, which shows whether tasks can run and be reported. It waits neither
-    /// for a slot nor behind others.
+    /// Creates the params of a task that does nothing, which shows whether tasks can run and be reported. It waits
+    /// neither for a slot nor for other tasks.
     pub fn trial(description: &str, channel: &str) -> Self {
         Self {
             argv: Some(vec!["true".into()]),
@@ -208,16 +209,16 @@ impl SubmitParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Chosen {
-    /// Whether the folder was.
+    /// Whether the folder was chosen.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cwd: bool,
-    /// Names of the variables that were.
+    /// Names of the chosen variables.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
 }
 
 impl Chosen {
-    /// Whether nothing was.
+    /// Reports whether nothing was chosen.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

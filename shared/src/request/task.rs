@@ -39,7 +39,7 @@ pub struct ListParams {
     /// Only tasks of this group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Only tasks of this batch: its id, or a unique prefix of that.
+    /// Only tasks of this batch: its id, or a unique prefix of the id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<TaskRef>,
     /// Only tasks with all of these tags.
@@ -72,8 +72,8 @@ impl From<Matching> for ListParams {
 pub struct ListResult {
     /// The tasks, newest first.
     pub tasks: Vec<Task>,
-    /// Cursor of the next page, if there is one. New tasks do not shift it. A page of a search for `text` may have fewer
-    /// tasks than `limit`, or none, and still have a next one.
+    /// Cursor of the next page, if there is one. New tasks do not shift it. When searching for `text`, a page may have
+    /// fewer tasks than `limit`, or none, and still be followed by another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
     /// Number of tasks by status in this session (or in all), ignoring `status`.
@@ -122,10 +122,9 @@ pub struct OutputResult {
     pub encoding: Encoding,
     /// Start of `data`: the requested offset, or the end of a dropped part.
     pub offset: u64,
-    /// Offset to continue from. More than `offset` and the bytes of `data` together where a dropped part follows them.
+    /// Offset to continue from. If a dropped part follows `data`, this is after that part, beyond the end of `data`.
     pub next: u64,
-    /// Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task can write
-    /// more.
+    /// Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task can write more.
     pub eof: bool,
 }
 
@@ -139,7 +138,7 @@ pub struct ResultResult {
     pub result: String,
     /// Encoding of `result`.
     pub encoding: Encoding,
-    /// Bytes omitted before that.
+    /// Number of bytes omitted before `result`.
     pub truncated_bytes: u64,
 }
 
@@ -182,8 +181,8 @@ pub struct TasksResult {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClearParams {
-    /// Ids of the finished tasks to delete; their remaining processes are ended. An active task or an empty list is
-    /// an error.
+    /// Ids of the finished tasks to delete; their remaining processes are ended. An active task or an empty list is an
+    /// error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<TaskRef>>,
     /// Instead of `ids`: the finished tasks that match.

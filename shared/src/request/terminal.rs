@@ -1,4 +1,4 @@
-//! Terminals in params: their size, and the one that a task comes from. It names no method.
+//! Terminals in params: their size, and the terminal that a task comes from. This module declares no method.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct TerminalSize {
 pub struct OriginTerminal {
     /// Device path, as in `/dev/pts/3`.
     pub path: String,
-    /// Process id of its session leader, the shell. The daemon writes to the terminal only as long as this is its
-    /// leader.
+    /// Process id of its session leader, the shell. The daemon writes to the terminal only while this process is the
+    /// session leader.
     pub leader: i32,
 }

@@ -1,4 +1,4 @@
-//! Params and result of the method that measures what tasks use.
+//! Params and result of the method that measures the resource usage of tasks.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,6 @@ pub struct UsageParams {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageResult {
-    /// What each of them uses now, in the order of `ids`, without those of which no process runs on this machine.
+    /// Current usage of each task, in the order of `ids`, without tasks that have no process on this machine.
     pub usages: Vec<LiveUsage>,
 }

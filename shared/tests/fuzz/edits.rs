@@ -1,12 +1,12 @@
-//! What the fuzz targets of all crates have in common (R134): seeds, edits of them, and the macro that makes a test of
-//! each target.
+//! Common code of the fuzz targets of all crates (R134): seeds, edits of them, and the macro that makes a test of each
+//! target.
 //!
-//! The seeds of a target are real forms, in `__fuzz__/TARGET/corpus`; an input that has found a fault is added to them.
-//! Each input is tried as it is and as edits of every seed, since few random bytes get past the first brace of a
+//! The seeds of a target are realistic inputs, in `__fuzz__/TARGET/corpus`; an input that has found a fault is added to
+//! them. Each input is tried unchanged and as edits of every seed, since few random bytes get past the first brace of a
 //! request.
 //!
-//! Inputs are numbered, and each follows from its number alone: the numbers that were tried can be told, and a run goes
-//! on where the one before it ended (`tests/fuzz`). Under `--cfg fuzzing` an engine chooses the inputs instead.
+//! Inputs are numbered, and each is derived from its number alone: a run can report the numbers that it tried, and the
+//! next one continues from there (`tests/fuzz`). Under `--cfg fuzzing` an engine chooses the inputs instead.
 
 #![cfg_attr(fuzzing, allow(dead_code, reason = "an engine does it then"))]
 
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many inputs a target gets in a run of all tests.
+/// Number of inputs per target in a run of all tests.
 const ROUNDS: u64 = 300;
 
-/// The most bytes of an input; three of them are an edit.
+/// Maximum length of an input in bytes; three bytes make an edit.
 const INPUT_BYTES: u64 = 512;
 
-/// A parser with what must hold for every input. It panics where that does not hold.
+/// A parser with the properties that must hold for every input. It panics if one does not hold.
 pub type Target = fn(&[u8]);
 
 /// Returns the seeds of a target of this crate.
@@ -37,7 +37,8 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Edits a seed: each three bytes of the input say where and how. At most eight edits, so that some of it stays.
+/// Edits a seed: each three bytes of the input determine the place and the kind of an edit. At most eight edits, so
+/// that part of the seed remains.
 fn edited(seed: &[u8], input: &[u8]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for edit in input.chunks_exact(3).take(8) {
@@ -59,7 +60,7 @@ fn edited(seed: &[u8], input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Tries an input as it is and on every seed.
+/// Tries an input unchanged and as edits of every seed.
 pub fn each(seeds: &[Vec<u8>], input: &[u8], target: Target) {
     attempt(input, target);
     for seed in seeds {
@@ -67,7 +68,7 @@ pub fn each(seeds: &[Vec<u8>], input: &[u8], target: Target) {
     }
 }
 
-/// Tries these bytes. Those that a target can't take are kept in a file.
+/// Tries these bytes. If the target fails, they are saved to a file.
 fn attempt(bytes: &[u8], target: Target) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(bytes))) {
         let name = thread::current().name().unwrap_or("main").replace("::", "-");
@@ -82,7 +83,7 @@ fn attempt(bytes: &[u8], target: Target) {
     }
 }
 
-/// A number as any other, by the finalizer of `SplitMix64`.
+/// Hashes a number, with the finalizer of `SplitMix64`.
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -90,7 +91,7 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Returns the input of this number. Small inputs, which are few edits, are as frequent as large ones.
+/// Returns the input with this number. Small inputs, with few edits, are as frequent as large ones.
 fn input(number: u64) -> Vec<u8> {
     let key = mixed(number);
     let most = 1 << (key % (u64::from(INPUT_BYTES.ilog2()) + 1));
@@ -104,8 +105,8 @@ fn number_in(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text:?}")))
 }
 
-/// Tries inputs on a target: those of a run of all tests, or for `BGD_FUZZ_SECONDS` on all processors, from the number
-/// `BGD_FUZZ_FROM` on. Says up to which number.
+/// Tries inputs on a target: `ROUNDS` of them, or for `BGD_FUZZ_SECONDS` on all processors, starting at the number
+/// `BGD_FUZZ_FROM`. In the latter case prints the number to continue from.
 pub fn run(name: &str, target: Target) {
     let seeds = seeds(name);
     for seed in &seeds {
@@ -136,7 +137,7 @@ pub fn run(name: &str, target: Target) {
     assert!(!has_failed.load(Ordering::Relaxed), "{name} has a fault");
 }
 
-/// Makes a test of each target; its name is that of the folder of its seeds.
+/// Makes a test of each target; its name is also the name of the folder of its seeds.
 macro_rules! targets {
     ($($test:ident: $target:expr,)*) => {
         $(#[test]

@@ -1,7 +1,7 @@
-//! Gives the parsers of what others send any bytes (R134), and looks at what comes out of them. That nothing panics is
-//! the least of it: each target asserts what must hold for every input.
+//! Feeds arbitrary bytes to the parsers of untrusted input (R134), and checks their results. Not panicking is the
+//! minimum: each target asserts the properties that must hold for every input.
 //!
-//! `edits` says what a target is, for those of the other crates, too.
+//! `edits` defines targets, also for the other crates.
 
 #[macro_use]
 mod edits;
@@ -24,10 +24,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// The sizes of pieces in which a stream is given again.
+/// Sizes of the pieces in which a stream is fed again.
 const PIECES: [usize; 5] = [1, 2, 3, 7, 64];
 
-/// Returns the lines that come out before the first error, and that error.
+/// Returns the lines before the first error, and that error.
 fn lines_of(bytes: &[u8], piece: usize, limit: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
     let mut decoder = FrameDecoder::<u8>::new(limit);
     let mut lines = Vec::new();
@@ -54,7 +54,7 @@ fn frames(bytes: &[u8]) {
     }
 }
 
-/// Params that are accepted are written as something that means the same.
+/// Asserts that accepted params keep their meaning when written and parsed again.
 fn params<P: Serialize + DeserializeOwned>(given: Option<&RawValue>) {
     match parse_params::<P>("a.method", given) {
         Ok(params) => {
@@ -84,7 +84,7 @@ fn requests(line: &[u8]) {
     }
 }
 
-/// Without that, the edits would only be tried on refusals.
+/// Otherwise the edits would only test refusals.
 #[test]
 fn the_seeds_of_requests_are_accepted() {
     let seeds = edits::seeds("r134_any_request_is_refused_or_means_what_it_is_written_as");
@@ -102,14 +102,14 @@ fn the_seeds_of_requests_are_accepted() {
     }
 }
 
-/// What is understood is written as something that is understood the same.
+/// Asserts that a value keeps its meaning when written and parsed again.
 fn means_the_same<T: Serialize + DeserializeOwned>(value: &T) {
     let written = serde_json::to_vec(value).unwrap();
     let again: T = strict::from_slice(&written).unwrap();
     assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(value).unwrap());
 }
 
-/// Returns what a client understands before the first error, as text, and whether there was one.
+/// Returns the messages that a client parses before the first error, as text, and whether there was one.
 fn received(bytes: &[u8], piece: usize) -> (Vec<String>, bool) {
     let (mut protocol, mut all) = (Protocol::default(), Vec::new());
     for piece in bytes.chunks(piece) {
@@ -155,10 +155,10 @@ fn messages(bytes: &[u8]) {
     }
 }
 
-/// Compiled once: that takes longer than an input.
+/// Compiled once, since compiling takes longer than an input.
 static WANTED: LazyLock<Regex> = LazyLock::new(|| line_regex("(?i)listening|ready|[0-9]%").unwrap());
 
-/// Returns every matching line of an output that comes in pieces.
+/// Returns every matching line of an output that arrives in pieces.
 fn matches_of(output: &[u8], piece: usize) -> Vec<Vec<u8>> {
     let mut search = LineSearch::new(WANTED.clone());
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! Another machine, by a real ssh and sshd on loopback: a submit against ssh itself by the same shared connection, and
-//! tasks that another machine's daemon runs against the same tasks here; and that local tasks pay nothing for it.
+//! Another machine, by a real ssh and sshd on loopback: a submit against ssh itself over the same shared connection,
+//! and tasks on another machine's daemon against the same tasks here; and that local tasks pay nothing for it.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use super::{Bench, Result};
 use crate::TestDaemon;
 use crate::far::{Far, HOST};
 
-/// As many at once here and there.
+/// The same concurrency here and on the remote machine.
 const SLOTS: &str = "max_concurrent_tasks = 2";
 
-/// The tasks of one sample.
+/// Tasks per sample.
 const TASKS: usize = 200;
 
-/// Two executors, of which no task makes use.
+/// Two executors that no task uses.
 const EXECUTORS: &str = "[executors.far]\ntype = \"ssh\"\nhost = \"far.invalid\"\n\
                          [executors.hpc]\ntype = \"slurm\"\nhost = \"login.invalid\"\nwork_folder = \"/var/tmp\"\n";
 
@@ -34,7 +34,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a local task pays for executors that it does not use: nothing.
+/// Measures the cost of unused executors for a local task: none.
 fn local(bench: &Bench) -> Result<Vec<Row>> {
     let with = TestDaemon::builder().config(format!("{SLOTS}\n{EXECUTORS}")).start();
     let without = TestDaemon::builder().config(SLOTS).start();
@@ -43,7 +43,7 @@ fn local(bench: &Bench) -> Result<Vec<Row>> {
     for daemon in [&with, &without] {
         rate(daemon, &params(daemon))?;
     }
-    // Before the tasks, whose number would matter more than what is configured.
+    // Measured before the tasks run, as their number would affect memory more than the configuration does.
     let memory = [&with, &without].map(|daemon| Memory::of(&daemon.process()));
     let [with_rss, without_rss] = memory;
     for _ in 0..bench.of(3, 10) {
@@ -102,7 +102,7 @@ fn tasks(bench: &Bench, far: &mut Far) -> Result<Row> {
         .target(Target::RatioAtLeast(0.5)))
 }
 
-/// Submits the tasks one after the other, and waits for the end of all of them: how many there were in a second.
+/// Submits the tasks one after the other, and waits until all of them have ended. Returns tasks per second.
 fn rate(daemon: &TestDaemon, params: &SubmitParams) -> Result<f64> {
     let begin = Instant::now();
     let ids: Vec<TaskId> = (0..TASKS).map(|_| daemon.submit_with(params).id).collect();

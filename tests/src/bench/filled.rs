@@ -1,4 +1,4 @@
-//! What 100,000 finished tasks cost: a submit, a list, memory.
+//! The cost of 100,000 finished tasks: for a submit, a list, and memory.
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{

@@ -12,10 +12,10 @@ use crate::root::Root;
 use crate::user::must_be_root;
 use crate::{Outcome, TestDaemon};
 
-/// The most that a package may take, in seconds.
+/// Time limit for a package, in seconds.
 const PACKAGE: f64 = 10.0;
 
-/// The most that a clone may take, in seconds: on two processors.
+/// Time limit for a clone, in seconds, on two processors.
 const CLONE: f64 = 180.0;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -31,7 +31,7 @@ fn row(what: &str, samples: &[f64], most: f64) -> Row {
     Row::new(what).bgd_samples(samples, Unit::Seconds).target(Target::AtMost(most, Unit::Seconds))
 }
 
-/// In a small Debian system, where nothing of bgd is.
+/// Measures the package on a minimal Debian system without bgd.
 fn from_deb(bench: &Bench) -> Result<Row> {
     let package = deb();
     let script = format!(
@@ -48,7 +48,7 @@ fn from_deb(bench: &Bench) -> Result<Row> {
     Ok(row("`dpkg -i` of the package, and the output of a first task", &seconds, PACKAGE))
 }
 
-/// In a Python environment, where nothing else is.
+/// Measures the wheel in an empty Python environment.
 fn from_wheel(bench: &Bench) -> Result<Row> {
     let wheel = wheel();
     let script =
@@ -67,7 +67,8 @@ fn from_wheel(bench: &Bench) -> Result<Row> {
     Ok(row("`pip install` of the wheel, and the output of a first task", &seconds, PACKAGE))
 }
 
-/// A clone, and in it the first command of the README; its task waits for three seconds. Once, as it takes minutes.
+/// Measures a clone, and in it the first command of the README, whose task waits for three seconds. Only once, as it
+/// takes minutes.
 fn from_clone() -> Result<Row> {
     let home = TestDaemon::home_only();
     let command = blocks("README.md", "sh").into_iter().next().ok_or("the README has no command")?;
@@ -81,12 +82,12 @@ fn from_clone() -> Result<Row> {
     Ok(row.target(Target::AtMost(CLONE, Unit::Seconds)).note("crates that were downloaded before are there"))
 }
 
-/// Runs a script in this home as its user would, and ends the daemon that it has started. Returns the seconds and what it
-/// printed.
+/// Runs a script in this home as its user would, and ends the daemon that it has started. Returns the seconds and the
+/// output.
 fn first(home: &TestDaemon, script: &str, argument: Option<&Path>) -> Result<(f64, String)> {
     let mut shell = Command::new("bash");
     shell.env_clear().envs(home.environment()).current_dir(home.home());
-    // With its own home, the toolchain is where it was.
+    // In spite of the new home, the toolchain stays where it was.
     for name in ["PATH", "CARGO_HOME", "RUSTUP_HOME"] {
         shell.envs(std::env::var_os(name).map(|value| (name, value)));
     }

@@ -1,4 +1,4 @@
-//! `bgctl run` against what people run without it: startup, throughput, and the time from the key to the prompt.
+//! `bgctl run` against running commands without it: startup, throughput, and the time from the key to the prompt.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn start(bench: &Bench, daemon: &TestDaemon) -> Result<Row> {
     Ok(row.paired().target(Target::RatioAtMost(1.6)))
 }
 
-/// Throughput from a command through a pipe to another program.
+/// Measures the throughput from a command through a pipe to another program.
 fn pipes(bench: &Bench, daemon: &TestDaemon) -> Result<Vec<Row>> {
     let bytes: u64 = bench.of(200_000_000, 2_000_000_000);
     let speed = |time: Duration| float(bytes) / time.as_secs_f64();
@@ -52,7 +52,7 @@ fn pipes(bench: &Bench, daemon: &TestDaemon) -> Result<Vec<Row>> {
     Ok(vec![row.bgd_samples(&run, Unit::BytesPerSecond).paired().target(Target::RatioAtLeast(0.8))])
 }
 
-/// Lines of text through the job's own terminal into another terminal, as in a terminal window.
+/// Measures lines of text through the job's own terminal into another terminal, as in a terminal window.
 fn terminal(bench: &Bench, daemon: &TestDaemon) -> Result<Row> {
     let line = "x".repeat(79) + "\n";
     let text = line.repeat(bench.of(200_000, 600_000));
@@ -73,7 +73,7 @@ fn terminal(bench: &Bench, daemon: &TestDaemon) -> Result<Row> {
     Ok(row.bgd_samples(&run, Unit::BytesPerSecond).paired().target(Target::RatioAtLeast(0.5)))
 }
 
-/// Time from the key to the shell's prompt, in a terminal.
+/// Measures the time from the key to the shell's prompt, in a terminal.
 fn key(bench: &Bench, daemon: &TestDaemon) -> Vec<Row> {
     let mut terminal = Terminal::shell(daemon);
     terminal.wait_prompt();
@@ -97,7 +97,7 @@ fn key(bench: &Bench, daemon: &TestDaemon) -> Vec<Row> {
     ]
 }
 
-/// A shell command that finds this `bgctl`, run in the daemon's home.
+/// Returns a shell command that finds this `bgctl`, run in the daemon's home.
 fn shell(daemon: &TestDaemon, line: &str) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", line]).env_clear().envs(daemon.environment()).current_dir(daemon.home());

@@ -15,8 +15,8 @@ use super::stats::float;
 use super::{Bench, Result};
 use crate::{Process, TestDaemon, wait};
 
-/// Attaching interrupts the call each thread sleeps in, and some calls restart because of it. Calls this soon
-/// after attaching are caused by strace.
+/// Attaching interrupts the call each thread sleeps in, and some calls restart because of it. Calls this soon after
+/// attaching are caused by strace.
 const ATTACH: Duration = Duration::from_secs(1);
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -42,7 +42,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     Ok(vec![row("idle", idle), row("with 100 tasks running", busy), row("and 100 delayed", delayed)])
 }
 
-/// Counts the system calls of an idle daemon within that time, and says how.
+/// Counts the system calls of an idle daemon within that time. Returns the count and the method.
 pub fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
     // Clients have just disconnected; handling that is not idle work.
     thread::sleep(Duration::from_millis(500));
@@ -87,8 +87,8 @@ fn by_strace(process: &Process, folder: &Path, time: Duration) -> Result<Option<
     Ok(Some((calls.len() as u64, how)))
 }
 
-/// The call in a line such as `123 1700000000.123456 read(3, …`, if it began between `begin` and `end`. The
-/// second half of a call (`<... read resumed>`) counts too: it shows that a thread woke up.
+/// Returns the call in a line such as `123 1700000000.123456 read(3, …`, if the call began between `begin`
+/// and `end`. The second half of a call (`<... read resumed>`) counts too: it shows that a thread woke up.
 fn call(line: &str, begin: f64, end: f64) -> Option<&str> {
     let rest = line.trim_start().split_once(' ')?.1.trim_start();
     let (at, call) = rest.split_once(' ')?;
@@ -124,7 +124,7 @@ mod tests {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        // Empty where this process may not trace others.
+        // Empty if this process may not trace others.
         if let [idle, busy] = counts[..] {
             assert_eq!(idle, 0);
             assert!(busy > 10, "{busy}");

@@ -1,5 +1,5 @@
-//! Kills of a durable daemon at random moments, with 1,000 running and 10,000 pending tasks: how long it takes until the next
-//! one answers, and that nothing was lost, done twice, or ended with another code (R126, R127).
+//! Kills of a durable daemon at random moments, with 1,000 running and 10,000 pending tasks: how long it takes until
+//! the next one answers, and that nothing was lost, executed twice, or ended with another code (R126, R127).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,18 +24,18 @@ use super::stats::percentile;
 use super::{Bench, Result};
 use crate::{TestDaemon, wait};
 
-/// How long it may take until the next daemon answers, in microseconds.
+/// Time limit until the next daemon answers, in microseconds.
 const BACK: f64 = 500_000.0;
 
-/// How many tasks run all the time, how many come and go beside them, and how many wait.
+/// Number of tasks that run all the time, of short tasks that run beside them, and of pending tasks.
 const LASTING: usize = 900;
 const PASSING: usize = 100;
 const PENDING: u64 = 10_000;
 
-/// How many are sent at once.
+/// Tasks per submit.
 const PART: usize = 200;
 
-/// What was sent: the number of each task that is known, by its id.
+/// The submitted tasks: the number of each task, by its id.
 type Known = Mutex<BTreeMap<TaskId, u64>>;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
@@ -94,7 +94,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// Submits tasks, of which each writes its number into the ledger when it runs, and ends with a code by that.
+/// Submits tasks that each write their number into the ledger when they run, and end with a code derived from it.
 struct Submitter {
     socket: SocketPath,
     base: SubmitParams,
@@ -103,13 +103,14 @@ struct Submitter {
     sent: u64,
 }
 
-/// The code that a task ends with.
+/// Returns the exit code of the task with this number.
 fn code(number: u64) -> i32 {
     i32::try_from(number % 7).unwrap_or(0)
 }
 
 impl Submitter {
-    /// Submits tasks that do this after they have written their numbers. What was not answered may have been accepted.
+    /// Submits tasks that run `then` after they have written their numbers. Tasks without an answer may have been
+    /// accepted.
     fn submit(&mut self, client: &mut Client, count: usize, then: &str, known: &Known) -> Result<()> {
         let numbers: Vec<u64> = (self.next..).take(count).collect();
         self.next += count as u64;
@@ -126,12 +127,12 @@ impl Submitter {
         Ok(())
     }
 
-    /// Submits those that run all the time.
+    /// Submits the tasks that run all the time.
     fn lasting(&mut self, client: &mut Client, known: &Known) -> Result<()> {
         self.submit(client, LASTING, "exec sleep 100000", known)
     }
 
-    /// Submits more until as many wait as shall.
+    /// Submits short tasks until [`PENDING`] of them are pending.
     fn fill(&mut self, client: &mut Client, known: &Known) -> Result<()> {
         while client.call::<DaemonStatusOf>(&NoParams {})?.summary.pending < PENDING {
             self.submit(client, PART, "sleep 0.5", known)?;
@@ -139,10 +140,10 @@ impl Submitter {
         Ok(())
     }
 
-    /// Keeps that up over the kills. Returns how many were accepted.
+    /// Keeps the number of pending tasks up over the kills. Returns how many tasks were accepted.
     fn run(mut self, known: &Known, is_over: &AtomicBool) -> u64 {
         while !is_over.load(Ordering::Relaxed) {
-            // Without a daemon nobody answers; the next one does.
+            // Without a daemon nobody answers; the next one will.
             if let Ok(mut client) = Client::connect(&self.socket) {
                 client.wait_at_most(wait::PATIENCE);
                 let _ = self.fill(&mut client, known);
@@ -153,7 +154,7 @@ impl Submitter {
     }
 }
 
-/// What was found at the end.
+/// The results at the end.
 #[derive(Debug, Default)]
 struct Counts {
     ran: u64,
@@ -164,7 +165,7 @@ struct Counts {
 
 impl Counts {
     fn of(daemon: &TestDaemon, known: &BTreeMap<TaskId, u64>, ledger: &Path) -> Result<Self> {
-        // What waits shall not start; what has started may end, but for what never would.
+        // Pending tasks must not start; running ones may end, except those that never do.
         daemon.run(&["group", "pause", "default"]).success();
         wait::poll_until("only what lasts runs", || {
             let DaemonStatus { summary, .. } = daemon.status();

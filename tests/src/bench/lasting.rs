@@ -1,5 +1,5 @@
-//! What it costs that nothing dies (R120 to R131): the pause of an upgrade in place, the time until a durable daemon that
-//! was killed answers again, and what a durable daemon pays for each task.
+//! The cost of durability (R120 to R131): the pause of an upgrade in place, the time until a durable daemon that was
+//! killed answers again, and the overhead of a durable daemon per task.
 
 use std::ffi::CString;
 use std::fs;
@@ -27,10 +27,10 @@ use super::{Bench, Result};
 use crate::prompts::fake_agent;
 use crate::{Raw, TestDaemon, Viewer, Watch, wait};
 
-/// The longest pause of an upgrade, in microseconds.
+/// Maximum pause of an upgrade, in microseconds.
 const PAUSE: f64 = 300_000.0;
 
-/// How many commands run during the upgrades, and what else there is.
+/// Number of commands that run during the upgrades, and of other objects.
 const COMMANDS: usize = 1000;
 const TERMINALS: usize = 20;
 const TURNS: usize = 10;
@@ -45,7 +45,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures upgrades of a daemon that is at work.
+/// Measures upgrades of a busy daemon.
 fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     let config = format!("max_concurrent_tasks = 2000\n{}", fake_agent(&[], ""));
     let daemon = TestDaemon::builder().config(config).start();
@@ -72,7 +72,7 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     client.call::<DaemonUpgrade>(&UpgradeParams::default())?;
     let before = footprint(&daemon);
     for round in 0..bench.of(5, 100) {
-        // Some of it is under way when everything stops.
+        // Some of the output is in transit when everything stops.
         for (viewer, task) in &mut terminals {
             viewer.type_keys(task.id, &format!("line {round}\r"));
         }
@@ -112,7 +112,7 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// The daemon's own memory in KiB, its descriptors and its threads.
+/// Returns the daemon's own memory in KiB, and the number of its descriptors and threads.
 fn footprint(daemon: &TestDaemon) -> [u64; 3] {
     let process = daemon.process();
     [
@@ -122,12 +122,13 @@ fn footprint(daemon: &TestDaemon) -> [u64; 3] {
     ]
 }
 
-/// Ends a task, and checks that everybody is still there and told that end: each wait once, each subscriber without a gap.
+/// Ends a task, and checks that all clients are still connected and are notified of the end: each wait once, each
+/// subscriber without a gap.
 fn is_told(daemon: &TestDaemon, task: TaskId, waits: Vec<Raw>, subscribers: Vec<Watch>) -> Result<()> {
     daemon.cancel(&[task]);
     for mut raw in waits {
         let is_answered = raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
-        // What comes next must be the answer to another question.
+        // The next message must be the answer to another question.
         if !is_answered || !raw.is_served() {
             return Err("a client was not answered once".into());
         }
@@ -138,8 +139,8 @@ fn is_told(daemon: &TestDaemon, task: TaskId, waits: Vec<Raw>, subscribers: Vec<
     Ok(())
 }
 
-/// Waits until a daemon has no more descriptors and threads than before, but for the guard of the last upgrade. Returns its
-/// memory before and now.
+/// Waits until a daemon has no more descriptors and threads than before, except the guard of the last upgrade. Returns
+/// its memory before and now.
 fn memory(daemon: &TestDaemon, before: [u64; 3]) -> [Figure; 2] {
     let after = wait::poll_until("as many descriptors and threads as before", || {
         let after = footprint(daemon);
@@ -148,7 +149,7 @@ fn memory(daemon: &TestDaemon, before: [u64; 3]) -> [Figure; 2] {
     [before, after].map(|[memory, ..]| Figure::new(float(memory) * 1024.0, Unit::Bytes))
 }
 
-/// Checks that these terminals have shown this to the byte, and that these turns go on to their ends.
+/// Checks that these terminals have shown this to the byte, and that these turns run to completion.
 fn is_whole(daemon: &TestDaemon, (terminals, typed): (&[TaskId], &str), turns: &[TaskId]) -> Result<()> {
     for task in terminals {
         let output = || daemon.output(*task);
@@ -205,7 +206,7 @@ fn durable(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// Submits tasks that are held, and so not started. Returns how many a second.
+/// Submits held tasks, which do not start. Returns tasks per second.
 fn submit_rate(daemon: &TestDaemon, count: usize) -> Result<f64> {
     let mut pipeline = Pipeline::connect(daemon)?;
     let held = bgd_shared::request::SubmitParams { hold: true, ..trivial(daemon) };
@@ -236,7 +237,7 @@ fn one(daemon: &TestDaemon, pipeline: &mut Pipeline) -> Result<f64> {
     }
 }
 
-/// Measures what it costs a start that the process announces itself, as each does to the keeper of a durable daemon.
+/// Measures the cost of the announcement that each process makes at its start to the keeper of a durable daemon.
 fn announced(bench: &Bench) -> Result<Row> {
     let count = bench.of(300, 3000);
     // A start needs all signals blocked in its thread.
@@ -248,7 +249,7 @@ fn announced(bench: &Bench) -> Result<Row> {
             let keeper = thread::spawn(move || {
                 let mut bytes = [0; 4096];
                 let mut far = UnixStream::from(far);
-                // The descriptors that come along are closed by the kernel.
+                // The kernel closes the descriptors that come along.
                 while matches!(far.read(&mut bytes), Ok(1..)) {}
             });
             let null = std::fs::File::open("/dev/null")?;
@@ -297,7 +298,7 @@ fn announced(bench: &Bench) -> Result<Row> {
         .note("to know"))
 }
 
-/// Waits until a daemon answers. Returns how long after this moment, in microseconds.
+/// Waits until a daemon answers. Returns the time since `since`, in microseconds.
 pub(super) fn until_answer(daemon: &TestDaemon, since: Instant) -> Result<f64> {
     daemon.client().call::<DaemonStatusOf>(&NoParams {})?;
     Ok(micros(since.elapsed()))

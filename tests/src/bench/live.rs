@@ -1,4 +1,4 @@
-//! What `bgctl top` costs: its first frame, frames and memory with many tasks, and how it follows a burst (R163).
+//! The cost of `bgctl top`: its first frame, frames and memory with many tasks, and how it follows a burst (R163).
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub fn start(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Row> {
         .target(Target::RatioAtMost(2.0)))
 }
 
-/// A live view with the processor time that it had used when it was last looked at.
+/// A live view, with its processor time at the last look.
 struct Watched {
     top: Terminal,
     process: Process,
@@ -59,8 +59,8 @@ impl Watched {
         Ok(Self { top, process, used })
     }
 
-    /// Types keys, waits until the screen is so, and returns the processor time since the screen before, in
-    /// microseconds: on a busy machine, the time until it is seen is mostly that of others.
+    /// Types keys, waits until `is_so` holds for the screen, and returns the processor time since the screen before, in
+    /// microseconds: on a busy machine, most of the elapsed time is spent on other programs.
     fn press(&mut self, keys: &str, is_so: impl Fn(&vt100::Screen) -> bool) -> Result<f64> {
         self.top.type_keys(keys);
         self.top.wait(keys, is_so);
@@ -69,12 +69,12 @@ impl Watched {
         Ok(micros(self.used.saturating_sub(before)))
     }
 
-    /// The same for a text.
+    /// Like [`Self::press`], until the screen has this text.
     fn press_for(&mut self, keys: &str, text: &str) -> Result<f64> {
         self.press(keys, |screen| screen.contents().contains(text))
     }
 
-    /// The same for whatever is another screen than the one before.
+    /// Like [`Self::press`], until the screen differs from the one before.
     fn press_for_change(&mut self, keys: &str) -> Result<f64> {
         let before = self.top.emulated().contents_formatted();
         self.press(keys, |screen| screen.contents_formatted() != before)
@@ -115,7 +115,7 @@ pub fn many(daemon: &TestDaemon, tasks: usize, bench: &Bench) -> Result<Vec<Row>
     ])
 }
 
-/// Measures how many events a second a live view takes in: of a batch that is held, and cancelled at once.
+/// Measures how many events a second a live view processes: those of a batch that is held, and cancelled at once.
 pub fn burst(bench: &Bench) -> Result<Row> {
     let count = bench.of(2_000, 10_000);
     let daemon = TestDaemon::start();

@@ -20,7 +20,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Describes the machine this process runs on.
     pub fn this() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = value(&cpuinfo, "model name").unwrap_or("unknown").to_owned();
@@ -53,7 +52,7 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// Type of the file system that holds a folder.
+/// Returns the type of the file system that holds a folder.
 fn filesystem(folder: &Path) -> String {
     first_line(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output())
 }

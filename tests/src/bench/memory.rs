@@ -15,20 +15,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Reads the current memory of a process.
     pub fn of(process: &Process) -> Result<Self> {
         let rss = process.status_value("VmRSS").ok_or("no VmRSS")?;
         let pss = process.memory_kb("Pss").ok_or("no Pss")?;
         Ok(Self { rss: float(rss * 1024), pss: float(pss * 1024) })
     }
 
-    /// The total resident set size.
     pub fn rss(self) -> f64 {
         self.rss
     }
 }
 
-/// The rows: idle memory, and the slope between two counts of finished tasks.
+/// Returns the rows: idle memory, and the slope between two counts of finished tasks.
 pub fn rows(idle: Memory, some: (usize, Memory), full: (usize, Memory)) -> Vec<Row> {
     let added = float((full.0 - some.0) as u64);
     let a_task = (full.1.rss - some.1.rss) / added;

@@ -1,7 +1,7 @@
 //! The bench: the table 'Speed' of the architecture, measured as ratios in one run.
 //!
-//! Figures from a shared machine are noisy, so the candidates are measured in turns (A, B, A, B, …), several
-//! times, and compared by their medians. One file per measurement; each returns rows.
+//! Figures from a shared machine are noisy, so the candidates are measured alternately (A, B, A, B, …), several times,
+//! and compared by their medians. One file per measurement; each returns rows.
 
 mod far;
 mod filled;
@@ -45,7 +45,7 @@ use self::report::{Row, table};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A measurement: its name on the command line, and the function that takes it.
+/// A measurement: its name on the command line, and its function.
 type Measurement = (&'static str, fn(&Bench) -> Result<Vec<Row>>);
 
 const MEASUREMENTS: &[Measurement] = &[
@@ -68,18 +68,18 @@ const MEASUREMENTS: &[Measurement] = &[
     ("far", far::measure),
 ];
 
-/// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements:
-/// throughput, wakeup, submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters, turns
-/// (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order
-/// (batches, groups, dependents), lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), first
-/// (from a package or a clone to a first result; needs root), slurm (10,000 tasks of a real cluster; needs root).
+/// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements: throughput, wakeup,
+/// submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters,
+/// turns (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order (batches, groups, dependents),
+/// lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), first (from a
+/// package or a clone to a first result; needs root), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {
-    /// Less of everything: for a look, not for a judgement.
+    /// Smaller amounts: for a rough idea, not for a judgement.
     #[arg(long)]
     quick: bool,
-    /// So many times, one after the other; the table has the least and the greatest of each figure.
+    /// Number of runs, one after the other; the table has the minimum and the maximum of each figure.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     runs: u8,
     /// Where to write the figures, with every sample and the machine.
@@ -98,7 +98,7 @@ struct Report<'a> {
 }
 
 impl Bench {
-    /// Picks the amount for a quick or a full run.
+    /// Returns the amount for a quick or a full run.
     fn of<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }

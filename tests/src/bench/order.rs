@@ -1,5 +1,5 @@
-//! What ordering costs: batches against `xargs`, submits with 100,000 pending tasks in 50 groups, and many
-//! tasks that depend on one.
+//! The cost of ordering: batches against `xargs`, submits with 100,000 pending tasks in 50 groups, and many tasks that
+//! depend on one.
 
 use std::fs;
 use std::process::Command;
@@ -62,7 +62,7 @@ fn beside_xargs(bench: &Bench) -> Result<Row> {
     Ok(row.paired().target(Target::RatioAtLeast(0.9)))
 }
 
-/// Tasks that each depend on the one before, submitted as a script would do it, and the wait for all of them.
+/// Measures tasks that each depend on the one before, submitted as by a script, and the wait for all of them.
 fn beside_queues(bench: &Bench) -> Result<Vec<Row>> {
     let count = bench.of(20, 500);
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
@@ -139,7 +139,7 @@ fn many_lines(bench: &Bench) -> Result<Row> {
     Ok(row.bgd(Figure::new(time.as_secs_f64(), Unit::Seconds)).target(Target::AtMost(5.0, Unit::Seconds)))
 }
 
-/// A daemon with `count` pending tasks, in paused groups.
+/// Starts a daemon with `count` pending tasks, in paused groups.
 fn filled(count: usize) -> Result<(TestDaemon, Pipeline)> {
     let daemon = TestDaemon::start();
     let mut pipeline = Pipeline::connect(&daemon)?;
@@ -209,7 +209,7 @@ fn until(
     }
 }
 
-/// A task that ends when [`open`] is called.
+/// Submits a task that ends when [`open`] is called.
 fn gate(daemon: &TestDaemon, pipeline: &mut Pipeline, argv: &[&str]) -> Result<TaskId> {
     let params = SubmitParams { stdin: Some(Stdin::Pipe), ..command(daemon, argv) };
     let id = pipeline.call::<TaskSubmit>(&params)?.task.id;
@@ -264,8 +264,8 @@ fn chain(bench: &Bench) -> Result<Vec<Row>> {
     open(&mut pipeline, first)?;
     let times = until(&mut pipeline, last, |task| task.status == Status::Cancelled)?;
     let mut rows = rows(&format!("a chain of {count} is cancelled"), times, 1_000_000.0);
-    // The daemon settles the chain in one step, during which other calls wait, so the row of the longest
-    // other call says nothing.
+    // The daemon settles the chain in one step, during which other calls wait, so the row of the longest other call is
+    // meaningless.
     rows.truncate(1);
     Ok(rows)
 }

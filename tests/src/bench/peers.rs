@@ -42,7 +42,7 @@ impl Tsp {
         Ok(Some(this))
     }
 
-    /// A `tsp` command, not yet run.
+    /// Prepares a `tsp` command.
     pub fn command(&self, args: &[&str]) -> Command {
         let home = self.home.path();
         let mut command = dressed(&self.program, home);
@@ -56,13 +56,11 @@ impl Tsp {
         Ok(timed(&mut self.command(args), &self.home.path().join("id"))?.1.trim().to_owned())
     }
 
-    /// Waits for the end of a task.
     pub fn wait(&self, id: &str) -> Result<()> {
         self.command(&["-w", id]).status()?;
         Ok(())
     }
 
-    /// The home of this server.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -104,14 +102,13 @@ impl Pueue {
         Ok(Some(this))
     }
 
-    /// A `pueue` command, not yet run.
+    /// Prepares a `pueue` command.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = dressed(&self.program, self.home.path());
         command.env("PUEUE_CONFIG_PATH", self.home.path().join("pueue.yml")).args(args);
         command
     }
 
-    /// The home of this server.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
@@ -120,7 +117,7 @@ impl Pueue {
 impl Drop for Pueue {
     fn drop(&mut self) {
         let _ = self.command(&["shutdown"]).status();
-        // It was asked to end; this is for one that did not.
+        // The server was asked to end; this is for one that did not.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }

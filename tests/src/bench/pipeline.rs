@@ -20,7 +20,6 @@ use crate::TestDaemon;
 /// Half the maximum number of submits in flight.
 const BATCH: usize = 128;
 
-/// One connection.
 pub struct Pipeline {
     stream: Stream,
     protocol: Protocol,
@@ -44,7 +43,7 @@ struct LeanTask {
 }
 
 impl Pipeline {
-    /// Connects, and learns how many requests may be in flight.
+    /// Connects, and queries how many requests may be in flight.
     pub fn connect(daemon: &TestDaemon) -> Result<Self> {
         let stream = connect(daemon.socket_path())?;
         let mut this =
@@ -146,12 +145,12 @@ impl Pipeline {
     }
 }
 
-/// Params of a trivial task with a small environment.
+/// Returns the params of a trivial task with a small environment.
 pub fn trivial(daemon: &TestDaemon) -> SubmitParams {
     command(daemon, &["/bin/true"])
 }
 
-/// Params of a command with a small environment.
+/// Returns the params of a command with a small environment.
 pub fn command(daemon: &TestDaemon, argv: &[&str]) -> SubmitParams {
     let small = |name: &str| matches!(name, "PATH" | "HOME");
     let mut params = daemon.params();

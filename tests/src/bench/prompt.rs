@@ -1,4 +1,5 @@
-//! `bgctl shell-prompt` as a whole process: what each prompt of a shell pays (R169), against a program that does nothing.
+//! `bgctl shell-prompt` as a whole process: the cost of each prompt of a shell (R169), against a program that does
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +37,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// Compiles a program that does nothing. Static, so that it does not even look for a library.
+/// Compiles a program that does nothing. Static, so that it does not even search for a library.
 fn empty_program(folder: &Path) -> Result<PathBuf> {
     let (source, program) = (folder.join("empty.c"), folder.join("empty"));
     std::fs::write(&source, "int main(void) { return 0; }\n")?;

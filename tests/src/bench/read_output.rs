@@ -10,7 +10,7 @@ use super::stats::float;
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// Consumes what a program prints, and returns the time until it ends.
+/// Consumes the output of a program, and returns the time until it ends.
 type Take = fn(Command, u64) -> Result<Duration>;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {

@@ -7,35 +7,26 @@ use serde::Serialize;
 
 use super::stats::{median, median_ratio};
 
-/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Events per second.
     PerSecond,
-    /// Microseconds.
     Micros,
-    /// Seconds.
     Seconds,
-    /// Bytes.
     Bytes,
-    /// Bytes per second.
     BytesPerSecond,
-    /// System calls.
     Calls,
 }
 
 /// A value with its unit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Figure {
-    /// The number.
     pub value: f64,
-    /// Its unit.
     pub unit: Unit,
 }
 
 impl Figure {
-    /// A value with its unit.
     pub fn new(value: f64, unit: Unit) -> Self {
         Self { value, unit }
     }
@@ -45,7 +36,7 @@ impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value;
         match self.unit {
-            // Of what happens seldom, a whole number would say nothing.
+            // For rare events, a whole number would be too coarse.
             Unit::PerSecond if value.abs() < 10.0 => write!(f, "{value:.2} /s"),
             Unit::PerSecond => write!(f, "{value:.0} /s"),
             Unit::Micros if value >= 10_000.0 => write!(f, "{:.1} ms", value / 1000.0),
@@ -67,7 +58,7 @@ pub enum Target {
     RatioAtLeast(f64),
     /// The ratio is at most this.
     RatioAtMost(f64),
-    /// The figure of bgd is at most this.
+    /// bgd's figure is at most this.
     AtMost(f64, Unit),
 }
 
@@ -84,32 +75,25 @@ impl fmt::Display for Target {
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Name of the measurement the row comes from.
+    /// Name of the measurement that the row comes from.
     pub measurement: &'static str,
-    /// What was measured.
     pub what: String,
-    /// What bgd was compared with.
     pub peer: Option<String>,
-    /// The peer's figure.
     pub peer_figure: Option<Figure>,
-    /// bgd's figure.
     pub bgd: Option<Figure>,
     /// bgd's figure divided by the peer's.
     pub ratio: Option<f64>,
-    /// The goal, if there is one.
     pub target: Option<Target>,
     /// Whether the goal is reached. `None` without a goal or without figures.
     pub met: Option<bool>,
-    /// What a reader has to know about the row.
+    /// A remark that a reader needs to interpret the row.
     pub note: Option<String>,
-    /// Every sample of bgd.
     pub bgd_samples: Vec<f64>,
-    /// Every sample of the peer.
     pub peer_samples: Vec<f64>,
 }
 
 impl Row {
-    /// A row without figures.
+    /// Creates a row without figures.
     pub fn new(what: impl Into<String>) -> Self {
         Self {
             measurement: "",
@@ -126,7 +110,6 @@ impl Row {
         }
     }
 
-    /// Sets bgd's figure.
     #[must_use]
     pub fn bgd(mut self, figure: Figure) -> Self {
         self.bgd = Some(figure);
@@ -140,7 +123,6 @@ impl Row {
         self.bgd(Figure::new(median(samples), unit))
     }
 
-    /// Sets the name and figure of the peer.
     #[must_use]
     pub fn peer(mut self, name: impl Into<String>, figure: Figure) -> Self {
         self.peer = Some(name.into());
@@ -169,7 +151,7 @@ impl Row {
         self
     }
 
-    /// Takes the median of the ratios of each round instead of the ratio of the medians.
+    /// Uses the median of the ratios of each round instead of the ratio of the medians.
     #[must_use]
     pub fn paired(mut self) -> Self {
         self.ratio = Some(median_ratio(&self.bgd_samples, &self.peer_samples));
@@ -197,7 +179,7 @@ impl Row {
     }
 }
 
-/// The runs' values for one cell of the table: a single text, or the minimum and the maximum.
+/// Returns the runs' values for one cell of the table: a single text, or the minimum and the maximum.
 fn range<T: Copy>(of: &[Option<T>], value: impl Fn(T) -> f64, show: impl Fn(T) -> String) -> String {
     let mut there: Vec<T> = of.iter().copied().flatten().collect();
     there.sort_by(|one, other| value(*one).total_cmp(&value(*other)));
@@ -213,7 +195,7 @@ fn range<T: Copy>(of: &[Option<T>], value: impl Fn(T) -> f64, show: impl Fn(T) -
     }
 }
 
-/// The rows of all runs as a table. Figures that differ show their minimum and maximum.
+/// Returns the rows of all runs as a table. Figures that differ show their minimum and maximum.
 pub fn table(runs: &[Vec<Row>]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

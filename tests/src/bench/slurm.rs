@@ -53,7 +53,7 @@ fn to_the_end(site: &Site, count: usize) -> Result<Vec<Row>> {
     ])
 }
 
-/// How often the cluster was asked for jobs so far, by whichever command.
+/// Returns how often the cluster was asked for jobs so far, by any command.
 fn queries(site: &Site) -> u64 {
     ["squeue", "sacct"].map(|name| site.cluster.programs().calls(name).len() as u64).iter().sum()
 }

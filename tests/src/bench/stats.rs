@@ -1,8 +1,8 @@
-//! Medians and percentiles. Single figures are noisy, so these are what is compared.
+//! Medians and percentiles. Single figures are noisy, so these are compared instead.
 
 use std::time::Duration;
 
-/// The median; of an even count, the mean of the two middle values.
+/// Returns the median; of an even count, the mean of the two middle values.
 pub fn median(samples: &[f64]) -> f64 {
     let sorted = sorted(samples);
     match sorted.len() {
@@ -12,25 +12,25 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The smallest sample that `hundredth` percent of the samples do not exceed.
+/// Returns the smallest sample that `hundredth` percent of the samples do not exceed.
 pub fn percentile(samples: &[f64], hundredth: usize) -> f64 {
     let sorted = sorted(samples);
     let place = (sorted.len() * hundredth).div_ceil(100).max(1) - 1;
     sorted.get(place).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of the ratios of samples taken side by side, which cancels out drift of the machine.
+/// Returns the median of the ratios of samples taken side by side, which cancels out drift of the machine.
 pub fn median_ratio(above: &[f64], below: &[f64]) -> f64 {
     let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above / below).collect();
     median(&ratios)
 }
 
-/// A duration in microseconds.
+/// Returns a duration in microseconds.
 pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// A count or a size as a floating-point number.
+/// Returns a count or a size as a floating-point number.
 #[allow(clippy::cast_precision_loss, reason = "figures of a bench are far below 2^52")]
 pub fn float(number: u64) -> f64 {
     number as f64

@@ -1,4 +1,4 @@
-//! `bgctl submit` as a whole process, from spawn to exit: what a script pays for each task.
+//! `bgctl submit` as a whole process, from spawn to exit: the cost of each task for a script.
 
 use super::peers::{Pueue, Tsp};
 use super::report::{Row, Target, Unit};

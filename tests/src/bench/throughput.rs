@@ -81,7 +81,7 @@ fn of_bare(daemon: &TestDaemon, count: usize, width: u32) -> Result<f64> {
     Ok(rate(count, Duration::from_nanos(nanos)))
 }
 
-/// The peers have no persistent connection: each task is a call of their program.
+/// Runs the tasks without a persistent connection, which the peers lack: each task is a call of their program.
 fn of_tsp(tsp: &Tsp, count: usize) -> Result<f64> {
     let begin = Instant::now();
     let mut latest = [String::new(), String::new()];

@@ -13,14 +13,14 @@ use super::Result;
 use super::stats::float;
 use crate::{Process, helper_path, wait};
 
-/// The monotonic time in nanoseconds, the same in all processes.
+/// Returns the monotonic time in nanoseconds, the same in all processes.
 pub fn now_ns() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Runs a program to its end and returns the time from spawn to exit and its output. The output goes to a
-/// file, so that a process that inherits it cannot delay the end.
+/// Runs a program to its end and returns the time from spawn to exit and its output. The output goes to a file, so that
+/// a process that inherits it cannot delay the end.
 pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)> {
     let errors = output.with_extension("err");
     command.stdin(Stdio::null()).stdout(File::create(output)?).stderr(File::create(&errors)?);
@@ -35,9 +35,9 @@ pub fn timed(command: &mut Command, output: &Path) -> Result<(Duration, String)>
 
 /// Pins this thread and some processes to one processor until it is dropped (the processes stay pinned).
 ///
-/// A call and its answer cost either one context switch or, across two processors, two wake-ups. The
-/// scheduler picks one of these once per pair of processes and sticks to it. On one processor all pairs are
-/// alike, so the difference that remains is the work.
+/// A call and its answer cost either one context switch or, across two processors, two wake-ups. The scheduler picks
+/// one of these once per pair of processes and sticks to it. On one processor all pairs are alike, so the remaining
+/// difference is the work.
 pub struct Pinned {
     before: CpuSet,
 }
@@ -68,7 +68,7 @@ impl Drop for Pinned {
     }
 }
 
-/// A task that ends when the bench says so and records when that was: the program `stamp`.
+/// A task (the program `stamp`) that ends on request and records when that was.
 pub struct Stamp {
     fifo: PathBuf,
     trigger: File,
@@ -77,7 +77,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Makes the FIFO in this folder, where the task's files will be, too.
+    /// Creates the FIFO in this folder, which also gets the task's files.
     pub fn new(folder: &Path) -> Result<Self> {
         let fifo = folder.join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
@@ -86,7 +86,7 @@ impl Stamp {
         Ok(Self { fifo, trigger, folder: folder.to_owned(), count: 0 })
     }
 
-    /// The command of the next task.
+    /// Returns the command of the next task.
     pub fn next_argv(&mut self) -> Vec<String> {
         self.count += 1;
         let argv = [helper_path("stamp"), self.fifo.clone(), self.file()];

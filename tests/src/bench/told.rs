@@ -1,4 +1,4 @@
-//! Time from a task's real end until it is announced: to a subscriber, an exec hook, a webhook, an AI agent.
+//! Time from a task's real end to its announcement: to a subscriber, an exec hook, a webhook, an AI agent.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -37,7 +37,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let mut stamp = Stamp::new(daemon.home())?;
     let mut agent = Mcp::silent(&daemon, &["--session", AGENTS]);
     agent.initialize(REVISION, "claude-code", &json!({}));
-    // The first call connects it to the daemon; before that it hears nothing.
+    // The first call connects the agent to the daemon; before that it receives nothing.
     agent.done("background_list", &json!({}));
     let [mut subscriber, mut hook, mut webhook, mut bare] = [const { Vec::new() }; 4];
     let [mut event, mut block] = [const { Vec::new() }; 2];
@@ -90,7 +90,7 @@ fn of_block(daemon: &TestDaemon, stamp: &mut Stamp, agent: &mut Mcp) -> Result<f
         "_meta": {"progressToken": id},
     });
     let request = agent.ask("tools/call", &params);
-    // From here on it waits.
+    // From here on the agent waits.
     agent.until(|message| message["params"]["progressToken"] == id.as_str());
     stamp.trigger()?;
     agent.answer(request);
@@ -117,7 +117,8 @@ fn begin(daemon: &TestDaemon, stamp: &mut Stamp, channel: &str, session: Option<
     task.id
 }
 
-/// Time the hook's own work takes when this process spawns it: from the spawn to its last byte, in microseconds.
+/// Returns the time of the hook's own work when spawned by this process: from the spawn to its last byte, in
+/// microseconds.
 fn of_spawn(heard: &Heard) -> Result<f64> {
     let begin = now_ns();
     let mut copy = Command::new("cp");

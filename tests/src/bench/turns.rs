@@ -15,7 +15,7 @@ use super::{Bench, Result};
 use crate::prompts::fake_agent;
 use crate::{TestDaemon, helper_path};
 
-/// What a turn through the daemon may cost more, in microseconds.
+/// Maximum overhead of a turn through the daemon, in microseconds.
 const OVERHEAD: f64 = 10_000.0;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {

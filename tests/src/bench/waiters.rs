@@ -57,7 +57,7 @@ fn round(daemon: &TestDaemon, stamp: &mut Stamp, count: usize) -> Result<(f64, f
         epoll.add(&client, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
         clients.push(client);
     }
-    // Once this later request is answered, the daemon has read the last of the waits, or very nearly so.
+    // Once this later request is answered, the daemon has read all of the waits, or nearly so.
     daemon.status();
     std::thread::sleep(std::time::Duration::from_millis(200));
     stamp.trigger()?;
@@ -65,7 +65,7 @@ fn round(daemon: &TestDaemon, stamp: &mut Stamp, count: usize) -> Result<(f64, f
     Ok((stamp.micros_until(first)?, stamp.micros_until(last)?))
 }
 
-/// Waits until every client has its whole answer. Returns when the first and the last of them had it.
+/// Waits until every client has its whole answer. Returns when the first and the last client had it.
 fn collect(epoll: &Epoll, clients: &mut [Stream]) -> Result<(i64, i64)> {
     let mut events = vec![EpollEvent::empty(); 1024];
     let mut buffer = vec![0; 64 * 1024];

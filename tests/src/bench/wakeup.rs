@@ -13,7 +13,7 @@ use super::timing::{Stamp, now_ns};
 use super::{Bench, Result};
 use crate::TestDaemon;
 
-/// How long a waiter gets to block before the task ends. The peers have no event that would announce it.
+/// How long a waiter gets to block before the task ends. The peers have no event to announce that they wait.
 const SETTLE: Duration = Duration::from_millis(15);
 
 pub fn measure(bench: &Bench) -> Result<Vec<Row>> {

@@ -25,7 +25,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let speed = |time: Duration| float(bytes) / time.as_secs_f64();
     plain_run(&folder, bytes / 10)?;
     for round in 0..bench.of(4, 6) {
-        // In turns, with each going first equally often.
+        // The order alternates, so that each goes first equally often.
         if round % 2 == 0 {
             plain.push(speed(plain_run(&folder, bytes)?));
         }
@@ -54,8 +54,8 @@ fn room(folder: &Path) -> Result<u64> {
     Ok(stat.blocks_available() * stat.fragment_size())
 }
 
-/// A folder on the file system of the daemon's output folder, but not that folder itself: the daemon may
-/// watch it, and its work would slow down the plain redirect.
+/// Returns a folder on the file system of the daemon's output folder, but not that folder itself: the daemon may watch
+/// it, and its work would slow down the plain redirect.
 fn beside_output(daemon: &TestDaemon) -> Result<PathBuf> {
     let task = daemon.block(&[daemon.submit(&["echo"])]).remove(0);
     let folder = daemon.home().join("plain");
@@ -66,7 +66,7 @@ fn beside_output(daemon: &TestDaemon) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Flushes what earlier rounds wrote, so that this round does not pay for it.
+/// Flushes the data of earlier rounds, so that this round does not pay for it.
 fn settle(folder: &Path) -> Result<()> {
     Ok(nix::unistd::syncfs(File::open(folder)?)?)
 }

@@ -1,5 +1,5 @@
-//! `fake_acp`: an agent program without a model that behaves and misbehaves as a test tells it to. This is
-//! only its `main`; see [`bgd_tests::fake_acp`] and `--help` for what it can do.
+//! `fake_acp`: an agent program without a model that behaves and misbehaves as requested by a test. This is only its
+//! `main`; see [`bgd_tests::fake_acp`] and `--help` for its abilities.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! A program for upgrades in the tests: a bgd that fails in the way that its file is named after, or keeps the state that it
-//! is to try, and does everything else as the real one does.
+//! A program for upgrades in the tests: a bgd that fails in the way that its file name indicates, or saves the state
+//! that it is given for a trial, and otherwise behaves like the real one.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -74,7 +74,7 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says in the folder of this program that it was told to try, with its pid. Returns the folder.
+/// Records in the folder of this program that it was asked for a trial, with its pid. Returns the folder.
 fn say_trying(own: &Path) -> &Path {
     let folder = own.parent().unwrap_or(Path::new("/"));
     let draft = folder.join("trying.draft");
@@ -83,12 +83,12 @@ fn say_trying(own: &Path) -> &Path {
     folder
 }
 
-/// Says that it was told to try, and waits until it is let go on.
+/// Records that it was asked for a trial, and waits until it may continue.
 fn wait_beside(own: &Path) {
     let _ = fs::read(say_trying(own).join("go"));
 }
 
-/// Has a bgd hang while it builds the daemon: its log is a pipe that nobody reads.
+/// Makes a bgd hang while it builds the daemon: its log is a pipe that nobody reads.
 fn hang() -> ExitCode {
     let log = bgd_tests::shared::dirs::state().join(bgd::os::log::FILE);
     let _ = fs::remove_file(&log);
@@ -96,16 +96,16 @@ fn hang() -> ExitCode {
     bgd::startup::main()
 }
 
-/// Has a bgd build the whole daemon from the state except that one descriptor more came with it, which belongs to nobody:
-/// that is noticed last. It goes back to what it takes for the program before, which is this one, and this one goes back
-/// to the true one with the true state.
+/// Makes a bgd build the whole daemon from a state with one extra descriptor that belongs to nobody, which is noticed
+/// last. That bgd goes back to the program before it, as far as it knows: this one. This program then goes back to the
+/// real one with the original state.
 fn fail_late(args: &[String], was_refused: bool) -> ExitCode {
     let Some((state, image)) = carried(args) else { return ExitCode::from(2) };
     let truth = image.head.version.strip_prefix(LATE).and_then(|number| number.parse().ok());
     let error = match truth {
         Some(truth) if was_refused => {
             let Some(before) = read(truth) else { return ExitCode::from(2) };
-            // What only the altered state has is not the true program's.
+            // Descriptors that only the altered state has do not belong to the real program.
             let _ = set_inheritable(&[&image.head.descriptors[..], &[state]].concat(), false);
             go_back(&before.head, truth, "it failed late")
         }
@@ -119,11 +119,11 @@ fn fail_late(args: &[String], was_refused: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What the version of an altered state begins with; the number of the true one's descriptor follows.
+/// Prefix of the version in an altered state; the descriptor number of the original state follows.
 const LATE: &str = "late ";
 
-/// Returns a copy of a state that has one descriptor more, and the number of this program's descriptor, which is in it as
-/// that of the program before.
+/// Returns a copy of a state with one more descriptor, and its descriptor number. The copy names this program as the
+/// program before.
 fn altered(state: RawFd, image: &Image) -> Option<(Head, RawFd)> {
     let open = |path: &str| Some(File::open(path).ok()?.into_raw_fd());
     let (own, more) = (open("/proc/self/exe")?, open("/dev/null")?);
@@ -154,7 +154,7 @@ fn go_on_with(head: &Head, state: RawFd, args: &[String]) -> io::Error {
     Command::new("/proc/self/exe").args(args).exec()
 }
 
-/// Executes the program before again, as a bgd does that can't build the daemon from the state.
+/// Executes the previous program again, like a bgd that can't build the daemon from the state.
 fn turn_back(args: &[String]) -> ExitCode {
     if let Some((state, image)) = carried(args) {
         let error = go_back(&image.head, state, "it can't be built again");
@@ -163,8 +163,8 @@ fn turn_back(args: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Executes this program again with the state of a program that does not say its pid in its lock, and then takes over with
-/// that.
+/// Executes this program again with the state of a program that does not write its pid to its lock, and then takes over
+/// with that state.
 fn forget_pid(args: &[String]) -> ExitCode {
     let Some((own, image)) = carried(args) else { return ExitCode::from(2) };
     let state = image.decode::<serde_json::Value>().ok().and_then(|mut state| {
@@ -189,7 +189,7 @@ fn read(state: RawFd) -> Option<Image> {
     Image::read(&mut File::open(fd_path(state)).ok()?).ok()
 }
 
-/// The state that this program was executed with.
+/// Returns the state that this program was executed with.
 fn carried(args: &[String]) -> Option<(RawFd, Image)> {
     let state = args.iter().skip_while(|arg| *arg != CARRIED).nth(1)?.parse().ok()?;
     Some((state, read(state)?))

@@ -1,4 +1,4 @@
-//! Makes the pictures of the README from what the programs show in a terminal.
+//! Makes the pictures of the README from the output of the programs in a terminal.
 
 use std::io::{self, Write as _};
 

@@ -1,4 +1,4 @@
-//! Keeps a state and a journal of this version in `tests/releases`, for the tests of all later ones.
+//! Saves a state and a journal of this version in `tests/releases`, for the tests of all later ones.
 
 use std::io::{self, Write as _};
 

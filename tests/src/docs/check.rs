@@ -1,6 +1,6 @@
-//! Parses pages back from their roff, so that tests can check what they say.
+//! Parses pages back from their roff, so that tests can check their contents.
 
-/// The first bold word of the tag of every entry (`.TP`) in a section (`.SH`) of a page, or only in a
+/// Returns the first bold word of the tag of every entry (`.TP`) in a section (`.SH`) of a page, or only in a
 /// subsection (`.SS`) of it.
 pub fn bold_tags_of_section(page: &str, section: &str, subsection: Option<&str>) -> Vec<String> {
     let heading = |line: &str, request: &str| -> Option<String> {
@@ -22,7 +22,7 @@ pub fn bold_tags_of_section(page: &str, section: &str, subsection: Option<&str>)
     tags
 }
 
-/// The titles of a section's subsections.
+/// Returns the titles of a section's subsections.
 pub fn subsections(page: &str, section: &str) -> Vec<String> {
     let mut inside = false;
     let mut titles = Vec::new();
@@ -36,7 +36,7 @@ pub fn subsections(page: &str, section: &str) -> Vec<String> {
     titles
 }
 
-/// The text of the entry with this tag, up to the next request.
+/// Returns the text of the entry with this tag, up to the next request.
 pub fn text_of_tag(page: &str, tag: &str) -> Option<String> {
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -49,7 +49,7 @@ pub fn text_of_tag(page: &str, tag: &str) -> Option<String> {
     None
 }
 
-/// The words of a page without roff escapes, split at characters that names do not contain.
+/// Returns the words of a page without roff escapes, split at characters that names do not contain.
 pub fn names(page: &str) -> Vec<String> {
     let text = plain(page);
     let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-');
@@ -68,7 +68,7 @@ fn bold_word(tag: &str) -> Option<String> {
     Some(plain(rest.trim_matches('"')))
 }
 
-/// Text without fonts and escapes.
+/// Removes fonts and escapes from a text.
 pub fn plain(text: &str) -> String {
     let mut text = text.to_owned();
     for (escape, meaning) in
@@ -79,7 +79,7 @@ pub fn plain(text: &str) -> String {
     text
 }
 
-/// The code blocks of a Markdown text: language (empty if it has none) and lines.
+/// Returns the code blocks of a Markdown text: language (empty if it has none) and lines.
 pub fn code_blocks(text: &str) -> Vec<(&str, &str)> {
     let mut blocks = Vec::new();
     let mut rest = text;
@@ -92,7 +92,7 @@ pub fn code_blocks(text: &str) -> Vec<(&str, &str)> {
     blocks
 }
 
-/// The code blocks in this language of a file in the workspace.
+/// Returns the code blocks in this language of a file in the workspace.
 pub fn blocks(path: &str, language: &str) -> Vec<String> {
     let text = super::read(path);
     let blocks = code_blocks(&text).into_iter().filter(|(of, _)| *of == language);

@@ -16,7 +16,7 @@ pub enum Direction {
     Received,
 }
 
-/// The fields of the named object, required ones first.
+/// Returns the fields of the named object, required ones first.
 pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
     let object = &document["$defs"][name];
     let Some(properties) = object["properties"].as_object().filter(|properties| !properties.is_empty())
@@ -48,7 +48,7 @@ pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
     list
 }
 
-/// The words of an enumeration with their meanings.
+/// Returns the words of an enumeration with their meanings.
 pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
     let alternatives = document["$defs"][name]["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     let word = |schema: &Value| {
@@ -58,12 +58,12 @@ pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
     alternatives.iter().filter_map(word).collect()
 }
 
-/// The words of an enumeration as a roff list.
+/// Returns the words of an enumeration as a roff list.
 pub fn list_of_words(document: &Value, name: &str) -> String {
     words(document, name).iter().map(|(word, meaning)| entry(&bold(word), meaning)).collect()
 }
 
-/// The type of a value, in a few words.
+/// Returns the type of a value, in a few words.
 fn kind(document: &Value, schema: &Value) -> String {
     if let Some((name, definition)) = referred(document, schema) {
         return named(document, &name, definition);
@@ -80,7 +80,8 @@ fn kind(document: &Value, schema: &Value) -> String {
     }
 }
 
-/// A named type: types with a paragraph of their own have a word; enumerations are written out.
+/// Describes a reference to a named type: types with a paragraph of their own have a word; enumerations are written
+/// out.
 fn named(document: &Value, name: &str, definition: &Value) -> String {
     match name {
         "TaskRef" => return "reference".to_owned(),

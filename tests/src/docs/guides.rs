@@ -1,7 +1,8 @@
-//! The guides in `man/`: Markdown, as a reader of the repository sees it, and the man pages made of it.
+//! The guides in `man/`: Markdown for readers of the repository, and the man pages made of it.
 //!
-//! A guide begins with `# name(7): what it is about`. It may use paragraphs, headings, lists of one level, tables, blocks
-//! of code, and in its text code, bold words and links; [`page`] panics at anything else, so that nothing is left out.
+//! A guide begins with `# name(7): what it is about`. It may use paragraphs, headings, lists of one level, tables,
+//! blocks of code, and in its text code, bold words and links; [`page`] panics at anything else, so that nothing is
+//! left out.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use super::roff::{bold, bullet, cell, example, literal, paragraph, shell};
 use super::{DATE, MANUAL};
 
-/// The names of the guides, which are `man/NAME.md`, and `man/NAME.7` as man pages.
+/// The names of the guides: each is `man/NAME.md`, and `man/NAME.7` as a man page.
 pub const GUIDES: [&str; 8] = [
     "bgd-agents",
     "bgd-authors",
@@ -26,7 +27,7 @@ pub const GUIDES: [&str; 8] = [
 const OTHERS: [(&str, u8); 5] =
     [("bgctl", 1), ("bgd", 1), ("bgd-config", 5), ("bgd-executors", 7), ("bgd-protocol", 7)];
 
-/// The section SEE ALSO of the page with this name: all other pages.
+/// Returns the section SEE ALSO of the page with this name: all other pages.
 pub fn see_also(name: &str) -> String {
     let guides = GUIDES.iter().map(|guide| (*guide, 7));
     let pages = OTHERS.into_iter().chain(guides).filter(|(page, _)| *page != name);
@@ -35,17 +36,17 @@ pub fn see_also(name: &str) -> String {
     format!(".SH \"SEE ALSO\"\n{}\n", lines.join(",\n"))
 }
 
-/// The man page of a guide.
+/// Returns the man page of a guide.
 ///
 /// # Panics
-/// The text has something that the page can't have, such as characters that are not ASCII and have no name in roff,
-/// or does not begin as it must.
+/// The text contains something that the page can't have, such as characters that are not ASCII and have no name in
+/// roff, or begins in another form than required.
 pub fn page(name: &str, text: &str) -> String {
     let mut writer = Writer::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
         writer.take(name, event);
     }
-    // A terminal without UTF-8 shows none of them, and man(1) warns.
+    // A terminal without UTF-8 would not show these characters, and man(1) warns.
     assert!(!writer.page.contains("\\[u"), "{name}: it has characters that not every terminal has");
     writer.page + &see_also(name)
 }
@@ -53,14 +54,14 @@ pub fn page(name: &str, text: &str) -> String {
 #[derive(Debug, Default)]
 struct Writer {
     page: String,
-    /// Whether a section was opened; before the first heading it is DESCRIPTION.
+    /// Whether a section was opened; the text before the first heading is in DESCRIPTION.
     in_section: bool,
-    /// The text of the block that is being read, with code and bold words in backticks.
+    /// Text of the current block, with code and bold words in backticks.
     text: String,
     is_bold: bool,
-    /// Whether the code that is being read is of a shell.
+    /// Whether the current code is for a shell.
     is_shell: bool,
-    /// The cells of the row that is being read.
+    /// Cells of the current row.
     row: Vec<String>,
 }
 
@@ -136,7 +137,7 @@ impl Writer {
         }
     }
 
-    /// The head of the page, from its first line.
+    /// Writes the head of the page, from the first line of the guide.
     fn begin(&mut self, name: &str) {
         let about = self.text.strip_prefix(&format!("{name}(7): "));
         let about = about.unwrap_or_else(|| panic!("{name}: it must begin with '# {name}(7): '"));
@@ -146,7 +147,7 @@ impl Writer {
         );
     }
 
-    /// Opens the section of what comes before the first heading.
+    /// Opens the section for the text before the first heading.
     fn describe(&mut self) {
         if !std::mem::replace(&mut self.in_section, true) {
             self.page += ".SH DESCRIPTION\n";

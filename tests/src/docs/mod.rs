@@ -1,10 +1,10 @@
-//! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, the pages made
-//! of the guides, and the generated tables in handwritten pages; the completions that packages install; and the
+//! The files in `man/`: pages generated from the command lines, the schema generated from the wire types, the pages
+//! made from the guides, and the generated tables in handwritten pages; the completions that packages install; and the
 //! generated modules of the Python package.
 //!
-//! Nothing here depends on the date or the machine, so a test can compare the checked-in files with what
-//! would be written. Everything that can be read from the code is; the rest is in the handwritten pages or,
-//! for generated ones, in [`pages`].
+//! Nothing here depends on the date or the machine, so a test can compare the checked-in files with freshly generated
+//! ones. Everything that can be read from the code is; the rest is in the handwritten pages or, for generated ones, in
+//! [`pages`].
 
 mod check;
 mod fields;
@@ -28,7 +28,7 @@ pub use self::tables::{
 /// The command that rewrites all files.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin docs";
 
-/// The date in the header of every page, changed by hand when a page says something new.
+/// The date in the header of every page, changed by hand when a page has new contents.
 const DATE: &str = "2026-11-22";
 
 /// The name of the manual, in the middle of every page's header.
@@ -39,11 +39,10 @@ const MANUAL: &str = "bgd manual";
 pub struct Document {
     /// Its path relative to the workspace.
     pub path: String,
-    /// Its expected content.
     pub text: String,
 }
 
-/// Every file with its expected content. In handwritten pages, only the tables are replaced.
+/// Returns every file with its expected content. In handwritten pages, only the tables are replaced.
 pub fn documents() -> Vec<Document> {
     let schema = schema::document();
     let protocol = tables::filled("man/bgd-protocol.7", &tables::of_protocol(&schema));
@@ -75,12 +74,11 @@ pub fn documents() -> Vec<Document> {
     documents
 }
 
-/// The root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in the workspace")
 }
 
-/// The text of a file in the workspace; empty if the file does not exist.
+/// Returns the text of a file in the workspace; empty if the file does not exist.
 pub fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_default()
 }

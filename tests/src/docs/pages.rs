@@ -32,7 +32,7 @@ const OWN_CODE: &str = "With `block --exit-code` the code is the task's own, or 
     signal that ended it. If the reader of standard output goes away, `bgctl` exits silently with 141, as after \
     SIGPIPE.";
 
-/// `bgctl(1)`.
+/// Renders `bgctl(1)`.
 pub fn bgctl() -> String {
     let mut root = bgctl::cli::command();
     root.build();
@@ -81,7 +81,7 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// The section of a verb: its synopsis, its options and its examples.
+/// Renders the section of a verb: its synopsis, its options and its examples.
 fn verb(verb: &Command) -> String {
     let mut text = format!(".SS \"{}\"\n", full_name(verb));
     let own = verb.clone().mut_args(hide_common);
@@ -107,7 +107,7 @@ fn verb(verb: &Command) -> String {
     text + &help(&after_help(verb), Headings::Lines)
 }
 
-/// The usage of a command, as its help shows it.
+/// Returns the usage of a command, as its help shows it.
 fn synopsis(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let name = full_name(command);
@@ -179,7 +179,7 @@ const SECURITY: [&str; 6] = [
      print a task's output unchanged.",
 ];
 
-/// `bgd(1)`.
+/// Renders `bgd(1)`.
 pub fn bgd() -> String {
     let mut root = bgd::startup::args::Args::command();
     root.build();
@@ -246,7 +246,7 @@ fn split_off_first(text: &str) -> (String, String) {
     (first.to_owned(), rest.to_owned())
 }
 
-/// The paragraphs that have a heading; the others only summarise what this page explains at length.
+/// Returns the paragraphs that have a heading; the others only summarise the detailed explanations on this page.
 fn examples_only(text: &str) -> String {
     let kept =
         text.split("\n\n").filter(|block| block.lines().next().is_some_and(|line| line.ends_with(':')));

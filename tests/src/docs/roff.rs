@@ -8,7 +8,7 @@ const WIDTH: usize = 78;
 /// The maximum length of a bold span that is kept on one line.
 const UNBROKEN: usize = 40;
 
-/// Renders prose: text in backticks becomes bold, everything else stays as it is.
+/// Renders prose: text in backticks becomes bold, everything else stays unchanged.
 pub fn prose(text: &str) -> String {
     let mut lines = String::new();
     for sentence in sentences(text) {
@@ -17,33 +17,33 @@ pub fn prose(text: &str) -> String {
     lines
 }
 
-/// A paragraph of prose.
+/// Renders a paragraph of prose.
 pub fn paragraph(text: &str) -> String {
     format!(".PP\n{}", prose(text))
 }
 
-/// A list entry: a tag, which is roff already, and prose.
+/// Renders a list entry: a tag, which is roff already, and prose.
 pub fn entry(tag: &str, text: &str) -> String {
     format!(".TP\n{tag}\n{}", prose(text))
 }
 
-/// A list entry without a tag.
+/// Renders a list entry without a tag.
 pub fn bullet(text: &str) -> String {
     format!(".IP \\(bu 2\n{}", prose(text))
 }
 
-/// The text of a table's cell. A long one is a block, which is wrapped.
+/// Renders the text of a table's cell. A long text becomes a block, which is wrapped.
 pub fn cell(text: &str) -> String {
     let text = marked(text);
     if text.len() > 40 { format!("T{{\n{text}\nT}}") } else { text }
 }
 
-/// A bold word, for a tag.
+/// Renders a bold word, for a tag.
 pub fn bold(word: &str) -> String {
     format!("\\fB{}\\fR", literal(word))
 }
 
-/// Lines shown verbatim, but with comments that have no room in a terminal above their lines.
+/// Renders lines verbatim, except that comments too long for a terminal are moved above their lines.
 pub fn example<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = ".in +4n\n.EX\n".to_owned();
     for line in lines.into_iter().flat_map(|line| comment_above(line.trim_end())) {
@@ -57,7 +57,7 @@ pub fn example<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
 /// The width of a terminal without the indentation of an example.
 const EXAMPLE_WIDTH: usize = 80 - 7 - 4;
 
-/// A line of an example; the comment behind one that is too long is above it, in as many lines as it needs.
+/// Moves the comment of a line that is too long above it, in as many lines as necessary.
 fn comment_above(line: &str) -> Vec<String> {
     let Some((command, comment)) = line.split_once("  # ").filter(|_| line.len() > EXAMPLE_WIDTH) else {
         return vec![line.to_owned()];
@@ -76,15 +76,15 @@ fn comment_above(line: &str) -> Vec<String> {
     lines
 }
 
-/// Lines of a shell shown verbatim, but with comments and the ends of commands that have no room in a terminal on lines of
-/// their own.
+/// Renders lines of a shell verbatim, except that comments and the ends of commands that are too long for a terminal
+/// get lines of their own.
 pub fn shell<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let lines = lines.into_iter().flat_map(|line| comment_above(line.trim_end()));
     let lines: Vec<String> = lines.flat_map(|line| continued(&line)).collect();
     example(lines.iter().map(String::as_str))
 }
 
-/// A command in lines that fit, if it has blanks outside of quotes where it can be parted.
+/// Splits a command into lines that fit, if it has blanks outside quotes for that.
 fn continued(line: &str) -> Vec<String> {
     let begin = " ".repeat(indent(line) + 4);
     let (mut lines, mut rest) = (Vec::new(), line.to_owned());
@@ -100,7 +100,7 @@ fn continued(line: &str) -> Vec<String> {
     lines
 }
 
-/// The places of the blanks outside of quotes.
+/// Returns the positions of the blanks outside quotes.
 fn blanks(line: &str) -> Vec<usize> {
     let mut blanks = Vec::new();
     let mut quote = None;
@@ -117,8 +117,8 @@ fn blanks(line: &str) -> Vec<usize> {
     blanks
 }
 
-/// Renders what clap shows after a command's options: paragraphs, and headings followed by indented lines.
-/// `headings` says whether a heading opens a section or is an ordinary line.
+/// Renders the text that clap shows after a command's options: paragraphs, and headings followed by indented lines.
+/// `headings` determines whether a heading opens a section or is an ordinary line.
 pub fn help(text: &str, headings: Headings) -> String {
     let mut roff = String::new();
     for block in text.split("\n\n") {
@@ -150,7 +150,7 @@ pub fn help(text: &str, headings: Headings) -> String {
     roff
 }
 
-/// Cleans up roff from `clap_mangen`: wraps long lines of text, and keeps tags and requests as they are.
+/// Cleans up roff from `clap_mangen`: wraps long lines of text, and leaves tags and requests unchanged.
 pub fn tidied<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     let mut is_tag = false;
@@ -184,7 +184,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Escapes text to be shown literally: a hyphen stays one that can be pasted into a shell.
+/// Escapes text to be shown literally: a hyphen remains one that can be pasted into a shell.
 pub fn literal(text: &str) -> String {
     let escaped = text.replace('\\', "\\e").replace('-', "\\-");
     symbols(&escaped.replace('`', "\\(ga").replace('^', "\\(ha").replace('~', "\\(ti").replace('\'', "\\(aq"))
@@ -207,7 +207,7 @@ fn marked(text: &str) -> String {
         if place % 2 == 0 {
             return symbols(&part.replace('\\', "\\e"));
         }
-        // Keep what a reader copies on one line, where it fits.
+        // Keep text that a reader copies on one line, if it fits.
         if part.len() <= UNBROKEN { bold(part).replace(' ', "\\ ") } else { bold(part) }
     });
     parts.collect()

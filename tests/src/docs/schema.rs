@@ -13,7 +13,7 @@ const DESCRIPTION: &str = "The wire types of bgd. `methods` has the params and r
     name, `notifications` the notifications that the daemon sends, `error` what it returns instead of a result. \
     Point a validator at any of them, for example at #/methods/task.submit/params.";
 
-/// The whole schema. Params are described as they are read, everything else as it is written: a field that a
+/// Returns the whole schema. Params are described as they are read, everything else as it is written: a field that a
 /// request may omit is always present in an answer.
 pub fn document() -> Value {
     let mut reading = SchemaSettings::draft2020_12().into_generator();
@@ -58,20 +58,20 @@ pub fn document() -> Value {
     })
 }
 
-/// The schema as it is checked in: sorted by name, whatever the order of generation.
+/// Returns the schema as it is checked in: sorted by name, regardless of the order of generation.
 pub fn text(document: &Value) -> String {
     let mut document = document.clone();
     document.sort_all_objects();
     serde_json::to_string_pretty(&document).expect("a schema is JSON") + "\n"
 }
 
-/// The definition that a schema refers to, if it does.
+/// Returns the definition that a schema refers to, if any.
 pub fn referred<'a>(document: &'a Value, schema: &Value) -> Option<(String, &'a Value)> {
     let name = schema.get("$ref")?.as_str()?.strip_prefix("#/$defs/")?;
     Some((name.to_owned(), &document["$defs"][name]))
 }
 
-/// The definitions that these schemas need.
+/// Returns the definitions that these schemas need.
 fn reachable(generator: &mut SchemaGenerator, from: &[Value]) -> Map<String, Value> {
     let all = generator.take_definitions(true);
     let mut found = Map::new();
@@ -86,7 +86,7 @@ fn reachable(generator: &mut SchemaGenerator, from: &[Value]) -> Map<String, Val
     found
 }
 
-/// The names of the definitions that a schema refers to.
+/// Returns the names of the definitions that a schema refers to.
 pub fn names_in(schema: &Value) -> BTreeSet<String> {
     match schema {
         Value::Object(members) => {

@@ -48,7 +48,7 @@ pub fn filled(path: &str, tables: &Tables) -> String {
     text
 }
 
-/// The tables of the protocol's page.
+/// Returns the tables of the protocol's page.
 pub fn of_protocol(schema: &Value) -> Tables {
     let mut tables = Tables::new();
     for (method, schemas) in schema["methods"].as_object().into_iter().flatten() {
@@ -149,7 +149,7 @@ fn bytes(count: u64) -> String {
     unit.map_or_else(|| format!("{count} bytes"), |(size, unit)| format!("{} {unit}", count / size))
 }
 
-/// The limits that no configuration changes.
+/// Lists the limits that no configuration changes.
 fn limits_table() -> String {
     let years = limits::DURATION_MS / (365 * 24 * 3600 * 1000);
     let rows = [
@@ -178,7 +178,7 @@ fn limits_table() -> String {
     rows.iter().map(|(what, much)| super::roff::bullet(&format!("{what}: {much}."))).collect()
 }
 
-/// What is truncated, denied or ended beyond its limit without a call failing.
+/// Lists the values that are truncated, denied or ended beyond a limit without a failing call.
 fn limits_of_agents() -> String {
     let rows = [
         format!("Size of an agent's answer that is kept: the last {}.", bytes(limits::AGENT_RESULT_BYTES)),
@@ -210,7 +210,7 @@ fn limits_of_agents() -> String {
     rows.iter().map(|row| super::roff::bullet(row)).collect()
 }
 
-/// The tables of the configuration's page.
+/// Returns the tables of the configuration's page.
 pub fn of_config() -> Tables {
     let mut table =
         ".TS\nl2 l2 lx2 l.\n\\fBkey\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\t\\fBreload\\fR\n".to_owned();
@@ -245,12 +245,12 @@ pub fn of_config() -> Tables {
 /// The longest text of a cell that is not wrapped.
 const CELL: usize = 22;
 
-/// A cell in the column that takes the remaining width.
+/// Renders a cell in the column that takes the remaining width.
 fn cell(text: &str) -> String {
     if text.len() > CELL { format!("T{{\n{text}\nT}}") } else { text.to_owned() }
 }
 
-/// The keys of `[agents.NAME]`. A reload applies all of them.
+/// Lists the keys of `[agents.NAME]`. A reload applies all of them.
 fn agent_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 lx.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBrange\\fR\n".to_owned();
@@ -263,7 +263,7 @@ fn agent_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// The keys of `[channels.NAME]`. A reload applies all of them.
+/// Lists the keys of `[channels.NAME]`. A reload applies all of them.
 fn channel_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();
@@ -274,10 +274,10 @@ fn channel_keys_table() -> String {
     table + ".TE\n"
 }
 
-/// What the page says about a key of `[channels.NAME]`: its type, its default, and the channel types it goes with.
+/// Describes a key of `[channels.NAME]` for the page: its type, its default, and the channel types that accept it.
 ///
 /// # Panics
-/// The key is not described here.
+/// The key has no description here.
 pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
     let bots = "telegram, discord, slack";
     match key {
@@ -296,21 +296,19 @@ pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-/// What the page says about a key of `[agents.NAME]`.
+/// Description of a key of `[agents.NAME]` for the page.
 #[derive(Debug)]
 pub struct AgentKey {
-    /// The type of its value.
     pub kind: &'static str,
-    /// Its default as it would be written in the file; `None` if an omitted key means that there is none.
+    /// Default as written in the file; `None` if an omitted key means that there is no value.
     pub default: Option<String>,
-    /// The allowed values.
     pub range: String,
 }
 
 /// Describes a key of `[agents.NAME]`.
 ///
 /// # Panics
-/// The key is not described here.
+/// The key has no description here.
 pub fn agent_key(key: &str) -> AgentKey {
     let agent = Agent::new("NAME");
     let time = |span: std::time::Duration| (format!("\"{}s\"", span.as_secs()), "a time");
@@ -342,7 +340,7 @@ fn optional(kind: &'static str, range: &str) -> AgentKey {
     AgentKey { kind, default: None, range: range.to_owned() }
 }
 
-/// The agents known without configuration, as `agent.list` shows them where none is installed.
+/// Returns the agents known without configuration, as listed by `agent.list` if none is installed.
 pub fn known_agents() -> Vec<AgentInfo> {
     let env: Env = [("PATH".into(), "/nowhere".into())].into_iter().collect();
     let all = Agents::default().list(&[], &env).expect("all of them are known");
@@ -359,14 +357,14 @@ fn known_agents_table() -> String {
     known_agents().into_iter().map(row).collect()
 }
 
-/// The variables in which tasks that share an agent's process may differ.
+/// Lists the variables in which tasks that share an agent's process may differ.
 fn left_aside() -> String {
     let names: Vec<String> = IGNORED_VARIABLES.iter().map(|name| format!("`{name}`")).collect();
     let (last, others) = names.split_last().expect("there are some");
     prose(&format!("{} and {last}.", others.join(", ")))
 }
 
-/// Whether a key's value is a number of bytes.
+/// Reports whether a key's value is a number of bytes.
 pub fn counts_bytes(key: &str) -> bool {
     key.ends_with("_bytes") || ["limits.memory", "limits.environments", "history.bytes"].contains(&key)
 }
@@ -383,17 +381,17 @@ fn in_units(range: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Every key of the configuration with its default as it would be written in the file.
+/// Returns every key of the configuration with its default as written in the file.
 pub fn config_defaults() -> Vec<(String, String)> {
     let text = |key: &str, value: &toml::Value| match (key, value) {
-        // Depends on the machine.
+        // The default depends on the machine.
         ("max_concurrent_tasks", _) => "cores (4+)".to_owned(),
         (_, toml::Value::String(text)) => format!("\"{}\"", text.replace(".0 ", "")),
         (_, other) => other.to_string(),
     };
     let mut all: Vec<(String, String)> =
         values().into_iter().map(|(key, value)| (key.clone(), text(&key, &value))).collect();
-    // They have no default, so the default configuration lacks them.
+    // These keys have no default, so the default configuration lacks them.
     all.extend(["default_agent", "default_deliver_to"].map(|key| (key.to_owned(), "none".to_owned())));
     all.sort();
     all
@@ -406,13 +404,13 @@ fn values() -> Vec<(String, toml::Value)> {
     keys.map(|key| (key.clone(), find(&key).expect("a key has a value"))).collect()
 }
 
-/// The range of a number, taken from the error for a value that is too small.
+/// Returns the range of a number, taken from the error for a value that is too small.
 pub fn config_range(key: &str) -> Option<String> {
     let error = load(&format!("{key} = 0\n")).err()?;
     Some(error.split_once("; it must be ")?.1.to_owned())
 }
 
-/// Whether a changed value takes effect only after a restart, as the reload reports it.
+/// Reports whether a changed value takes effect only after a restart, according to the reload.
 ///
 /// # Panics
 /// The reload reports something else.

@@ -1,6 +1,5 @@
-//! The agent's side of the protocol: takes every message of the client, answers those that can be answered at
-//! once, and starts a thread for each turn. It must not block itself, so that a waiting session does not hold
-//! up the others.
+//! The agent's side of the protocol: accepts every message of the client, answers at once if possible, and starts a
+//! thread for each turn. It must not block itself, so that a waiting session does not hold up the others.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -39,10 +38,10 @@ pub struct Agent {
 pub struct State {
     initialized: bool,
     sessions: HashMap<String, Session>,
-    /// Requests to the client, with their answers once they have arrived.
+    /// Requests to the client, with their answers once these have arrived.
     calls: HashMap<u64, Option<Value>>,
     last_number: u64,
-    /// How often a session was asked for.
+    /// Number of sessions requested so far.
     wanted_sessions: u64,
 }
 
@@ -63,12 +62,12 @@ enum TurnState {
 }
 
 impl State {
-    /// Whether the client has cancelled the running turn of a session.
+    /// Reports whether the client has cancelled the running turn of a session.
     pub fn is_cancelled(&self, session: &str) -> bool {
         self.sessions.get(session).is_some_and(|session| session.turn == TurnState::IsCancelled)
     }
 
-    /// Takes the answer to a request, if it has arrived.
+    /// Removes and returns the answer to a request, if it has arrived.
     pub fn take_answer(&mut self, call: u64) -> Option<Value> {
         let answer = self.calls.get_mut(&call)?.take()?;
         self.calls.remove(&call);
@@ -156,7 +155,7 @@ impl Agent {
         let call = message["id"].as_u64().and_then(|id| state.calls.get_mut(&id));
         match call {
             Some(answer @ None) => *answer = Some(message.clone()),
-            // Answered already, or never asked.
+            // Either answered already, or never asked.
             Some(Some(_)) | None => self.wire.violation("an answer that nobody waits for", message),
         }
         self.changed.notify_all();
@@ -209,7 +208,7 @@ impl Agent {
         })
     }
 
-    /// Counts a session that is asked for. Returns whether nothing comes of it.
+    /// Counts a requested session. Reports whether to leave the request unanswered.
     fn is_tired_of_sessions(&self) -> bool {
         let mut state = self.lock();
         state.wanted_sessions += 1;
@@ -239,7 +238,7 @@ impl Agent {
         Ok(if self.options.null_load { Value::Null } else { self.offers() })
     }
 
-    /// The settings that a session offers.
+    /// Returns the settings that a session offers.
     fn offers(&self) -> Value {
         let mut offers = json!({});
         if let Some(first) = self.options.modes.first() {
@@ -272,7 +271,7 @@ impl Agent {
         Ok(json!({}))
     }
 
-    /// The settings that the client has made in a session, in order.
+    /// Returns the settings that the client has made in a session, in order.
     pub fn settings(&self, session: &str) -> String {
         self.lock().sessions.get(session).map(|session| session.settings.join(" ")).unwrap_or_default()
     }
@@ -361,8 +360,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends the turn of a session. Must be called before the client is told, because the client may then send
-    /// the next prompt at once.
+    /// Ends the turn of a session. Must be called before the client is notified, because the client may then send the
+    /// next prompt at once.
     pub fn turn_ended(&self, session: &str) {
         if let Some(session) = self.lock().sessions.get_mut(session) {
             session.turn = TurnState::None;
@@ -379,7 +378,6 @@ impl Agent {
         self.changed.notify_all();
     }
 
-    /// Returns a new unique number.
     pub fn number(&self) -> u64 {
         let mut state = self.lock();
         state.last_number += 1;
@@ -405,7 +403,7 @@ impl Agent {
         }
     }
 
-    /// Waits for a file, or until the state says that the wait is over.
+    /// Waits for a file, or until `is_over` holds for the state.
     pub fn wait_for_file(&self, file: &Path, is_over: impl Fn(&State) -> bool) {
         let mut state = self.lock();
         while !is_over(&state) && !file.exists() {
@@ -413,7 +411,7 @@ impl Agent {
         }
     }
 
-    /// The working directory of a request, which must be absolute.
+    /// Returns the working directory of a request, which must be absolute.
     fn cwd<'m>(&self, message: &'m Value) -> Result<&'m str, Fault> {
         let cwd = message["params"]["cwd"].as_str().unwrap_or_default();
         self.want(cwd.starts_with('/'), "cwd is no absolute path", message)?;

@@ -1,15 +1,15 @@
-//! A fake agent that speaks the Agent Client Protocol (version 1) on its stdin and stdout, for tests of the
-//! daemon's side of it. It has no model: a prompt is a list of commands, one per line or separated by `;`, which
-//! the agent carries out in order. The commands are in the table `script::COMMANDS`, the flags of the process are
-//! in `options::Options`, and `fake_acp --help` shows both.
+//! A fake agent that speaks the Agent Client Protocol (version 1) on its stdin and stdout, for tests of the daemon's
+//! side of the protocol. It has no model: a prompt is a list of commands, one per line or separated by `;`, which the
+//! agent carries out in order. The commands are in the table `script::COMMANDS`, the flags of the process are in
+//! `options::Options`, and `fake_acp --help` shows both.
 //!
-//! It writes its JSON by hand and may use neither a library of the protocol nor anything of the daemon: two sides
-//! that share code would agree on its mistakes. Nor may it be lenient: it refuses whatever the protocol forbids a
+//! It writes its JSON by hand and may use neither a library of the protocol nor anything of the daemon: two sides that
+//! share code would agree on its mistakes. Nor may it be lenient: it refuses everything that the protocol forbids a
 //! client to do, and records it as a violation.
 //!
 //! Files below `$FAKE_ACP_HOME`:
 //!
-//! | path | what |
+//! | path | contents |
 //! |---|---|
 //! | `journal` | a JSON line for the start of each process, for everything it receives and for every violation |
 //! | `sessions/ID` | the conversation as JSON lines; a test may delete it, which makes the session unknown |
@@ -43,7 +43,7 @@ use self::options::Options;
 use self::store::Store;
 use self::wire::Wire;
 
-/// Runs the program. It ends when its input ends, unless told otherwise.
+/// Runs the program. It ends when its input ends, unless a flag says otherwise.
 pub fn run() -> ExitCode {
     panics_end_the_process();
     let options = Options::parse();
@@ -58,8 +58,8 @@ fn serve(options: Options) -> io::Result<ExitCode> {
     let home = env::var_os("FAKE_ACP_HOME").ok_or_else(|| io::Error::other("FAKE_ACP_HOME is not set"))?;
     let home = PathBuf::from(home);
     if options.ignore_sigterm {
-        // Block the signal rather than ignore it, which needs no handler: nobody ever takes it, and every
-        // thread and child inherits the mask.
+        // Block the signal rather than ignore it, which needs no handler: it is never handled, and every thread and
+        // child inherits the mask.
         SigSet::from(Signal::SIGTERM).thread_block()?;
     }
     let wire = Wire::open(&home)?;
@@ -92,7 +92,7 @@ fn serve(options: Options) -> io::Result<ExitCode> {
     if ignores_eof {
         sleep_for_ever();
     }
-    // Turns that still run end with the process.
+    // Running turns end with the process.
     Ok(ExitCode::SUCCESS)
 }
 
@@ -114,7 +114,7 @@ fn start_child(home: &Path) -> io::Result<()> {
 fn be_the_child() -> io::Result<ExitCode> {
     nix::unistd::setsid()?;
     io::stdout().write_all(b"\n")?;
-    // Close the pipe, which has served its purpose.
+    // Close the pipe, which is no longer needed.
     nix::unistd::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
     sleep_for_ever();
 }
@@ -125,7 +125,7 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// Makes a panicking thread take the process down: a turn that ends silently could be taken for intended.
+/// Makes a panicking thread take the process down: a turn that ends silently could seem intended.
 fn panics_end_the_process() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

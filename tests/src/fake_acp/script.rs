@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::options::Fault;
 
-/// Every command and what it does. A test makes sure that all of them are understood.
+/// Every command and its effect. A test checks that the parser knows all of them.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("say TEXT", "a chunk of the answer"),
     ("settings", "says what the client has set in the session"),
@@ -100,7 +100,7 @@ pub enum Command {
     Spawn,
 }
 
-/// The commands as a text for `--help`.
+/// Formats the commands for `--help`.
 pub fn help() -> String {
     let mut text = String::from(
         "Commands of a prompt, one a line or separated by ';' (in texts \\n, \\t, \\; and \\\\ stand for what \
@@ -125,7 +125,7 @@ fn said(text: &str) -> Command {
     Command::Say(format!("you said: {text}"))
 }
 
-/// Splits a prompt at line breaks and semicolons, and keeps the escapes.
+/// Splits a prompt at line breaks and semicolons. Escapes stay unchanged.
 fn split(prompt: &str) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut escaped = false;
@@ -160,7 +160,7 @@ fn unescaped(text: &str) -> String {
     result
 }
 
-/// Parses a command. `None` for anything that does not match the table: that is text, not a mistake.
+/// Parses a command. `None` if it does not match the table: then it is text, not a mistake.
 fn command(piece: &str) -> Option<Command> {
     let (name, rest) = piece.split_once(char::is_whitespace).unwrap_or((piece, ""));
     if let Some(alone) = command_alone(name) {

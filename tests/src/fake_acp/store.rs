@@ -13,7 +13,6 @@ pub struct Store {
     folder: PathBuf,
 }
 
-/// The conversation of a session.
 pub struct Conversation {
     pub cwd: String,
     /// Role (`user` or `agent`) and text.
@@ -21,7 +20,6 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// The user's prompts so far.
     pub fn prompts(&self) -> Vec<&str> {
         let said = self.messages.iter().filter(|(role, _)| role == "user");
         said.map(|(_, text)| text.as_str()).collect()
@@ -70,7 +68,7 @@ impl Store {
         }
     }
 
-    /// The ids of all sessions, oldest first.
+    /// Returns the ids of all sessions, oldest first.
     pub fn ids(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut ids: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -78,7 +76,7 @@ impl Store {
         ids
     }
 
-    /// The file of a session. The id comes from the client, so it must not lead out of the folder.
+    /// Returns the file of a session. The id comes from the client, so it must not lead out of the folder.
     fn path(&self, id: &str) -> Option<PathBuf> {
         let is_name = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_name.then(|| self.folder.join(id))

@@ -1,5 +1,5 @@
-//! A turn: carries out the commands of a prompt one after the other, in a thread of its own. It may block as
-//! long as it likes, but must notice a cancel meanwhile unless the command says otherwise.
+//! A turn: carries out the commands of a prompt one after the other, in a thread of its own. It may block as long as
+//! necessary, but must notice a cancel meanwhile unless the command says otherwise.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -19,7 +19,6 @@ use super::script::{self, Command};
 /// The id of an answer to a request that was never made.
 const NOBODYS: u64 = 4_000_000_007;
 
-/// How a turn ends: a stop reason or an error.
 type End = Result<String, Fault>;
 type Flow = ControlFlow<End>;
 
@@ -33,14 +32,14 @@ pub struct Turn {
     cwd: PathBuf,
     /// The text to be stored in the conversation.
     said: String,
-    /// The id of the message that its chunks belong to.
+    /// The message id of its chunks.
     message: Option<String>,
     is_mute: bool,
     ignores_cancel: bool,
     cancelled_is: &'static str,
     answers: usize,
     late: Vec<String>,
-    /// What the answer says of the turn's tokens.
+    /// Token usage in the answer of the turn.
     tokens: Value,
 }
 
@@ -84,8 +83,8 @@ impl Turn {
         if flow.is_continue() {
             flow = self.unless_cancelled();
         }
-        // Report work without output, such as waiting for a file, as a finished tool call: a turn without any
-        // sign is an error.
+        // Report work without output, such as waiting for a file, as a finished tool call: a turn without any output is
+        // an error.
         if flow.is_continue() && self.said.is_empty() && !self.is_mute {
             self.update(
                 &json!({ "sessionUpdate": "tool_call_update", "toolCallId": "done", "status": "completed" }),
@@ -182,7 +181,7 @@ impl Turn {
         GO_ON
     }
 
-    /// Tells of plans and of what is consumed.
+    /// Reports plans and consumption.
     fn tell_of_work(&mut self, command: Command) {
         match command {
             Command::LongPlan(steps) => {
@@ -267,7 +266,7 @@ impl Turn {
         }));
     }
 
-    /// Calls so many tools without a pause, each for another step of its plan.
+    /// Calls this many tools without a pause, each for another step of its plan.
     fn flood(&self, calls: u64) -> Flow {
         for number in 1..=if calls == 0 { u64::MAX } else { calls } {
             self.unless_cancelled()?;
@@ -286,7 +285,7 @@ impl Turn {
         self.say(&lines.join("\n"));
     }
 
-    /// The prompts of the session; the last one is this turn's.
+    /// Returns the prompts of the session; the last one is this turn's.
     fn prompts(&self) -> Vec<String> {
         let conversation = self.agent.store.read(&self.session);
         conversation.iter().flat_map(|all| all.prompts()).map(str::to_owned).collect()
@@ -317,8 +316,8 @@ impl Turn {
         self.agent.call("session/request_permission", &params)
     }
 
-    /// Waits for the answer to a question, even through a cancel: the client has to answer every question,
-    /// and a turn that went on without the answer would hide that the client forgot to.
+    /// Waits for the answer to a question, even through a cancel: the client has to answer every question, and a turn
+    /// that continued without the answer would hide a forgotten one.
     fn answer(&self, call: u64) -> String {
         let answer = self.agent.wait(|state| state.take_answer(call));
         if let Some(code) = answer["error"]["code"].as_i64() {
@@ -370,7 +369,7 @@ impl Turn {
         command.arg("1000000").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("sleep can be started");
         touch(&self.agent.home.join("spawned"), &format!("{}\n", child.id()));
-        // Reap it, so that whoever kills it does not see a zombie.
+        // Reap the child, so that its killer does not see a zombie.
         thread::spawn(move || child.wait());
     }
 

@@ -1,5 +1,5 @@
-//! Output of the process: lines on stdout and lines of the journal, each written whole. It may know JSON-RPC,
-//! but not what its methods mean.
+//! Output of the process: lines on stdout and lines of the journal, each written whole. This module may know JSON-RPC,
+//! but not the meaning of its methods.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::options::Fault;
 
-/// How much of an endless line to write at once.
+/// Bytes of an endless line per write.
 const PIECE: usize = 16 * 1024;
 
 pub struct Wire {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The start of a streamed answer.
+/// Formats the start of a streamed answer.
 pub(super) fn begin(model: &str) -> String {
     chunk(model, &json!({"role": "assistant", "content": ""}), None)
 }
@@ -15,14 +15,14 @@ pub(super) fn end(model: &str, cut: bool) -> String {
     finish(model, if cut { "length" } else { "stop" })
 }
 
-/// A streamed answer that calls a tool and says nothing.
+/// Formats a streamed answer that calls a tool and has no text.
 pub(super) fn call(model: &str, id: &str, name: &str, arguments: &str) -> String {
     let function = json!({"name": name, "arguments": arguments});
     let call = json!({"index": 0, "id": id, "type": "function", "function": function});
     begin(model) + &chunk(model, &json!({"tool_calls": [call]}), None) + &finish(model, "tool_calls")
 }
 
-/// An answer that is not streamed.
+/// Formats an answer that is not streamed.
 pub(super) fn whole(model: &str, text: &str, cut: bool) -> Value {
     let message = json!({"role": "assistant", "content": text});
     let reason = if cut { "length" } else { "stop" };

@@ -1,18 +1,18 @@
 //! A model server on loopback, so that real agents can think without a network.
 //!
-//! It speaks `OpenAI`'s Chat Completions and Responses, and does what the last message of the user says: each line
-//! of it that begins with one of these words is an order; the answer to any other text is `answer to: ` and the
-//! text itself. So one server serves any number of sessions.
+//! It speaks `OpenAI`'s Chat Completions and Responses, and follows the last message of the user: each line of it that
+//! begins with one of these words is an order; the answer to any other text is `answer to: ` and the text itself. So
+//! one server serves any number of sessions.
 //!
-//! | order | what happens |
+//! | order | effect |
 //! |---|---|
 //! | `SAY text` | answers with the text |
 //! | `HOLD gate` | answers nothing, not even a header, before [`ModelServer::release`] of the gate; with several tools, it holds the call that follows it |
 //! | `SLOW gate n` | streams `chunk 1 ` to `chunk n `; each of them waits for a release of the gate |
 //! | `ERROR 400` | answers with this status and an error |
-//! | `CUT text` | answers with the text and says that the token limit has cut it off |
-//! | `RECALL ` | answers `so far I said: ` and what the model has said in this conversation |
-//! | `TOOL name {json}` | calls the tool, and answers `the tool said: ` and the result when that comes; several are called one after the other, with `$ID` for the first task id in the results so far |
+//! | `CUT text` | answers with the text and reports that the token limit has cut it off |
+//! | `RECALL ` | answers `so far I said: ` and the model's previous answers in this conversation |
+//! | `TOOL name {json}` | calls the tool, and answers `the tool said: ` and the result when that arrives; several are called one after the other, with `$ID` for the first task id in the results so far |
 //! | `Run: line` | calls opencode's tool for a command line |
 //!
 //! Requests that agents make on their own account, for a title or a summary, are answered without regard to orders.
@@ -61,27 +61,27 @@ impl ModelServer {
         Self { address, record, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Its base URL, such as `http://127.0.0.1:1234/v1`.
+    /// Returns the base URL, such as `http://127.0.0.1:1234/v1`.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// Every request so far, in order of arrival.
+    /// Returns all requests so far, in order of arrival.
     pub fn requests(&self) -> Vec<Request> {
         self.record.requests()
     }
 
-    /// The requests so far that are steps of a turn, without titles and summaries.
+    /// Returns the requests so far that are steps of a turn, without titles and summaries.
     pub fn turns(&self) -> Vec<Request> {
         self.requests().into_iter().filter(|request| request.purpose == Purpose::Turn).collect()
     }
 
-    /// The steps of the turns of one session, by the agent's own id of it.
+    /// Returns the steps of the turns of one session, identified by the agent's own id.
     pub fn turns_of(&self, session: &str) -> Vec<Request> {
         self.turns().into_iter().filter(|request| request.session.as_deref() == Some(session)).collect()
     }
 
-    /// What the user has said in a session, according to its latest request: the proof of its history.
+    /// Returns the user's messages in a session, according to its latest request: the proof of its history.
     pub fn history(&self, session: &str) -> Vec<String> {
         self.turns_of(session).last().map(Request::user_texts).unwrap_or_default()
     }

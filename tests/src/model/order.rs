@@ -1,11 +1,11 @@
-//! What the user's last message orders the model server to do. Nothing here carries it out.
+//! Orders in the user's last message for the model server. Nothing here carries them out.
 
 use bgd_shared::id::TaskId;
 use serde_json::json;
 
 use super::request::{Purpose, Request, Role};
 
-/// What to answer, and when.
+/// The answer to give, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     /// The gate to pass before the answer.
@@ -15,20 +15,24 @@ pub(super) struct Order {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// A text, at once.
+    /// Answer with a text, at once.
     Say(String),
-    /// A text that a limit has cut off.
+    /// Answer with a text that a limit has cut off.
     Cut(String),
-    /// This many chunks, each after a release of the gate.
-    Slow { gate: String, chunks: usize },
-    /// An error with this status.
+    /// Stream this many chunks, each after a release of the gate.
+    Slow {
+        gate: String,
+        chunks: usize,
+    },
     Error(u16),
-    /// A tool call.
-    Tool { name: String, arguments: String },
+    Tool {
+        name: String,
+        arguments: String,
+    },
 }
 
 impl Order {
-    /// The order in a request.
+    /// Parses the order in a request.
     pub(super) fn of(request: &Request) -> Self {
         let words = match request.purpose {
             Purpose::Turn => request.last_words(),
@@ -59,14 +63,14 @@ impl Order {
     }
 }
 
-/// What the model itself has said in the conversation.
+/// Returns the model's previous answers in the conversation.
 fn recalled(request: &Request) -> String {
     let said = request.messages.iter().filter(|message| message.role == Role::Assistant);
     let said: Vec<&str> = said.map(|message| &*message.text).filter(|text| !text.is_empty()).collect();
     format!("so far I said: {}", said.join(", "))
 }
 
-/// A call with `$ID` replaced by the first task id in the results so far.
+/// Returns a call with `$ID` replaced by the first task id in the results so far.
 fn with_id(call: &Answer, results: &[&str]) -> Answer {
     let words = results.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_hexdigit() && c != '-'));
     let id = words.into_iter().find(|word| word.len() == 36 && word.parse::<TaskId>().is_ok());

@@ -1,5 +1,5 @@
-//! State shared by the server's thread and the test: the requests so far, and the gates. Nothing here talks
-//! to a client.
+//! State shared by the server's thread and the test: the requests so far, and the gates. Nothing here communicates with
+//! a client.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,13 +22,13 @@ impl Record {
         self.lock().clone()
     }
 
-    /// The gate of this name. A release before anyone waits is not lost.
+    /// Returns the gate of this name. A release before anyone waits is not lost.
     pub(super) fn gate(&self, name: &str) -> Arc<Semaphore> {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(gates.entry(name.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(0))))
     }
 
-    /// Calls `check` after every change. Returns the requests as an error if `check` finds nothing for too long.
+    /// Calls `check` after every change. Returns the requests as an error if `check` returns nothing for too long.
     pub(super) fn wait_for<T>(
         &self,
         mut check: impl FnMut(&[Request]) -> Option<T>,
@@ -48,7 +48,7 @@ impl Record {
         }
     }
 
-    /// Records a request. Its ticket records what becomes of it.
+    /// Records a request. Its ticket records the outcome.
     pub(super) fn add(self: &Arc<Self>, request: Request) -> Ticket {
         let mut requests = self.lock();
         requests.push(request);
@@ -62,7 +62,7 @@ impl Record {
     }
 }
 
-/// A request in progress. Dropping it before it was answered records that the client has left.
+/// A request in progress. If it is dropped before it was answered, it records that the client has left.
 #[derive(Debug)]
 pub(super) struct Ticket {
     record: Arc<Record>,
@@ -71,7 +71,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// The index of the request, from 0.
+    /// Returns the index of the request, from 0.
     pub(super) fn number(&self) -> usize {
         self.number
     }

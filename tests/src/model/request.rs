@@ -1,8 +1,7 @@
-//! What a client asked the model server, in the same terms for both protocols. Nothing here answers.
+//! Requests of clients of the model server, in the same terms for both protocols. Nothing here answers.
 
 use serde_json::Value;
 
-/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `POST /v1/chat/completions`
@@ -11,7 +10,7 @@ pub enum Api {
     Responses,
 }
 
-/// Why an agent asked.
+/// Why an agent sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To work for the user.
@@ -22,14 +21,12 @@ pub enum Purpose {
     Summary,
 }
 
-/// How far the answer has got.
+/// Progress of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is not complete yet.
     Working,
-    /// It is complete.
     Answered,
-    /// The client closed the connection first.
+    /// The client closed the connection before the answer was complete.
     Left,
 }
 
@@ -46,29 +43,20 @@ pub enum Role {
     Tool,
 }
 
-/// A message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its author.
     pub role: Role,
-    /// Its text, all parts joined.
     pub text: String,
 }
 
-/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its protocol.
     pub api: Api,
-    /// Why it was sent.
     pub purpose: Purpose,
-    /// How far its answer has got.
     pub progress: Progress,
     /// The agent's id of the session, which both agents send in a header.
     pub session: Option<String>,
-    /// The name of the model.
     pub model: String,
-    /// Whether to stream the answer.
     pub stream: bool,
     /// The whole conversation.
     pub messages: Vec<Message>,
@@ -103,20 +91,20 @@ impl Request {
         Some(request)
     }
 
-    /// What the user has said so far. Messages that an agent adds on the user's behalf, such as its
-    /// environment, have the form of an element and are left out.
+    /// Returns the user's messages so far, without those that an agent adds on the user's behalf, such as its
+    /// environment: they have the form of an element.
     pub fn user_texts(&self) -> Vec<String> {
         let said = self.messages.iter().filter(|message| message.role == Role::User);
         said.filter(|message| !is_element(&message.text)).map(|message| message.text.clone()).collect()
     }
 
-    /// The last message of the user; empty if there is none.
+    /// Returns the last message of the user; empty if there is none.
     pub fn last_words(&self) -> &str {
         let mut said = self.messages.iter().rev().filter(|message| message.role == Role::User);
         said.find(|message| !is_element(&message.text)).map_or("", |message| &message.text)
     }
 
-    /// The results of the tools called since the user's last message.
+    /// Returns the results of the tools called since the user's last message.
     pub fn tool_results(&self) -> Vec<&str> {
         let said = |message: &Message| message.role == Role::User && !is_element(&message.text);
         let last = self.messages.iter().rposition(said).unwrap_or(0);
@@ -160,7 +148,7 @@ fn message(item: &Value) -> Option<Message> {
     Some(Message { role, text: text_of(text) })
 }
 
-/// The text of a content, which is a string or a list of parts that may have one.
+/// Returns the text of a content, which is a string or a list of parts that may have one.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -169,7 +157,7 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-/// The name of a tool, or the names of all tools of a namespace.
+/// Returns the name of a tool, or the names of all tools of a namespace.
 fn tools(tool: &Value) -> Vec<String> {
     let name = tool["function"]["name"].as_str().or_else(|| tool["name"].as_str()).unwrap_or_default();
     if tool["type"] != "namespace" {

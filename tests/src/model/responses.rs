@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The start of a streamed text.
+/// Formats the start of a streamed text.
 pub(super) fn begin() -> String {
     let item = json!({"type": "message", "id": "message", "role": "assistant", "content": []});
     created() + &event("response.output_item.added", json!({"output_index": 0, "item": item}))
@@ -13,7 +13,7 @@ pub(super) fn delta(text: &str) -> String {
     event("response.output_text.delta", delta)
 }
 
-/// The end of a streamed text, which repeats the text as a whole.
+/// Formats the end of a streamed text, which repeats the text as a whole.
 pub(super) fn end(text: &str, cut: bool) -> String {
     let item = message(text);
     let response = response(&item, cut);
@@ -22,7 +22,7 @@ pub(super) fn end(text: &str, cut: bool) -> String {
         + &event(kind, json!({"response": response}))
 }
 
-/// A streamed answer that calls a tool and says nothing. A tool in a namespace is `namespace/name`.
+/// Formats a streamed answer that calls a tool and has no text. A tool in a namespace is `namespace/name`.
 pub(super) fn call(id: &str, name: &str, arguments: &str) -> String {
     let (namespace, name) = name.split_once('/').map_or((None, name), |(space, name)| (Some(space), name));
     let mut item =
@@ -36,7 +36,7 @@ pub(super) fn call(id: &str, name: &str, arguments: &str) -> String {
         + &event("response.completed", json!({"response": response}))
 }
 
-/// An answer that is not streamed.
+/// Formats an answer that is not streamed.
 pub(super) fn whole(text: &str, cut: bool) -> Value {
     response(&message(text), cut)
 }

@@ -1,5 +1,5 @@
-//! The HTTP side of the model server. It runs in a thread of its own, and whatever waits in it ends with the
-//! connection it is for.
+//! The HTTP side of the model server. It runs in a thread of its own, and everything that waits in it ends with its
+//! connection.
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -89,7 +89,7 @@ async fn pass(record: &Record, gate: &str) {
     record.gate(gate).acquire().await.expect("a gate is never closed").forget();
 }
 
-/// The agent's id of the session, which each agent sends in a header of its own.
+/// Returns the agent's id of the session, which each agent sends in a header of its own.
 fn session(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-session-id").or_else(|| headers.get("session-id"))?;
     id.to_str().ok().map(str::to_owned)
@@ -108,7 +108,7 @@ fn response(status: StatusCode, kind: &'static str, body: mpsc::Receiver<Bytes>)
     response.body(Pipe(body)).expect("a status and a header make a response")
 }
 
-/// The answer to one request. It stops when the client no longer listens.
+/// The answer to one request. It stops when the client no longer reads.
 struct Speech {
     record: Arc<Record>,
     request: Request,

@@ -1,5 +1,5 @@
-//! The cases that every real agent has to pass, whatever its protocol. The suites choose the agent and add
-//! what is specific to it.
+//! The cases that every real agent must pass, regardless of its protocol. The suites choose the agent and add its
+//! specific cases.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,12 @@ use super::{AgentHome, Entry, Real};
 use crate::process::{Process, processes_of};
 use crate::wait;
 
-/// How long the daemon may take to notice that an agent is dead: milliseconds, but machines are busy.
+/// Maximum time until the daemon notices that an agent is dead: milliseconds suffice, but machines are busy.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A tool of an agent that runs a command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shell {
-    /// Its name.
     pub tool: &'static str,
     /// The argument that holds the command line.
     pub argument: &'static str,
@@ -25,10 +24,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// opencode's tool.
     pub const OPENCODE: Self = Self { tool: "bash", argument: "command", more: r#""description": "run it""# };
 
-    /// codex's tool.
     pub const CODEX: Self = Self { tool: "exec_command", argument: "cmd", more: r#""login": false"# };
 
     /// codex's tool outside its sandbox, for which codex asks for permission.
@@ -37,7 +34,7 @@ impl Shell {
         ..Self::CODEX
     };
 
-    /// A prompt that makes the model call the tool.
+    /// Returns a prompt that makes the model call the tool.
     pub fn order(&self, line: &str) -> String {
         let Self { tool, argument, more } = self;
         format!("TOOL {tool} {{\"{argument}\": {line:?}, {more}}}")
@@ -161,7 +158,7 @@ pub fn is_cancelled(real: &Real, id: TaskId) {
     assert_eq!(real.daemon.task(id).status, Status::Cancelled);
 }
 
-/// R05: a turn that waits for the model ends, and so does the agent, which has nothing else to do.
+/// R05: a turn that waits for the model ends, and so does the agent, which has no other work.
 #[track_caller]
 pub fn a_held_turn_is_cancelled(real: &Real) {
     let id = real.submit_until_asked("HOLD never");
@@ -172,7 +169,7 @@ pub fn a_held_turn_is_cancelled(real: &Real) {
     assert_eq!(real.answer(real.turn("SAY next")), "next");
 }
 
-/// A turn whose command is running, and the command's process.
+/// Starts a turn that runs a command. Returns the task and the command's process.
 #[track_caller]
 pub fn with_a_command(real: &Real, shell: &Shell) -> (TaskId, Process) {
     let file = real.daemon.home().join("pid");
@@ -194,19 +191,18 @@ pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
     real.nothing_left();
 }
 
-/// The id of the session that a process belongs to.
 fn session_of(process: &Process) -> Option<i32> {
     let pid = nix::unistd::Pid::from_raw(process.pid());
     nix::unistd::getsid(Some(pid)).ok().map(nix::unistd::Pid::as_raw)
 }
 
-/// Questions of an opencode that asks are passed on, allowed or denied, according to its `permissions`.
-/// Returns the daemon, and the task whose request was denied.
+/// Questions of an opencode that asks are passed on, allowed or denied, according to its `permissions`. Returns the
+/// daemon, and the task whose request was denied.
 #[track_caller]
 pub fn what_opencode_asks(agent: impl FnOnce(&AgentHome<'_>) -> Entry) -> (Real, TaskId) {
     let real = Real::start(|place| {
         let entry = agent(place);
-        // The others end once they have answered, so that at most two of them run.
+        // The other agents end once they have answered, so that at most two of them run.
         [("ask", "1h"), ("allow", "0s"), ("deny", "0s")]
             .map(|(name, warm)| entry.clone().named(name).with("permissions", name).with("keep_warm", warm))
             .to_vec()
@@ -246,15 +242,15 @@ pub fn a_question_is_answered(real: &Real, shell: &Shell) {
     assert_eq!(task.progress.needs_input, None);
 }
 
-/// The memory of all agents and the processes they have started, in kB.
+/// Returns the memory of all agents and the processes they have started, in kB.
 #[track_caller]
 pub fn memory_kb(real: &Real) -> u64 {
     real.daemon.task_processes().iter().filter_map(|process| process.status_value("VmRSS")).sum()
 }
 
-/// Ten sessions share one process, at little more memory than a single one takes. Then the daemon ends in the
-/// middle of their turns, and they end with it. The agent's `max_sessions` must be at least ten. Returns the
-/// memory with one session and with ten, in kB.
+/// Ten sessions share one process, using little more memory than a single one. Then the daemon ends in the middle of
+/// their turns, and they end with it. The agent's `max_sessions` must be at least ten. Returns the memory with one
+/// session and with ten, in kB.
 #[track_caller]
 pub fn ten_sessions_share_a_process(mut real: Real) -> [u64; 2] {
     let first = real.turn("SAY first");

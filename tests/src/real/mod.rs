@@ -22,7 +22,7 @@ use crate::model::ModelServer;
 use crate::outcome::Outcome;
 use crate::process::Process;
 
-/// The maximum number of tests with a real agent at once, whatever the number of processors: each may take 500 MB.
+/// The maximum number of concurrent tests with a real agent, whatever the number of processors: each may take 500 MB.
 const AT_ONCE: usize = 3;
 
 /// The password of the opencode servers that tests start.
@@ -34,7 +34,7 @@ pub const AUTHORIZATION: (&str, &str) = ("authorization", "Basic b3BlbmNvZGU6c2V
 static SEATS: Mutex<usize> = Mutex::new(AT_ONCE);
 static SEAT_IS_FREE: Condvar = Condvar::new();
 
-/// One of the slots for tests that run at once.
+/// A slot for a test with a real agent.
 #[derive(Debug)]
 struct Seat;
 
@@ -117,14 +117,13 @@ impl Entry {
 pub struct Real {
     /// The daemon. It is dropped before the model.
     pub daemon: TestDaemon,
-    /// The model server.
     pub model: ModelServer,
     /// The agent that gets the prompts.
     pub agent: String,
     _seat: Seat,
 }
 
-/// What the entry of an agent is built from: the home and the model.
+/// The home and the model, from which the entry of an agent is built.
 #[derive(Debug)]
 pub struct AgentHome<'a> {
     daemon: &'a TestDaemon,
@@ -132,13 +131,13 @@ pub struct AgentHome<'a> {
 }
 
 impl AgentHome<'_> {
-    /// opencode, over the Agent Client Protocol.
+    /// Creates an entry for opencode, over the Agent Client Protocol.
     #[track_caller]
     pub fn opencode(&self, permission: Permission) -> Entry {
         self.entry("opencode", AgentProtocol::Acp, &["acp"], permission)
     }
 
-    /// opencode's own server.
+    /// Creates an entry for opencode's own server.
     #[track_caller]
     pub fn opencode_server(&self, permission: Permission) -> Entry {
         let args = ["serve", "--hostname", "127.0.0.1", "--port", "0"];
@@ -151,12 +150,12 @@ impl AgentHome<'_> {
         entry(name, protocol, agents::opencode(), args, env)
     }
 
-    /// codex-acp.
+    /// Creates an entry for codex-acp.
     #[track_caller]
     pub fn codex(&self, permission: Permission) -> Entry {
         let env = agents::codex_env(self.daemon.home(), &self.model.url(), permission);
         let entry = entry("codex", AgentProtocol::Acp, agents::codex_acp(), &[], env);
-        // Without the mode, it would be put into the one in which it asks.
+        // Without the mode, the agent would be put into the one in which it asks.
         match permission {
             Permission::Allow => entry.with("mode", "full-access"),
             Permission::Ask => entry,
@@ -182,14 +181,14 @@ fn entry(
 }
 
 impl Real {
-    /// A home and a model, without starting the daemon.
+    /// Creates a home and a model, without starting the daemon.
     #[track_caller]
     pub fn home() -> Self {
         Self::home_of(|_| TestDaemon::home_only())
     }
 
-    /// A home and a model, without starting the daemon, for a user who has installed opencode: it is in
-    /// `PATH`, with its own settings in the environment. The configuration names no agent.
+    /// Creates a home and a model, without starting the daemon, for a user who has installed opencode: it is in `PATH`,
+    /// with its own settings in the environment. The configuration names no agent.
     #[track_caller]
     pub fn installed() -> Self {
         let mut real = Self::home_of(|model| {
@@ -233,7 +232,7 @@ impl Real {
         self.daemon.launch();
     }
 
-    /// A daemon with these agents; the first of them gets the prompts.
+    /// Starts a daemon with these agents; the first of them gets the prompts.
     #[track_caller]
     pub fn start(entries: impl FnOnce(&AgentHome<'_>) -> Vec<Entry>) -> Self {
         let mut real = Self::home();
@@ -241,19 +240,19 @@ impl Real {
         real
     }
 
-    /// A daemon with opencode, over the Agent Client Protocol.
+    /// Starts a daemon with opencode, over the Agent Client Protocol.
     #[track_caller]
     pub fn opencode(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.opencode(permission).with("permissions", permissions)])
     }
 
-    /// A daemon with opencode's own server.
+    /// Starts a daemon with opencode's own server.
     #[track_caller]
     pub fn opencode_server(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.opencode_server(permission).with("permissions", permissions)])
     }
 
-    /// A daemon with codex-acp.
+    /// Starts a daemon with codex-acp.
     #[track_caller]
     pub fn codex(permission: Permission, permissions: &str) -> Self {
         Self::start(|place| vec![place.codex(permission).with("permissions", permissions)])
@@ -324,21 +323,21 @@ impl Real {
         self.daemon.block(&[id]).remove(0)
     }
 
-    /// What `bgctl output --result` prints, without trailing blanks: opencode's server cuts them off.
+    /// Returns the output of `bgctl output --result`, without trailing blanks: opencode's server cuts them off.
     #[track_caller]
     pub fn answer(&self, id: TaskId) -> String {
         let told = self.daemon.run(&["output", "--result", &id.to_string()]).success().stdout_text();
         told.trim_end().to_owned()
     }
 
-    /// The output of a task so far, to the last byte.
+    /// Returns the output of a task so far, to the last byte.
     #[track_caller]
     pub fn output(&self, id: TaskId) -> String {
         String::from_utf8(self.daemon.output(id)).expect("the output is text")
     }
 
-    /// Waits until the output of a running task is exactly this text. Trailing blanks do not count: they may
-    /// be held back until more comes.
+    /// Waits until the output of a running task is exactly this text. Trailing blanks do not count: they may be held
+    /// back until more text comes.
     #[track_caller]
     pub fn wait_output(&self, id: TaskId, text: &str) {
         let mut watch = self.daemon.watch();
@@ -348,26 +347,26 @@ impl Real {
         }
     }
 
-    /// What the user has said in a task's session, as received by the model.
+    /// Returns the user's messages in a task's session, as received by the model.
     #[track_caller]
     pub fn history(&self, id: TaskId) -> Vec<String> {
         self.model.history(&self.session(id))
     }
 
-    /// The agent's own id of the conversation.
+    /// Returns the agent's own id of the conversation.
     #[track_caller]
     pub fn session(&self, id: TaskId) -> String {
         self.daemon.task(id).agent_session.expect("a task that has begun has a session")
     }
 
-    /// The agent's process that a task ran in.
+    /// Returns the process of the agent that a task ran in.
     #[track_caller]
     pub fn process(&self, id: TaskId) -> Process {
         let pid = self.daemon.task(id).pid.expect("a task that has begun has a process");
         Process::open(pid).expect("the agent lives")
     }
 
-    /// Waits until no process but the daemon is left. Fails by naming the process that stays.
+    /// Waits until no process but the daemon is left. A failure names the remaining process.
     #[track_caller]
     pub fn nothing_left(&self) {
         for process in self.daemon.task_processes() {
@@ -376,18 +375,18 @@ impl Real {
         assert_eq!(self.daemon.task_processes().len(), 0, "{:?}", self.daemon.task_processes());
     }
 
-    /// Runs an opencode of the test's own, with this model in the home.
+    /// Runs an opencode for the test itself, with this model in the home.
     #[track_caller]
     pub fn run_opencode(&self, args: &[&str]) -> Outcome {
         Outcome::of(&mut self.opencode_command(args))
     }
 
-    /// An opencode command with this model in the home, not yet run.
+    /// Prepares an opencode command with this model in the home.
     #[track_caller]
     pub fn opencode_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(agents::opencode());
         let env = agents::opencode_env(self.daemon.home(), &self.model.url(), Permission::Allow);
-        // The variables that the daemon passes on from `bgctl` say where opencode's files are.
+        // The variables that the daemon passes on from `bgctl` locate opencode's files.
         command.env_clear().envs(self.daemon.environment()).envs(env);
         command.args(args).current_dir(self.daemon.home()).stdin(Stdio::null());
         command

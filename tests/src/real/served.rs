@@ -42,12 +42,11 @@ impl Served {
         Self { child, address }
     }
 
-    /// The address it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its URL, for people and for the configuration.
+    /// Returns the URL, for people and for the configuration.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -60,7 +59,7 @@ impl Served {
         http.send(method, &path, (method == "POST").then(|| json!({})).as_ref())
     }
 
-    /// The number of user messages in a session.
+    /// Returns the number of user messages in a session.
     #[track_caller]
     pub fn prompts(&self, real: &Real, session: &str) -> usize {
         let messages = self.send(real, "GET", &format!("/session/{session}/message")).json();
@@ -68,7 +67,6 @@ impl Served {
         messages.as_array().expect("a list").iter().filter(of_user).count()
     }
 
-    /// Kills the server.
     #[track_caller]
     pub fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");

@@ -14,16 +14,15 @@ use super::Builder;
 /// The name of every cluster.
 pub const CLUSTER: &str = "test";
 
-/// Processors of the node, as it claims.
+/// Number of processors that the node claims to have.
 pub const CPUS: u32 = 16;
 
-/// How many clusters this process has made.
+/// Number of clusters that this process has made.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// The hierarchies in which Slurm makes cgroups.
 const HIERARCHIES: [&str; 3] = ["memory", "cpuset", "freezer"];
 
-/// The configuration of a cluster.
 #[derive(Debug)]
 pub struct Conf {
     path: PathBuf,
@@ -31,13 +30,12 @@ pub struct Conf {
     ports: Ports,
 }
 
-/// Where its daemons listen.
+/// Ports on which its daemons listen.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
     controller: u16,
     node: u16,
     accounting: u16,
-    /// The port of the database.
     pub database: u16,
 }
 
@@ -71,22 +69,19 @@ impl Conf {
         conf
     }
 
-    /// The path of `slurm.conf`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the node.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// Where its daemons listen.
     pub fn ports(&self) -> Ports {
         self.ports
     }
 
-    /// The cgroups that Slurm leaves behind.
+    /// Returns the cgroups that Slurm leaves behind.
     pub fn cgroups(&self) -> impl Iterator<Item = PathBuf> {
         let paths =
             HIERARCHIES.map(|name| PathBuf::from(format!("/sys/fs/cgroup/{name}/slurm_{}", self.node)));
@@ -109,7 +104,7 @@ impl Conf {
             String::new()
         };
         let (gres, of_node) = if wanted.has_gpu { ("GresTypes=gpu\n", " Gres=gpu:1") } else { ("", "") };
-        // The scheduler looks every second instead of once a minute, and jobs that are to end have two seconds.
+        // The scheduler runs every second instead of once a minute, and jobs that are to end have two seconds.
         format!(
             "ClusterName={CLUSTER}\nSlurmctldHost=localhost(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\n\
              AuthType=auth/munge\nAuthInfo=socket={home}/munge.socket\nCredType=cred/munge\nMailProg=/bin/true\n\
@@ -144,7 +139,7 @@ impl Conf {
     }
 }
 
-/// Writes a file that only its owner may read, as its readers insist on.
+/// Writes a file that only its owner may read, as its readers require.
 fn secret(path: &Path, bytes: &[u8]) {
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.expect("a new file").write_all(bytes).expect("a file");
@@ -154,8 +149,8 @@ fn secret(path: &Path, bytes: &[u8]) {
 static CHOSEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Ports {
-    /// Chooses ports that nothing listens at. They are below those that the kernel gives away by itself, as some
-    /// time passes until they are used.
+    /// Chooses unused ports. They are below the range from which the kernel assigns ports, as some time passes until
+    /// they are used.
     fn free() -> Self {
         let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
         let first = 12_000 + u16::try_from(std::process::id() * 16 % 16_000).expect("a small number");

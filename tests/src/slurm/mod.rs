@@ -1,7 +1,7 @@
 //! A real Slurm cluster of one node: munged, slurmctld and slurmd with a configuration of their own, so that many
-//! clusters run side by side and none touches what is installed.
+//! clusters run side by side and none touches the installed one.
 //!
-//! All its processes live in a PID namespace, so jobs can't outlive it, whatever they do. It ends with the test.
+//! All its processes live in a PID namespace, so no job can outlive it. It ends with the test.
 
 mod conf;
 mod programs;
@@ -25,10 +25,10 @@ use crate::outcome::Outcome;
 use crate::user::must_be_root;
 use crate::wait;
 
-/// What the first process of the namespace runs.
+/// Script of the first process of the namespace.
 const BOOT: &str = include_str!("boot.sh");
 
-/// What the controller logs when it takes orders.
+/// Log line of the controller when it accepts orders.
 const READY: &str = "Running as primary controller";
 
 /// A cluster with one node of [`conf::CPUS`] processors, which need not be real.
@@ -38,18 +38,18 @@ pub struct Cluster {
     programs: Programs,
     unshare: Child,
     shell: Mutex<Shell>,
-    /// How often the controller was started.
+    /// Number of starts of the controller.
     starts: Mutex<u64>,
     has_mount: bool,
 }
 
-/// The ends of the pipes to the first process of the namespace.
+/// The pipes to the first process of the namespace.
 struct Shell {
     input: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// Says what a cluster is to have.
+/// Selects the features of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     lines: String,
@@ -75,7 +75,7 @@ impl Builder {
         self
     }
 
-    /// Kills jobs that use more memory than they asked for, as the kernel does in a cgroup.
+    /// Kills jobs that use more memory than requested, as the kernel does in a cgroup.
     #[must_use]
     pub fn memory_limits(mut self) -> Self {
         self.memory_limits = true;
@@ -139,37 +139,35 @@ impl Cluster {
         Builder::default().start()
     }
 
-    /// Returns a builder for one with more.
+    /// Returns a builder for a cluster with more features.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A file of the cluster.
+    /// Returns the path of a file of the cluster.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
-    /// The folder that all its nodes share with the machine that submits.
+    /// Returns the folder that all its nodes share with the submitting machine.
     pub fn work(&self) -> PathBuf {
         self.path("work")
     }
 
-    /// Its `slurm.conf`.
     pub fn conf(&self) -> &Path {
         self.conf.path()
     }
 
-    /// The name of its node.
     pub fn node(&self) -> &str {
         self.conf.node()
     }
 
-    /// Slurm's commands for whoever is to be watched while using them.
+    /// Returns Slurm's commands for a program under test, which record their calls.
     pub fn programs(&self) -> &Programs {
         &self.programs
     }
 
-    /// One of Slurm's commands, as somebody else would run it.
+    /// Prepares one of Slurm's commands, as another user of the cluster would run it.
     pub fn command(&self, words: &[&str]) -> Command {
         let (program, arguments) = words.split_first().expect("a command");
         let mut command = Command::new(program);
@@ -178,13 +176,13 @@ impl Cluster {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs one of Slurm's commands to its end.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Outcome {
         Outcome::of(&mut self.command(words))
     }
 
-    /// A field of `scontrol show job`, such as `JobState`; `None` if there is no such job any more.
+    /// Returns a field of `scontrol show job`, such as `JobState`; `None` if the job no longer exists.
     pub fn field(&self, job: &str, name: &str) -> Option<String> {
         let shown = self.run(&["scontrol", "--oneliner", "show", "job", job]).stdout_text();
         let mut words = shown.split_whitespace();
@@ -198,16 +196,16 @@ impl Cluster {
         wait::poll_until(&what, || self.field(job, "JobState").filter(|now| now == state));
     }
 
-    /// Lets a requeued job start, for which Slurm waits for two minutes: a node refuses what starts in the very second in
-    /// which it ended the run before ("Job credential revoked"), and the job has failed then.
+    /// Lets a requeued job start, for which Slurm waits for two minutes. It must not start in the second in which the
+    /// previous run was ended: the node would refuse it ("Job credential revoked"), and the job would fail.
     #[track_caller]
     pub fn start_requeued(&self, job: &str) {
-        // Until then the run before is being ended.
+        // Before that, the previous run is still being ended.
         self.wait_for_state(job, "PENDING");
         self.run(&["scontrol", "update", &format!("JobId={job}"), "StartTime=now+2"]).success();
     }
 
-    /// The ids and states of all jobs that are known to the controller, the ended ones included.
+    /// Returns the ids and states of all jobs that are known to the controller, including ended ones.
     #[track_caller]
     pub fn jobs(&self) -> Vec<(String, String)> {
         let all = self.run(&["squeue", "--noheader", "--array", "--states=all", "--format=%i %T"]).success();
@@ -219,7 +217,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Starts the controller and waits until it takes orders.
+    /// Starts the controller and waits until it accepts orders.
     #[track_caller]
     pub fn start_controller(&self) {
         let count = {
@@ -231,13 +229,13 @@ impl Cluster {
         wait::for_lines(&self.path("slurmctld.log"), count, READY);
     }
 
-    /// Ends the controller, and waits for it.
+    /// Ends the controller, and waits for its exit.
     #[track_caller]
     pub fn stop_controller(&self) {
         self.end("slurmctld");
     }
 
-    /// Has the controller forget all its jobs, and count them from 1 again.
+    /// Makes the controller forget all its jobs, and count them from 1 again.
     #[track_caller]
     pub fn reset_controller(&self) {
         self.stop_controller();
@@ -252,13 +250,13 @@ impl Cluster {
         self.daemon("slurmd", &format!("slurmd -D -N {}", self.node()));
     }
 
-    /// Ends the node's daemon, and waits for it. Its jobs go on.
+    /// Ends the node's daemon, and waits for its exit. Its jobs keep running.
     #[track_caller]
     pub fn stop_node(&self) {
         self.end("slurmd");
     }
 
-    /// Waits until the node has ended everything of its jobs, as they seem to it.
+    /// Waits until no job step is left on the node.
     #[track_caller]
     pub fn steps_ended(&self) {
         wait::poll_until("the end of all steps", || {
@@ -266,7 +264,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until the node takes jobs and has none.
+    /// Waits until the node accepts jobs and has none.
     #[track_caller]
     pub fn idle(&self) {
         let state = ["sinfo", "--noheader", "--format=%T"];
@@ -281,8 +279,8 @@ impl Cluster {
         let install =
             "mariadb-install-db --no-defaults --skip-test-db --auth-root-authentication-method=normal";
         let server = "--no-defaults --skip-log-bin --innodb-flush-log-at-trx-commit=0";
-        // Its temporary tables are named by its process id, which servers in other namespaces have as well: in one
-        // folder they take each other's, and then there is no user `root`.
+        // The server's temporary tables are named after its process id, which servers in other namespaces have as well:
+        // in a shared folder they would use each other's, and then there is no user `root`.
         assert_eq!(self.tell("mkdir mariadb.tmp && export TMPDIR=$PWD/mariadb.tmp"), 0, "no folder");
         let install = format!("{install} --user=root --datadir={} >mariadb.out 2>&1", data.display());
         assert_eq!(self.tell(&install), 0, "the database can't be made");
@@ -310,7 +308,7 @@ impl Cluster {
         wait::poll_until("the accounting daemon", || (self.run(&add).code == 0).then_some(()));
     }
 
-    /// Starts a daemon inside, which keeps its process id in a variable of the first process.
+    /// Starts a daemon in the namespace, and stores its process id in a variable of the first process.
     fn daemon(&self, name: &str, line: &str) {
         self.tell(&format!("{line} >>{name}.out 2>&1 </dev/null & {name}=$!"));
     }
@@ -347,7 +345,7 @@ impl Drop for Cluster {
         if thread::panicking() {
             self.explain();
         }
-        // Its end ends the first process, and that ends everything.
+        // The end of `unshare` ends the first process, and that ends everything.
         let _ = self.unshare.kill().and_then(|()| self.unshare.wait());
         if self.has_mount {
             Outcome::of(Command::new("umount").arg("--lazy").arg(self.work()));

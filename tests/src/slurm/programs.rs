@@ -1,4 +1,4 @@
-//! Slurm's commands for a program under test: each call is noted, and a test can make a command misbehave.
+//! Slurm's commands for a program under test: each call is recorded, and a test can make a command misbehave.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use crate::wait;
 /// The commands that the executor may use.
 const NAMES: [&str; 5] = ["sbatch", "squeue", "scontrol", "scancel", "sacct"];
 
-/// A folder with the commands, to be the first in a `PATH`.
+/// A folder with the commands, to be put first in a `PATH`.
 #[derive(Clone, Debug)]
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// Writes them into a folder of the cluster at `home`.
+    /// Writes the commands into a folder of the cluster at `home`.
     pub(super) fn write(home: &Path) -> Self {
         let programs = Self(home.join("programs"));
         fs::create_dir(&programs.0).expect("a folder");
@@ -31,12 +31,11 @@ impl Programs {
         programs
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The arguments of each call of a command so far. An argument with several lines counts as several calls.
+    /// Returns the arguments of each call of a command so far. An argument with several lines counts as several calls.
     pub fn calls(&self, name: &str) -> Vec<String> {
         let noted = fs::read_to_string(self.0.join(format!("{name}.calls"))).unwrap_or_default();
         noted.lines().map(str::to_owned).collect()
@@ -48,15 +47,15 @@ impl Programs {
         wait::for_lines(&self.0.join(format!("{name}.calls")), count, "");
     }
 
-    /// Runs these lines of shell at the begin of each later call of a command, which goes on with the real one unless
-    /// they exit.
+    /// Runs these lines of shell at the beginning of each later call of a command. Unless they exit, the real command
+    /// follows.
     pub fn before(&self, name: &str, lines: &str) {
         let draft = self.0.join("draft");
         fs::write(&draft, format!("{lines}\n")).expect("a file");
         fs::rename(draft, self.0.join(format!("{name}.first"))).expect("a file");
     }
 
-    /// Lets later calls of a command go to the real one as they are.
+    /// Makes later calls of a command run the real one directly.
     pub fn restore(&self, name: &str) {
         fs::remove_file(self.0.join(format!("{name}.first"))).expect("a command that misbehaves");
     }

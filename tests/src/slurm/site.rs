@@ -1,4 +1,5 @@
-//! A daemon with a cluster for its executor `hpc`, on the same machine or behind a login node, and what tests ask it.
+//! A daemon with a cluster for its executor `hpc`, on the same machine or behind a login node, and the queries of
+//! tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +14,13 @@ use crate::{Outcome, Process, TestDaemon, wait};
 
 /// A daemon that knows a cluster as the executor `hpc`. The daemon ends first.
 pub struct Site {
-    /// The daemon.
     pub daemon: TestDaemon,
-    /// The cluster.
     pub cluster: Cluster,
-    /// The login node, if the daemon's machine has no commands of Slurm.
+    /// The login node, if the daemon's machine lacks Slurm's commands.
     pub login: Option<Far>,
 }
 
-/// Notes that can't be read. Dropping it lets them be read again.
+/// Unreadable notes. Dropping this makes them readable again.
 #[must_use = "dropping it lets the notes be read again"]
 pub struct Hidden(Vec<PathBuf>);
 
@@ -40,13 +39,13 @@ impl Site {
         Self::of(Builder::default(), "")
     }
 
-    /// The same with this cluster, and these lines in the executor's table.
+    /// Like [`Self::start`], with this cluster, and these lines in the executor's table.
     #[track_caller]
     pub fn of(builder: Builder, keys: &str) -> Self {
         Self::with(builder, "", keys)
     }
 
-    /// The same with a durable daemon.
+    /// Like [`Self::start`], with this cluster, and a durable daemon.
     #[track_caller]
     pub fn durable(builder: Builder) -> Self {
         Self::with(builder, "durable = true", "")
@@ -63,13 +62,13 @@ impl Site {
         Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: None }
     }
 
-    /// Starts a cluster, and a daemon that has only its login node.
+    /// Starts a cluster, and a daemon that can only reach its login node.
     #[track_caller]
     pub fn far(builder: Builder) -> Self {
         Self::far_with(builder, "")
     }
 
-    /// The same with a durable daemon.
+    /// Like [`Self::far`], with a durable daemon.
     #[track_caller]
     pub fn far_durable(builder: Builder) -> Self {
         Self::far_with(builder, "durable = true")
@@ -82,7 +81,7 @@ impl Site {
         Self { daemon: TestDaemon::builder().config(config).start(), cluster, login: Some(login) }
     }
 
-    /// The same for a daemon that runs already.
+    /// Like [`Self::far`], with a daemon that is already running.
     #[track_caller]
     pub fn far_of(builder: Builder, daemon: TestDaemon) -> Self {
         let (cluster, login, config) = behind_a_login_node(builder);
@@ -91,13 +90,12 @@ impl Site {
         Self { daemon, cluster, login: Some(login) }
     }
 
-    /// Its login node.
     #[track_caller]
     pub fn login(&self) -> &Far {
         self.login.as_ref().expect("a cluster behind a login node")
     }
 
-    /// Cuts the connection to the login node, which can't be reached until [`Self::mend`].
+    /// Cuts the connection to the login node, which stays unreachable until [`Self::mend`].
     #[track_caller]
     pub fn cut(&self) {
         let refuse = "echo 'ssh: connect to host far port 22: No route to host' >&2; exit 255";
@@ -107,14 +105,14 @@ impl Site {
         all.iter().for_each(Process::kill);
     }
 
-    /// Lets the login node be reached again.
+    /// Makes the login node reachable again.
     #[track_caller]
     pub fn mend(&self) {
         self.login().wrap("");
     }
 
-    /// Has whatever reads the notes of jobs fail, on this machine and on the login node, until what is returned is dropped.
-    /// The jobs themselves have mounts of their own, and go on.
+    /// Makes all attempts to read the notes of jobs fail, on this machine and on the login node, until the result is
+    /// dropped. The jobs themselves have mounts of their own, and continue.
     #[track_caller]
     pub fn hide_notes(&self) -> Hidden {
         let folder = self.folders().remove(0);
@@ -131,12 +129,12 @@ impl Site {
         fs::create_dir(&output).expect("a folder");
         mount(&["--bind"], &real.join("output"), &output);
         hidden.0.push(output);
-        // No folder, so it can't be read, although it is there.
+        // An existing path that is not a folder, so it can't be read.
         fs::write(folder.join("notes"), "").expect("a file");
         hidden
     }
 
-    /// The processes of ssh that hold the connection to the login node.
+    /// Returns the ssh processes that hold the connection to the login node.
     pub fn connections(&self) -> Vec<Process> {
         let mut all = self.daemon.processes();
         all.retain(|process| {
@@ -164,7 +162,7 @@ impl Site {
         self.daemon.block(&[id]).remove(0)
     }
 
-    /// Waits until this holds for a task.
+    /// Waits until `is_so` holds for a task.
     #[track_caller]
     pub fn until(&self, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -> Task {
         wait::poll_until(what, || Some(self.daemon.task(id)).filter(&is_so))
@@ -183,18 +181,18 @@ impl Site {
         wait::poll_until("an id there", || self.daemon.task(id).elsewhere.and_then(|there| there.id))
     }
 
-    /// The output of a task, as text.
     pub fn output(&self, id: TaskId) -> String {
         String::from_utf8(self.daemon.output(id)).unwrap()
     }
 
-    /// The folders in the work folder: one for each daemon instance.
+    /// Returns the folders in the work folder: one for each daemon instance.
     pub fn folders(&self) -> Vec<PathBuf> {
         fs::read_dir(self.cluster.work()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 }
 
-/// A cluster, its login node, and the configuration of a daemon that has only that.
+/// Starts a cluster and its login node. Returns them with the configuration of a daemon that can only reach the login
+/// node.
 #[track_caller]
 fn behind_a_login_node(builder: Builder) -> (Cluster, Far, String) {
     let cluster = builder.start();
@@ -206,12 +204,12 @@ fn behind_a_login_node(builder: Builder) -> (Cluster, Far, String) {
     (cluster, login, config)
 }
 
-/// The table of the executor, without its variables.
+/// Returns the table of the executor, without its variables.
 fn table(cluster: &Cluster) -> String {
     format!("[executors.hpc]\ntype = \"slurm\"\nwork_folder = \"{}\"", cluster.work().display())
 }
 
-/// Why the task is not known, if it is not.
+/// Returns why the task's state is unknown, if it is.
 pub fn unknown(task: &Task) -> Option<&str> {
     task.elsewhere.as_ref()?.unknown_because.as_deref()
 }

@@ -1,4 +1,4 @@
-//! What a soak does to every daemon: verbs with tasks of every kind, kills, upgrades, slow readers.
+//! The acts of a soak on every daemon: verbs with tasks of every kind, kills, upgrades, slow readers.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,10 +25,10 @@ use crate::prompts::fake_agent;
 use crate::raw::Raw;
 use crate::wait::{PATIENCE, poll_until};
 
-/// How many clients that never read are connected at a time.
+/// Maximum number of simultaneous clients that never read.
 const SLOW: usize = 4;
 
-/// A soak under way.
+/// A soak in progress.
 pub struct Soak {
     pub(super) kind: Kind,
     pub(super) daemon: TestDaemon,
@@ -37,11 +37,11 @@ pub struct Soak {
     batch: u64,
     pub(super) slow: Vec<Raw>,
     pub(super) table: Table,
-    /// Figures of the running daemon at its first look.
+    /// Whether figures of the running daemon were already taken.
     pub(super) has_figures: bool,
-    /// Whether a durable daemon is neither killed nor stopped until everything is settled next.
+    /// Whether a durable daemon is neither killed nor stopped before the next [`Soak::settle`].
     pub(super) is_spared: bool,
-    /// What only a durable daemon is given.
+    /// Objects that only a durable daemon gets.
     pub(super) others: Others,
 }
 
@@ -68,7 +68,7 @@ impl Soak {
         }
     }
 
-    /// A number below `end` (xorshift).
+    /// Returns a number below `end` (xorshift).
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;
@@ -81,7 +81,7 @@ impl Soak {
         self.table.faults.push(what);
     }
 
-    /// Makes a call. A refusal is an answer, too; anything else is a fault.
+    /// Makes a call. A refusal counts as an answer; anything else is a fault.
     pub(super) fn call<M: Method>(&mut self, params: &M::Params) -> Option<M::Result> {
         match self.daemon.client().call::<M>(params) {
             Ok(result) => Some(result),
@@ -98,7 +98,7 @@ impl Soak {
         }
     }
 
-    /// Does something.
+    /// Carries out a random act.
     pub fn act(&mut self) {
         self.table.acts += 1;
         match self.kind {
@@ -126,13 +126,13 @@ impl Soak {
         }
     }
 
-    /// Notes a task that was accepted.
+    /// Records a task that was accepted.
     pub(super) fn accepted(&mut self, task: TaskId, expected: Expected) {
         self.table.tasks += 1;
         self.ledger.open.insert(task, expected);
     }
 
-    /// Submits a task that writes its token, and then does this.
+    /// Submits a task that writes its token, and then runs `then`.
     pub(super) fn submit_line(
         &mut self,
         then: &str,
@@ -176,7 +176,7 @@ impl Soak {
         }
     }
 
-    /// One that runs until something is done to it.
+    /// Submits a task that runs until it is ended from outside.
     pub(super) fn submit_waiting(&mut self) {
         self.submit_line("exec cat", (None, None), |params| params.stdin = Some(Stdin::Pipe));
     }
@@ -219,7 +219,7 @@ impl Soak {
         let Some(task) = self.some() else { return };
         let Some(result) = self.call::<TaskGet>(&IdParams { id: task.into() }) else { return };
         let process = result.task.pid.filter(|_| result.task.status.is_active()).and_then(Process::open);
-        // An agent's process serves others, too, and another may have its pid by now.
+        // An agent's process serves other tasks, too, and another process may have this pid by now.
         if let Some(process) = process.filter(|process| result.task.prompt.is_none() && self.is_ours(process))
         {
             self.ledger.disturb(task);
@@ -231,7 +231,7 @@ impl Soak {
         self.daemon.task_processes().iter().any(|ours| ours.pid() == process.pid())
     }
 
-    /// Pauses and continues, or holds and releases.
+    /// Pauses and continues a task, or holds and releases it.
     pub(super) fn hold(&mut self) {
         let Some(task) = self.some() else { return };
         let params = SelectParams { ids: vec![task.into()], ..Default::default() };
@@ -295,7 +295,7 @@ impl Soak {
         self.daemon.ended();
         match self.kind {
             Kind::Plain => _ = self.ledger.killed(),
-            // What is pending waits for the next daemon.
+            // Pending tasks wait for the next daemon.
             Kind::Durable => _ = self.ledger.killed_and_not_kept(),
         }
         self.others.handed.clear();
@@ -305,7 +305,7 @@ impl Soak {
         self.has_figures = false;
     }
 
-    /// Counts what the daemon has left, whose last processes the kernel may be tearing down.
+    /// Counts the processes that the daemon has left. The kernel may still be tearing down the last ones.
     pub(super) fn nothing_is_left(&mut self) {
         let daemon = &self.daemon;
         let none = || poll_until("nothing is left", || daemon.processes().is_empty().then_some(()));
@@ -314,7 +314,7 @@ impl Soak {
         }
     }
 
-    /// Waits for every task, clears them, and looks at what is left.
+    /// Waits for every task, clears them, and checks for losses and leftovers.
     pub fn settle(&mut self) {
         self.slow.clear();
         self.finish_handed();
@@ -367,17 +367,17 @@ impl Soak {
 
     fn look_at_process(&mut self) {
         let daemon = self.daemon.pid();
-        // What has just ended may take a moment to be reaped.
+        // Processes that have just ended may take a moment to be reaped.
         let reaped = catch_unwind(|| poll_until("no zombies", || (zombies_of(daemon) == 0).then_some(())));
         if reaped.is_err() {
             self.table.zombies += zombies_of(daemon);
         }
-        // It gives back what is free a few seconds later. What it never gives back is in the figures.
+        // The daemon frees unused memory a few seconds later. Memory that it never frees shows in the figures.
         let process = self.daemon.process();
         let is_little = || (process.own_memory_kb() <= MOST_MEMORY).then_some(());
         let _ = catch_unwind(|| poll_until("the memory of what was cleared", is_little));
         let figures = Figures::of(&process);
-        // The first look at a daemon is when its threads have begun.
+        // The first look at each later daemon is skipped, as its threads have only just started.
         if self.has_figures || self.table.figures.is_empty() {
             self.table.figures.push(figures);
         }
@@ -394,7 +394,7 @@ impl Soak {
     }
 }
 
-/// Returns how many zombies a process has as children.
+/// Returns the number of zombies among the children of a process.
 fn zombies_of(parent: i32) -> u64 {
     let names = fs::read_dir("/proc").expect("/proc is there").flatten();
     let stats = names.filter_map(|entry| fs::read(entry.path().join("stat")).ok());

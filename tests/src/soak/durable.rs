@@ -1,4 +1,4 @@
-//! What a soak does to a durable daemon besides: trees, handed-over processes and waits, over kills of the daemon and its
+//! Further acts of a soak on a durable daemon: trees, handed-over processes and waits, over kills of the daemon and its
 //! keeper, and over stops.
 
 use std::collections::BTreeMap;
@@ -22,13 +22,13 @@ use crate::handed::Job;
 use crate::raw::Raw;
 use crate::wait::{PATIENCE, for_change, poll_until};
 
-/// How many waits are under way at a time, at most.
+/// Maximum number of concurrent waits.
 const WAITS: usize = 16;
 
-/// What only a durable daemon is given.
+/// Objects that only a durable daemon gets.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// Processes that were handed over, of which each waits for a line.
+    /// Handed-over processes, each of which waits for a line.
     pub(super) handed: BTreeMap<TaskId, Job>,
     /// Clients that wait for a task.
     waits: Vec<(TaskId, Raw)>,
@@ -39,12 +39,12 @@ struct Submission {
     token: u64,
     code: i32,
     params: SubmitParams,
-    /// The task, if it was answered.
+    /// The id of the task, if an answer arrived.
     task: Option<TaskId>,
 }
 
 impl Soak {
-    /// Does something to a durable daemon.
+    /// Carries out a random act on a durable daemon.
     pub(super) fn act_on_durable(&mut self) {
         match self.below(100) {
             0..20 => self.submit(),
@@ -63,7 +63,7 @@ impl Soak {
             77..79 => self.subscribe_and_never_read(),
             79..84 => self.block(),
             84..88 => self.upgrade(),
-            // So that a daemon is looked at twice, which shows what it does not give back.
+            // Makes sure that a daemon's figures are taken twice, which shows resources that it does not free.
             88..100 if self.is_spared => self.submit(),
             88..94 => self.kill_and_keep(),
             94..97 => self.kill_keeper(),
@@ -78,7 +78,7 @@ impl Soak {
         self.others.waits.clear();
     }
 
-    /// One whose leader leaves a process behind that is no descendant of it, and writes the token later.
+    /// Submits a task whose leader leaves a process behind that is not a descendant of it, and writes the token later.
     fn submit_tree(&mut self) {
         let token = self.ledger.token();
         let path = self.ledger.path.display();
@@ -90,7 +90,7 @@ impl Soak {
         }
     }
 
-    /// One that starts after another one has ended, or after a while.
+    /// Submits a task that starts after another one has ended, or after a delay.
     fn submit_ordered(&mut self) {
         let delay = self.below(700);
         let other = self.some().filter(|_| delay < 350);
@@ -126,10 +126,10 @@ impl Soak {
         }
     }
 
-    /// Has every process that was handed over go on to its end, and reaps it, as its parent.
+    /// Makes every handed-over process run to its end, and reaps it, as its parent.
     pub(super) fn finish_handed(&mut self) {
         for (task, mut job) in std::mem::take(&mut self.others.handed) {
-            // It may have been killed.
+            // The process may have been killed.
             let _ = job.child.stdin.as_mut().map(|stdin| stdin.write_all(b"go\n"));
             if job.child.wait().is_err() {
                 self.fault(format!("{task}, which was handed over, can't be reaped"));
@@ -137,7 +137,7 @@ impl Soak {
         }
     }
 
-    /// Has a client wait for the end of a task.
+    /// Connects a client that waits for the end of a task.
     fn wait_for_one(&mut self) {
         let Some(task) = self.some().filter(|_| self.others.waits.len() < WAITS) else { return };
         let mut raw = Raw::connect(self.daemon.socket());
@@ -166,7 +166,7 @@ impl Soak {
         for task in left {
             let mut client = self.daemon.client();
             let ended = poll_until("a task is over with all of its processes", || {
-                // One that nobody knows is reported by the ledger.
+                // The ledger reports an unknown task.
                 let Ok(found) = client.call::<TaskGet>(&IdParams { id: task.into() }) else {
                     return Some(None);
                 };
@@ -179,7 +179,7 @@ impl Soak {
         }
     }
 
-    /// Kills the daemon in the middle of submissions, of which those without an answer are made again under the same keys.
+    /// Kills the daemon in the middle of submissions. Those without an answer are repeated with the same keys.
     fn kill_and_keep(&mut self) {
         let (answers, submissions) = (self.below(25), self.submissions());
         let (tell, told) = mpsc::channel();
@@ -209,7 +209,7 @@ impl Soak {
         }
     }
 
-    /// Some submissions, each with a key.
+    /// Creates some submissions, each with a key.
     fn submissions(&mut self) -> Vec<Submission> {
         let count = 1 + self.below(30);
         let one = |_| {
@@ -223,9 +223,9 @@ impl Soak {
         (0..count).map(one).collect()
     }
 
-    /// Kills the keeper. The daemon gives all that runs to another one, or is killed before it could.
+    /// Kills the keeper. The daemon hands all running processes to another keeper, or is killed before it can.
     fn kill_keeper(&mut self) {
-        // A daemon is ready before the keeper that it has started executes its program.
+        // A daemon is ready before its new keeper executes its program.
         let gone = poll_until("a durable daemon has a keeper", || self.daemon.keepers().pop());
         gone.kill();
         self.table.keepers += 1;
@@ -241,7 +241,7 @@ impl Soak {
         }
     }
 
-    /// Waits until another keeper holds all that runs, as the daemon's log says.
+    /// Waits until another keeper holds all running processes, according to the daemon's log.
     fn is_kept_again(&self, gone: i32) {
         let path = self.daemon.state_dir().join("bgd.log");
         let ended = format!("another one takes its place pid={gone}\n");
@@ -270,14 +270,14 @@ impl Soak {
     }
 }
 
-/// Makes these submissions until the daemon is gone, and tells of each answer.
+/// Makes these submissions until the daemon is gone, and reports each answer through `tell`.
 fn submit_all(client: Option<Client>, mut all: Vec<Submission>, tell: &Sender<()>) -> Vec<Submission> {
     let Some(mut client) = client else { return all };
     client.wait_at_most(PATIENCE);
     for submission in &mut all {
         let Ok(result) = client.call::<TaskSubmit>(&submission.params) else { break };
         submission.task = Some(result.task.id);
-        // Nobody may wait for it any more.
+        // The receiver may be gone already.
         let _ = tell.send(());
     }
     all

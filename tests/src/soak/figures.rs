@@ -1,23 +1,20 @@
-//! What a soak ends with.
+//! The result of a soak.
 
 use std::fmt;
 
 use super::Kind;
 use crate::process::Process;
 
-/// What the daemon's process has, with no task left.
+/// Resources of the daemon's process, while there are no tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Its own memory, in KiB.
+    /// Private memory, in KiB.
     pub memory: u64,
-    /// Its open descriptors.
     pub descriptors: u64,
-    /// Its threads.
     pub threads: u64,
 }
 
 impl Figures {
-    /// Reads them.
     pub fn of(daemon: &Process) -> Self {
         let descriptors = std::fs::read_dir(daemon.proc("fd")).expect("its descriptors").count();
         Self {
@@ -31,22 +28,22 @@ impl Figures {
 /// The result of a soak.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// Which daemon it is about.
+    /// Kind of the daemon.
     pub kind: Kind,
-    /// What was done.
+    /// Acts carried out.
     pub acts: u64,
-    /// Tasks that were submitted.
+    /// Submitted tasks.
     pub tasks: u64,
-    /// Tasks whose run is missing, or that ended otherwise than they should have.
+    /// Tasks whose run is missing, or whose end is not as expected.
     pub lost: u64,
-    /// Runs that happened twice, or that nobody has asked for.
+    /// Runs that happened twice, or that nobody has requested.
     pub doubled: u64,
     /// Processes that were left although no task was.
     pub left: u64,
     /// Zombies of the daemon.
     pub zombies: u64,
-    /// Tasks that ended with a killed daemon, as they must: of a durable one turns of agents, and what runs if its keeper
-    /// is killed together with it.
+    /// Tasks that ended with a killed daemon, as they must: for a durable one turns of agents, and running tasks if its
+    /// keeper is killed together with it.
     pub cut: u64,
     /// Daemons that were killed.
     pub kills: u64,
@@ -54,30 +51,29 @@ pub struct Table {
     pub keepers: u64,
     /// Daemons that were shut down with their tasks.
     pub shutdowns: u64,
-    /// Daemons that were stopped, whose tasks went on.
+    /// Daemons that were stopped, whose tasks continued.
     pub stops: u64,
     /// Upgrades in place.
     pub upgrades: u64,
-    /// Upgrades that were refused, as something can't be carried.
+    /// Upgrades that were refused, as some state can't be carried over.
     pub refused: u64,
     /// Processes of tasks that were killed.
     pub killed: u64,
-    /// Figures of daemons, with no task left: one for each look.
+    /// Figures of daemons without tasks, one per look.
     pub figures: Vec<Figures>,
     /// Further faults, in words.
     pub faults: Vec<String>,
 }
 
-/// The most memory of its own that a daemon without tasks may have, in KiB: 8 MiB are its history, and up to 13 MiB of a
-/// plain one and 18 of a durable one were measured after a million tasks in batches of 1,500. While such a batch runs, it has
-/// 50 MiB.
+/// Maximum private memory of a daemon without tasks, in KiB: 8 MiB are its history, and up to 13 MiB for a plain one
+/// and 18 for a durable one were measured after a million tasks in batches of 1,500. While such a batch runs, it has 50
+/// MiB.
 pub const MOST_MEMORY: u64 = 24 * 1024;
 
-/// How many more descriptors and threads: workers that start with their first job.
+/// Maximum increase of descriptors and threads: workers that start with their first job.
 const MORE: u64 = 16;
 
 impl Table {
-    /// An empty table.
     pub fn new(kind: Kind) -> Self {
         Self {
             kind,
@@ -100,7 +96,7 @@ impl Table {
         }
     }
 
-    /// Whether figures stay within the bounds.
+    /// Reports whether figures stay within the bounds.
     fn is_flat(&self) -> bool {
         let Some(first) = self.figures.first() else { return true };
         self.figures.iter().all(|figures| {
@@ -110,7 +106,7 @@ impl Table {
         })
     }
 
-    /// Whether nothing was lost, doubled or left.
+    /// Reports whether nothing was lost, doubled or left.
     pub fn is_clean(&self) -> bool {
         let bad = self.lost + self.doubled + self.left + self.zombies;
         bad == 0 && self.faults.is_empty() && self.is_flat()

@@ -1,4 +1,5 @@
-//! What was submitted, and what ran: each task writes its token into a file, once, and prints what is known beforehand.
+//! Submissions and actual runs: each task writes its token into a file, once, and prints a text that is known in
+//! advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,27 +9,26 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::CancelReason;
 use bgd_shared::task::{Exit, Status, Task};
 
-/// What is expected of a task.
+/// Expected behaviour of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// Its line in the ledger; `None` for one that writes none.
+    /// Its line in the ledger; `None` if it writes none.
     pub token: Option<u64>,
-    /// The code that it ends with by itself; `None` for one that does not.
+    /// Its exit code if left alone; `None` if it does not end by itself.
     pub code: Option<i32>,
-    /// All that it prints; `None` if that is not looked at.
+    /// Its whole output; `None` if the output is not checked.
     pub output: Option<&'static str>,
-    /// What carries it out.
     pub work: Work,
-    /// The task after whose end it starts, if it does.
+    /// The task that must end before it starts, if any.
     pub after: Option<TaskId>,
-    /// Whether something was done to it, after which it may end otherwise.
+    /// Whether it was disturbed, so that it may end differently.
     pub disturbed: bool,
-    /// Whether a task before it may not have begun, so that this one is cancelled.
+    /// Whether a task before it may never have started, so that this one is cancelled.
     pub may_not_start: bool,
 }
 
 impl Expected {
-    /// Expects of a process that it writes its token, prints this, and ends with this code.
+    /// Expects a process that writes its token, prints this, and exits with this code.
     pub fn of(token: u64, code: i32, output: &'static str) -> Self {
         let (token, code, output) = (Some(token), Some(code), Some(output));
         Self {
@@ -43,35 +43,34 @@ impl Expected {
     }
 }
 
-/// What carries a task out. It decides what the kill of a durable daemon may do to it.
+/// How a task is carried out. It determines how the kill of a durable daemon may affect the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Processes, or one that was handed over: the kill does nothing to them.
+    /// Processes, or a handed-over one: the kill does not affect them.
     Processes,
-    /// A job in a terminal: what this had shown in that very moment may be lost.
+    /// A job in a terminal: its output in that very moment may be lost.
     Terminal,
-    /// A turn of an agent: it is cut.
+    /// A turn of an agent: it is interrupted.
     Agent,
 }
 
-/// The tasks of the running daemon, and the tokens of all.
+/// The tasks of the running daemon, and the tokens of all tasks.
 #[derive(Debug)]
 pub struct Ledger {
-    /// The file.
     pub path: PathBuf,
-    /// What is not known to have ended.
+    /// Tasks that are not known to have ended.
     pub open: BTreeMap<TaskId, Expected>,
     last: u64,
     /// Tokens whose tasks have run to their end.
     ran: BTreeSet<u64>,
     /// Tokens of tasks that may have run: cancelled in time, or lost with a killed daemon.
     maybe: BTreeSet<u64>,
-    /// Tasks that have ended otherwise than they should have, or are unknown.
+    /// Tasks that have not ended as expected, or are unknown.
     pub wrong: Vec<String>,
 }
 
 impl Ledger {
-    /// Begins an empty ledger in this file.
+    /// Creates an empty ledger in this file.
     pub fn new(path: PathBuf) -> Self {
         let (open, ran, maybe) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         Self { path, open, last: 0, ran, maybe, wrong: Vec::new() }
@@ -83,14 +82,14 @@ impl Ledger {
         self.last
     }
 
-    /// Notes that something was done to a task, and so to all that wait for it.
+    /// Records that a task, and so all tasks that wait for it, were disturbed.
     pub fn disturb(&mut self, task: TaskId) {
         for task in self.with_those_behind(task) {
             self.open.entry(task).and_modify(|expected| expected.disturbed = true);
         }
     }
 
-    /// Notes that a turn was cut. If it had begun, what waits for it runs.
+    /// Records that a turn was interrupted. If it had started, the tasks that wait for it run.
     fn cut(&mut self, task: TaskId) {
         for behind in self.with_those_behind(task) {
             self.open.entry(behind).and_modify(|expected| {
@@ -100,7 +99,7 @@ impl Ledger {
         }
     }
 
-    /// Returns this task and all that wait for it, directly or not.
+    /// Returns this task and all that wait for it, directly or indirectly.
     fn with_those_behind(&self, task: TaskId) -> BTreeSet<TaskId> {
         let (mut found, mut next) = (BTreeSet::from([task]), vec![task]);
         while let Some(task) = next.pop() {
@@ -110,7 +109,7 @@ impl Ledger {
         found
     }
 
-    /// Notes how a task has ended. One with processes left is not over.
+    /// Records the end of a task. A task with remaining processes is not over.
     pub fn ended(&mut self, task: &Task) {
         if task.lingering {
             return;
@@ -139,7 +138,8 @@ impl Ledger {
         }
     }
 
-    /// Notes that a durable daemon was killed, whose keeper holds what runs (R126). Returns how many turns were cut.
+    /// Records that a durable daemon was killed while its keeper holds the running processes (R126). Returns the number
+    /// of interrupted turns.
     pub fn killed_and_kept(&mut self) -> u64 {
         let mut cut = Vec::new();
         for (task, expected) in &mut self.open {
@@ -155,21 +155,22 @@ impl Ledger {
         cut.len() as u64
     }
 
-    /// Notes that what runs may have ended with a durable daemon: it was killed together with its keeper, or told to end its
-    /// tasks. Nothing is run again.
+    /// Records that the running tasks of a durable daemon may have ended: it was killed together with its keeper, or
+    /// asked to end its tasks. No task is run again. Returns the number of open tasks.
     pub fn killed_and_not_kept(&mut self) -> u64 {
         self.open.values_mut().for_each(|expected| expected.disturbed = true);
         self.open.len() as u64
     }
 
-    /// Notes that the daemon was killed: what was open is lost, as it must be (R09).
+    /// Records that the daemon was killed: its open tasks are lost, as they must be (R09). Returns their number.
     pub fn killed(&mut self) -> u64 {
         let open = std::mem::take(&mut self.open);
         self.maybe.extend(open.values().filter_map(|expected| expected.token));
         open.len() as u64
     }
 
-    /// Returns which tokens are missing in the file, and which are there twice, or of no task. Begins the file anew.
+    /// Returns the tokens that are missing in the file, and those that are there twice, or of no task. Then empties the
+    /// file.
     pub fn count(&mut self) -> (Vec<u64>, Vec<u64>) {
         let text = fs::read_to_string(&self.path).unwrap_or_default();
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();

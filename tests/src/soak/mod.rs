@@ -1,9 +1,9 @@
-//! The soak (R133): a real daemon, and everything that users do to it and that befalls it, in any order and for as long as
-//! you like. Each task leaves a line in a ledger, so that a lost run and a doubled one are seen. It ends with a table, and
-//! fails if anything was lost, doubled or left.
+//! The soak (R133): a real daemon, and everything that users do to it or that happens to it, in any order and for as
+//! long as you like. Each task leaves a line in a ledger, so that lost and doubled runs are detected. It ends with a
+//! table, and fails if anything was lost, doubled or left.
 //!
-//! A plain daemon and a durable one take turns. The kill of the first ends its tasks; that of the second, or of its keeper,
-//! must end none, nor change an exit code or an output.
+//! A plain daemon and a durable one alternate. The kill of a plain daemon ends its tasks; that of a durable one, or of
+//! its keeper, must end none, nor change an exit code or an output.
 
 mod acts;
 mod durable;
@@ -18,41 +18,40 @@ use clap::Parser;
 use self::acts::Soak;
 pub use self::figures::Table;
 
-/// How many acts there are between two looks at what must hold.
+/// Number of acts between two checks.
 const EPOCH: u64 = 60;
 
-/// How many tasks a batch has, at most, unless something else is asked for.
+/// Default for the maximum number of tasks in a batch.
 pub const BATCH: u64 = 60;
 
-/// What the program is asked for.
 #[derive(Debug, Parser)]
 #[command(name = "soak", about = "Does everything to a real daemon, for hours, and counts what is lost")]
 struct Args {
-    /// How long, in hours
+    /// Duration in hours
     #[arg(long, conflicts_with = "minutes")]
     hours: Option<u64>,
-    /// How long, in minutes
+    /// Duration in minutes
     #[arg(long)]
     minutes: Option<u64>,
-    /// Where chance begins; the same seed gives the same acts
+    /// Seed of the random acts; the same seed gives the same acts
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many tasks a batch has, at most; with 400 of them a soak comes to a million tasks in an hour or two
+    /// Maximum number of tasks in a batch; with 400, a soak reaches a million tasks in an hour or two
     #[arg(long, default_value_t = BATCH, value_parser = clap::value_parser!(u64).range(1..=5000))]
     batch: u64,
 }
 
-/// Which daemon a soak is about.
+/// Kind of the daemon in a soak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One whose tasks end with it.
+    /// A daemon whose tasks end with it.
     Plain,
-    /// One whose tasks go on.
+    /// A daemon whose tasks outlive it.
     Durable,
 }
 
 impl Kind {
-    /// Both, in the order of their turns.
+    /// Both kinds, in the order of their turns.
     pub const ALL: [Self; 2] = [Self::Plain, Self::Durable];
 }
 
@@ -61,7 +60,7 @@ impl Kind {
 pub enum Until {
     /// At this moment.
     Moment(Instant),
-    /// After so many acts.
+    /// After this many acts.
     Acts(u64),
 }
 
@@ -86,10 +85,11 @@ pub fn main() -> ExitCode {
     if tables.iter().all(Table::is_clean) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a soak of each of these, in turns, with this seed and batches of so many tasks at most. Returns their tables.
+/// Runs a soak of each of these kinds, alternately, with this seed and this maximum number of tasks in a batch. Returns
+/// their tables.
 ///
 /// # Panics
-/// The daemon does something that it must not, other than what the table counts.
+/// The daemon violates an invariant other than those that the table counts.
 pub fn run((seed, batch): (u64, u64), kinds: &[Kind], until: Until) -> Vec<Table> {
     let mut soaks: Vec<Soak> = kinds.iter().map(|kind| Soak::start((seed, batch), *kind)).collect();
     let mut acts = 0;

@@ -1,4 +1,4 @@
-//! The end of a console and of what it depends on.
+//! The end of a console and of the things it depends on.
 
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};

@@ -1,4 +1,4 @@
-//! The key: which job it takes, and which it leaves alone.
+//! The background key: which job it moves, and which it leaves alone.
 
 use std::io::Write as _;
 
@@ -94,7 +94,7 @@ fn r63_of_several_the_latest_that_may_be_is_taken() {
     console.type_keys("\x02");
     console.wait_text(&format!("manually backgrounded by user with ID {}", ids[1]));
     assert_eq!(moved(&console), [ids[1]]);
-    // Also while a job that cannot be moved has the terminal.
+    // This holds even while a job that cannot be moved has the terminal.
     console.type_line("!printf up; read x; echo $x");
     console.wait_text("\nup");
     console.type_keys("\x02");

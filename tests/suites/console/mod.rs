@@ -1,4 +1,4 @@
-//! `bgctl console` in a real terminal: what its user sees, of seed and requirements R60 to R71.
+//! `bgctl console` in a real terminal: what its user sees, by the seed and requirements R60 to R71.
 
 mod ends;
 mod key;
@@ -11,7 +11,6 @@ use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Task;
 use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
 
-/// A console at its prompt `~> `.
 #[track_caller]
 fn console(daemon: &TestDaemon) -> Terminal {
     let mut console = Terminal::bgctl(daemon, &["console", "--session", "here"]);
@@ -25,7 +24,6 @@ fn at_prompt(console: &mut Terminal) {
     console.wait_line("~>");
 }
 
-/// Types a line and waits until the prompt is back.
 #[track_caller]
 fn run_line(console: &mut Terminal, line: &str) {
     console.type_keys("\x0c");
@@ -37,7 +35,7 @@ fn run_line(console: &mut Terminal, line: &str) {
     });
 }
 
-/// The ids in the sentences of R61, each alone on its line.
+/// Returns the ids in the sentences of R61, each alone on its line.
 fn moved(console: &Terminal) -> Vec<TaskId> {
     let screen = console.screen();
     let ids = screen.lines().filter_map(|line| {
@@ -47,7 +45,6 @@ fn moved(console: &Terminal) -> Vec<TaskId> {
     ids.collect()
 }
 
-/// The task with this description.
 #[track_caller]
 fn task_of(daemon: &TestDaemon, description: &str) -> Task {
     let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
@@ -55,7 +52,7 @@ fn task_of(daemon: &TestDaemon, description: &str) -> Task {
     daemon.task(task.unwrap_or_else(|| panic!("there is no task {description:?}")).id)
 }
 
-/// The process with this command line that a console has started without a task.
+/// Returns the process with this command line that a console has started without a task.
 #[track_caller]
 fn hanging(daemon: &TestDaemon, line: &str) -> Process {
     wait::poll_until("the process that hangs", || {
@@ -63,10 +60,10 @@ fn hanging(daemon: &TestDaemon, line: &str) -> Process {
     })
 }
 
-/// A FIFO in the home for the test to write to.
+/// Makes a FIFO in the home for the test to write to.
 fn fifo(daemon: &TestDaemon) -> File {
     let path = daemon.home().join("fifo");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // With a reader of its own, so that opening does not block.
+    // Opened for reading too, so that opening does not block.
     OpenOptions::new().read(true).write(true).open(path).unwrap()
 }

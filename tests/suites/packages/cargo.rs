@@ -1,4 +1,4 @@
-//! `cargo install`, and what a crate needs to be published.
+//! `cargo install`, and the contents that a crate needs to be published.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use bgd_tests::{Outcome, target_folder};
 
 use super::script_of;
 
-/// What cargo has compiled for the tests, for another build: that compiles only the packages of this workspace, with the
-/// features that they have without the tests, and leaves the programs under test alone. It goes when it is dropped.
+/// A copy of cargo's compiled files for another build, which compiles only the packages of this workspace, with the
+/// features that they have without the tests, and leaves the programs under test alone. Dropping it removes the copy.
 struct Compiled(PathBuf);
 
 impl Compiled {
@@ -20,7 +20,7 @@ impl Compiled {
         let folder = target_folder().join("tests-install");
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("debug")).unwrap();
-        // Cargo writes into its own notes; what is compiled it never changes.
+        // Cargo changes its own records, but never the compiled files.
         for (name, how) in [("deps", "-al"), ("build", "-al"), (".fingerprint", "-a")] {
             let from = target_folder().join("debug").join(name);
             Outcome::of(Command::new("cp").arg(how).arg(from).arg(folder.join("debug"))).success();
@@ -41,7 +41,7 @@ fn cargo(words: &[&str]) -> Command {
     cargo
 }
 
-/// Installs a package below a root as `cargo install` does, in the profile that the tests have.
+/// Installs a package below a root like `cargo install`, in the profile of the tests.
 fn install(package: &str, root: &Path, compiled: &Compiled) {
     let mut install = cargo(&["install", "--debug", "--locked", "--offline", "--path", package, "--root"]);
     install.arg(root).env("CARGO_TARGET_DIR", &compiled.0).env("CARGO_INCREMENTAL", "0");
@@ -51,7 +51,7 @@ fn install(package: &str, root: &Path, compiled: &Compiled) {
 #[test]
 fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root() {
     let root = Root::unpack();
-    // Folders that a user has anyway.
+    // Folders that every user has.
     for folder in ["root/.config", "root/.local/share", "root/.cargo/bin"] {
         fs::create_dir_all(root.path().join(folder)).unwrap();
     }
@@ -76,7 +76,7 @@ fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root
     for package in ["bgctl", "bgd"] {
         Outcome::of(cargo(&["uninstall", package, "--root"]).arg(&cargo_root)).success();
     }
-    // Cargo's own notes, which say that nothing is installed.
+    // Cargo's own records, which say that nothing is installed.
     for notes in [".crates.toml", ".crates2.json", ".package-cache"] {
         let _ = fs::remove_file(cargo_root.join(notes));
     }
@@ -102,7 +102,7 @@ fn r170_each_crate_is_packaged_with_all_that_it_includes() {
         }
         for file in wanted {
             let end = format!(" {name}/{file}");
-            // A file with its content: a link would lead out of the package.
+            // A regular file, as a link would lead out of the package.
             let is_there = list.lines().any(|line| line.starts_with('-') && line.ends_with(&end));
             assert!(is_there, "{end} is not in\n{list}");
         }

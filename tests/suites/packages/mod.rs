@@ -1,8 +1,8 @@
-//! Each package is built from the programs under test, installed where nothing of bgd is, used there for the main job,
-//! and removed without a trace.
+//! Each package is built from the programs under test, installed where nothing of bgd exists, used there for the main
+//! job, and removed without a trace.
 //!
-//! The programs are those that the suites use anyway, without their symbols; `.ci/dist` and `packages/deb` make
-//! what users get in the same way from others.
+//! The programs are those that the suites use anyway, without their symbols; `.ci/dist` and `packages/deb` make the
+//! packages for users in the same way from other programs.
 
 mod cargo;
 mod recipes;
@@ -24,7 +24,7 @@ fn use_deb(alice: &mut Session<'_>) {
     let said = |alice: &mut Session<'_>, line: &str| alice.run(line).success().stdout_text();
     assert_eq!(said(alice, "systemctl --user is-active bgd.socket"), "active\n");
     alice.run("systemctl --user is-active bgd.service").expect_code(3);
-    // With this variable no bgctl starts a daemon: it has to be the manager.
+    // With this variable, bgctl never starts a daemon: the manager has to.
     let job = MAIN_JOB.replace("bgctl", "bgctl --no-start");
     assert_eq!(said(alice, &job), "from a task\n");
     let status: serde_json::Value = alice.run("bgctl daemon status --json").success().json();
@@ -46,7 +46,7 @@ fn r170_the_deb_needs_no_setup_and_leaves_no_trace_as_root() {
     let package = root.path().join("mnt/bgd.deb");
     fs::copy(deb(), &package).unwrap();
     let machine = Systemd::boot_in(root.path());
-    // A first start and a first login write files of their own.
+    // The first start and the first login write files of their own.
     machine.login().logout();
     machine.logged_out();
     let before = root.files();
@@ -74,7 +74,7 @@ fn r172_in_the_session_that_the_deb_is_installed_in_a_task_runs_at_once_as_root(
     machine.run(&["dpkg", "-i", "/mnt/bgd.deb"]).success();
     let after: serde_json::Value = alice.run("bgctl daemon status --json").success().json();
     assert_eq!(after["pid"], status["pid"]);
-    // What an administrator has disabled stays disabled.
+    // A socket that an administrator has disabled stays disabled.
     machine.run(&["systemctl", "--global", "disable", "bgd.socket"]).success();
     machine.run(&["dpkg", "-i", "/mnt/bgd.deb"]).success();
     machine.run(&["systemctl", "--global", "is-enabled", "bgd.socket"]).expect_code(1);
@@ -84,7 +84,7 @@ fn r172_in_the_session_that_the_deb_is_installed_in_a_task_runs_at_once_as_root(
 #[test]
 fn r170_lintian_finds_no_error_in_the_deb() {
     let mut lintian = Command::new("lintian");
-    // It warns that it is run by root, and would not run at all.
+    // lintian warns that root runs it, and without this option refuses to.
     lintian.args(["--allow-root", "--fail-on", "error", "--no-tag-display-limit"]).arg(deb());
     let outcome = Outcome::of(&mut lintian).success();
     let said = outcome.stdout_text();
@@ -128,7 +128,7 @@ fn r170_the_programs_of_the_deb_and_the_static_ones_lie_apart() {
 
 #[test]
 fn r170_programs_that_need_a_library_never_become_the_tarball() {
-    // Those under test are not static.
+    // The programs under test are not static.
     let mut alone = Command::new(repository().join("packages/try-alone"));
     let refused = Outcome::of(alone.arg(programs())).expect_code(1);
     assert!(refused.stderr.contains("is one of them not static?"), "{}", refused.stderr);
@@ -137,7 +137,7 @@ fn r170_programs_that_need_a_library_never_become_the_tarball() {
     assert!(tried.is_some() && tried < packed, "only what works becomes the tarball");
 }
 
-/// A script of several steps.
+/// Joins several steps into one script.
 fn script_of(steps: &[&str]) -> String {
     steps.join("\n")
 }
@@ -173,7 +173,7 @@ fn r170_the_tarball_is_installed_used_and_removed_by_its_own_script_as_root() {
     let again = root.run(files, &script_of(&[unpack, "./install --remove"])).expect_code(1);
     assert!(again.stderr.contains("nothing is installed in /usr/local"), "{}", again.stderr);
 
-    // Somebody's file in a folder that it has made stays; only for a user, it goes to the home.
+    // Other people's files in the package's folders stay; installed for a user only, the package goes to the home.
     let own = script_of(&[
         unpack,
         "mkdir /tmp/home; export HOME=/tmp/home PATH=/tmp/home/.local/bin:$PATH",

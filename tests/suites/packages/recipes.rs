@@ -1,5 +1,5 @@
-//! The recipes for Homebrew and nix. Neither's registry is part of the tests: the formula's steps are run by Ruby with
-//! what they use of Homebrew, and nix itself evaluates and builds the derivation with what it uses of nixpkgs.
+//! The recipes for Homebrew and nix. The tests use neither's registry: Ruby runs the formula's steps with stand-ins for
+//! Homebrew's methods, and nix itself evaluates and builds the derivation with stand-ins for nixpkgs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use bgd_tests::packages::{MAIN_JOB, programs};
 use bgd_tests::{Outcome, TestDaemon};
 use tempfile::TempDir;
 
-/// Every file below a folder, by its path from there.
+/// Returns every file below a folder, by its relative path.
 fn files(folder: &Path) -> Vec<String> {
     let mut find = Command::new("find");
     find.arg(folder).args(["-type", "f", "-printf", "%P\\n"]);
@@ -20,7 +20,7 @@ fn files(folder: &Path) -> Vec<String> {
     files
 }
 
-/// Every page, compressed or not, as packages name it.
+/// Returns every page, compressed or not, as packages name it.
 fn pages(end: &str) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(repository().join("man"))
         .unwrap()
@@ -63,7 +63,7 @@ fn r170_the_formula_installs_everything_and_passes_its_own_test() {
     expect_files(prefix.path(), &wanted, "");
 }
 
-/// Runs nix with a store of its own.
+/// Runs nix with a separate store.
 fn nix_build(store: &Path) -> PathBuf {
     let stub = repository().join("tests/suites/packages/nixpkgs.nix");
     let pkgs = format!("import {} {{ programs = \"{}\"; }}", stub.display(), programs().display());

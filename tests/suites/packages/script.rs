@@ -1,4 +1,4 @@
-//! The script that installs the tarball: whose the files are, who may use them, and where they may go.
+//! The script that installs the tarball: who owns the files, who may use them, and where they may go.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -10,7 +10,7 @@ use bgd_tests::docs::root as repository;
 use bgd_tests::user::{must_be_root, not_as_root, unused_uid};
 use tempfile::TempDir;
 
-/// What is in the tarball, as far as the script is concerned, with the mode that each is to have.
+/// The contents of the tarball, as far as the script is concerned, and the mode that each file is to have.
 const FILES: [(&str, u32); 4] = [
     ("bin/bgd", 0o755),
     ("bin/bgctl", 0o755),
@@ -52,7 +52,7 @@ fn r170_what_root_installs_is_roots_own_and_everybody_may_use_it_as_root() {
         chown(tree.join(name), Some(user), Some(user)).unwrap();
     }
     let prefix = folder.path().join("prefix");
-    // The second time in the place of what is there, and of what a version before has left halfway.
+    // The second time it replaces the installed files, and what an earlier version has left halfway.
     for _ in 0..2 {
         run(&tree, "077", &[prefix.to_str().unwrap()]).success();
         for (name, mode) in FILES.into_iter().chain([

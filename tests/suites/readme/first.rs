@@ -1,4 +1,5 @@
-//! The two commands at the head of the README, with a stand-in for `cargo`, which has built everything already.
+//! The two commands at the beginning of the README, with a stand-in for `cargo`, which pretends to have built
+//! everything already.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The README (R171, R172): it is short, what it says is true, and each of its lines is typed here or, where a guide has
-//! the same lines, by the tests of that guide.
+//! The README (R171, R172): it is short, its statements are true, and each of its lines is typed here or, where a guide
+//! has the same lines, by the tests of that guide.
 
 mod first;
 mod notices;
@@ -13,14 +13,14 @@ use std::path::Path;
 
 use bgd_tests::docs::{self, GUIDES, code_blocks, root};
 
-/// The code block of the README that begins with these words.
+/// Returns the code block of the README that begins with these words.
 fn block(start: &str) -> String {
     let readme = docs::read("README.md");
     let mut blocks = code_blocks(&readme).into_iter().map(|(_, lines)| lines.to_owned());
     blocks.find(|lines| lines.starts_with(start)).unwrap_or_else(|| panic!("no block begins with {start:?}"))
 }
 
-/// The sections (`##`) of a text with their titles; what comes before them has none.
+/// Splits a text into its sections (`##`) with their titles; the part before the first one has none.
 fn sections(text: &str) -> Vec<(&str, &str)> {
     let titled = |section| str::split_once(section, '\n').unwrap_or_default();
     let mut parts = text.split("\n## ");
@@ -28,7 +28,7 @@ fn sections(text: &str) -> Vec<(&str, &str)> {
     std::iter::once(head).chain(parts.map(titled)).collect()
 }
 
-/// README and guides, by their paths.
+/// Returns README and guides, by their paths.
 fn texts() -> Vec<(String, String)> {
     let mut paths: Vec<String> = GUIDES.map(|name| format!("man/{name}.md")).to_vec();
     paths.extend(["README.md", "man/contributing.md", "man/speed.md"].map(str::to_owned));
@@ -61,9 +61,9 @@ fn r171_every_block_of_the_readme_is_typed() {
         let blocks = GUIDES.iter().flat_map(|name| docs::blocks(&format!("man/{name}.md"), language));
         blocks.flat_map(|lines| lines.lines().map(str::to_owned).collect::<Vec<_>>()).collect()
     };
-    // Those that are not in a guide, by their first words.
+    // Blocks that are not in a guide, by their first words.
     let typed_here = first::TYPED.iter().chain(&programs::TYPED).chain(&shell::TYPED);
-    // The picture of the architecture, and what only packages and service managers can run.
+    // The picture of the architecture, and commands that only packages and service managers can run.
     let others = ["  bgctl, agents, programs", "cargo install ", "bgctl daemon install "];
     let mut unused: BTreeSet<&str> = typed_here.copied().chain(others).collect();
     for (language, lines) in code_blocks(&readme) {
@@ -106,7 +106,7 @@ fn r171_every_page_and_guide_is_named() {
     }
 }
 
-/// The measured figures in a text: a number with its unit, and a count a second.
+/// Returns the measured figures in a text: numbers with units, and counts per second.
 fn figures(text: &str) -> BTreeSet<String> {
     let words: Vec<&str> =
         text.split_whitespace().map(|word| word.trim_end_matches(['.', ',', ';', ':'])).collect();

@@ -1,8 +1,8 @@
-//! What bgd-notifications(7) tells users to type.
+//! The commands of bgd-notifications(7).
 
 use bgd_tests::{Terminal, TestDaemon, docs, executable};
 
-/// The numbered block of shell lines of the guide, and a shell that has its programs.
+/// Returns the numbered block of shell lines of the guide, and a shell that has its programs.
 #[track_caller]
 fn block(daemon: &TestDaemon, number: usize) -> (Vec<String>, Terminal) {
     let blocks = docs::blocks("man/bgd-notifications.md", "sh");
@@ -13,12 +13,12 @@ fn block(daemon: &TestDaemon, number: usize) -> (Vec<String>, Terminal) {
     executable::write(&daemon.home().join("jq"), &format!("#!/usr/bin/env python3\n{titles}\n"));
     let mut shell = Terminal::shell(daemon);
     shell.resize((40, 140));
-    // No session of the terminal: a line above the prompt could come between two commands.
+    // Not the terminal's session: a line above the prompt could come between two commands.
     assert_eq!(shell.run_line("PATH=$HOME:$PATH; export BGD_SESSION=s"), 0);
     (blocks[number].lines().map(str::to_owned).collect(), shell)
 }
 
-/// Types a line, waits until it shows this, and ends it if it goes on.
+/// Types a line, waits until it shows this text, and ends the command if it keeps running.
 #[track_caller]
 fn shows(shell: &mut Terminal, line: &str, text: &str, goes_on: bool) {
     shell.clear();
@@ -80,7 +80,7 @@ fn r171_the_line_above_the_prompt_of_the_guide() {
     shell.type_line(submit.strip_prefix("$ ").unwrap());
     shell.wait("the next prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
     shell.type_keys(typed.strip_prefix("$ ").unwrap());
-    // Without the id and the time.
+    // Ignoring the id and the time.
     let (begin, end) = (told.split_once("] ").unwrap().0, ": \"short nap\" (bgctl output ");
     assert!(told.contains(end), "{told}");
     shell.wait("the line", |screen| {

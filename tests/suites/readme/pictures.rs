@@ -1,4 +1,4 @@
-//! The pictures of the README, which are made again and compared.
+//! The pictures of the README, which are generated again and compared.
 
 use bgd_tests::{docs, pictures};
 

@@ -1,4 +1,4 @@
-//! What bgd-authors(7), whose lines the README has, too, tells authors of programs.
+//! The commands of bgd-authors(7) for authors of programs, some of which are in the README, too.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What README and guides tell users of shells and scripts to type, in a terminal, with stand-ins for the programs.
+//! The commands of README and guides for users of shells and scripts, in a terminal, with stand-ins for the programs.
 
 use bgd_tests::templates::shell_agent;
 use bgd_tests::{Terminal, TestDaemon, docs, executable, ports};
@@ -8,27 +8,26 @@ use super::block;
 /// Blocks of the README that are in no guide.
 pub const TYPED: [&str; 2] = ["bgctl submit -d \"web server\"", "bgctl run -- make"];
 
-/// Writes a program into the home.
 fn program(daemon: &TestDaemon, name: &str, line: &str) {
     executable::write(&daemon.home().join(name), &format!("#!/bin/sh\n{line}\n"));
 }
 
-/// A shell whose first programs are those in the home.
+/// A shell that finds the programs in the home first.
 #[track_caller]
 fn shell(daemon: &TestDaemon) -> Terminal {
     let mut shell = Terminal::shell(daemon);
     shell.resize((40, 120));
-    // No session of the terminal: a line above the prompt could come between two commands.
+    // Not the terminal's session: a line above the prompt could come between two commands.
     assert_eq!(shell.run_line("PATH=$HOME:$PATH; export BGD_SESSION=s"), 0);
     shell
 }
 
-/// The blocks of the guide in this language.
+/// Returns the guide's blocks in this language.
 fn guide(language: &str) -> Vec<String> {
     docs::blocks("man/bgd-shell.md", language)
 }
 
-/// Types a line, waits for the prompt after it, and returns what is shown then.
+/// Types a line, waits for the next prompt, and returns the screen.
 #[track_caller]
 fn typed(shell: &mut Terminal, line: &str) -> String {
     shell.clear();
@@ -81,7 +80,7 @@ fn r171_the_session_of_the_guide() {
     let cancel_the_server = "bgctl cancel $(bgctl list -q | head -n 1)";
     lines[cancel] = cancel_the_server;
     for line in lines {
-        // Nobody waits for five seconds, and the build ends when it is waited for.
+        // Nobody waits for five seconds, and the build ends when something waits for it.
         let opened = if line.contains("--timeout none") { "echo >gate; " } else { "" };
         let shown =
             typed(&mut shell, &format!("{opened}{}", line.replace("5s", "10ms").replace("8099", "0")));
@@ -107,7 +106,7 @@ fn r171_the_session_with_the_key_of_the_guide() {
     let lines: Vec<&str> = session.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
     let [run, list, rest] = lines[..] else { panic!("{lines:?}") };
     let mut shell = shell(&daemon);
-    // Its third step waits until it has been seen in the list.
+    // The third step waits until it has been seen in the list.
     assert_eq!(shell.run_line("mkfifo gate"), 0);
     let run = run.replace("sleep 1", "[ $n != 2 ] || read x <gate");
     shell.clear();

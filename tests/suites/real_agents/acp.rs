@@ -19,9 +19,9 @@ struct Agent<'home> {
     stdin: ChildStdin,
     lines: Receiver<Value>,
     last_id: u64,
-    /// What it has sent since the last request, other than its answer.
+    /// Messages other than the answer since the last request.
     seen: Vec<Value>,
-    /// The option to choose when it asks for a permission.
+    /// The option to choose when the agent asks for a permission.
     choice: Option<&'static str>,
 }
 
@@ -43,7 +43,6 @@ impl<'home> Agent<'home> {
         Self { home, child, stdin, lines, last_id: 0, seen: Vec::new(), choice: None }
     }
 
-    /// Starts the agent and initializes it.
     fn ready(home: &'home Home) -> Self {
         let mut agent = Self::start(home);
         let files = json!({"readTextFile": false, "writeTextFile": false});
@@ -125,7 +124,7 @@ impl<'home> Agent<'home> {
         (result["stopReason"].as_str().unwrap().to_owned(), self.text("agent_message_chunk"))
     }
 
-    /// The text of all updates of a kind since the last request.
+    /// Returns the text of all updates of a kind since the last request.
     fn text(&self, kind: &str) -> String {
         let updates = self.seen.iter().map(|message| &message["params"]["update"]);
         let updates = updates.filter(|update| update["sessionUpdate"] == kind);
@@ -200,7 +199,7 @@ fn ends_a_turn_when_cancelled(home: &Home) {
     assert_eq!(agent.prompt(&session, "SAY next"), end_turn("next"));
 }
 
-/// The error codes for an unknown session: of load, resume and prompt.
+/// Returns the error codes of load, resume and prompt for an unknown session.
 fn codes_of_an_unknown_session(agent: &mut Agent<'_>) -> [i64; 3] {
     ["session/load", "session/resume", "session/prompt"].map(|method| {
         let mut params = agent.known("00000000-0000-4000-8000-000000000000");
@@ -209,7 +208,7 @@ fn codes_of_an_unknown_session(agent: &mut Agent<'_>) -> [i64; 3] {
     })
 }
 
-/// The permission that is asked for in a turn, and how the turn ends.
+/// Returns the permission requested in a turn, and how the turn ends.
 fn asked(agent: &mut Agent<'_>, session: &str, text: &str, choice: &'static str) -> (Value, String, String) {
     agent.choice = Some(choice);
     let (reason, text) = agent.prompt(session, text);
@@ -263,8 +262,8 @@ fn codex_names_its_errors() {
     let mut agent = Agent::ready(&home);
     assert_eq!(codes_of_an_unknown_session(&mut agent), [-32002; 3]);
     for status in ["400", "401", "500"] {
-        // A new session each time: a failed turn is not over at once for codex, and it takes a prompt that
-        // comes in between as part of that turn.
+        // A new session each time: codex does not finish a failed turn at once, and treats a prompt that arrives in
+        // between as part of that turn.
         let session = agent.new_session();
         let text = format!("ERROR {status}");
         let error = agent.try_call("session/prompt", &prompt(&session, &text)).unwrap_err();

@@ -1,5 +1,5 @@
-//! What real agents do, over their bare pipes and their HTTP, with a model server that follows orders: what
-//! the daemon relies on holds for the pinned versions. Nothing here is about the daemon itself.
+//! The behaviour of real agents, over their bare pipes and their HTTP, with a scripted model server: the properties
+//! that the daemon relies on hold for the pinned versions. Nothing here is about the daemon itself.
 
 mod acp;
 mod serve;
@@ -13,7 +13,7 @@ use bgd_tests::model::ModelServer;
 use bgd_tests::{Process, processes_of};
 use tempfile::TempDir;
 
-/// A home with an agent's configuration, and the model that the agent asks.
+/// A home with an agent's configuration, and the model that the agent uses.
 struct Home {
     folder: TempDir,
     model: ModelServer,
@@ -39,7 +39,6 @@ impl Home {
         (tempfile::Builder::new().prefix("bgd-").tempdir().unwrap(), ModelServer::start())
     }
 
-    /// The agent's stderr so far.
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }

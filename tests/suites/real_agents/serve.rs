@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Home;
 
-/// `opencode serve`, and a client of it that works in its home.
+/// `opencode serve`, and a client that works in its home.
 struct Server<'home> {
     home: &'home Home,
     child: Child,
@@ -39,7 +39,7 @@ impl<'home> Server<'home> {
         self.http.send("POST", &self.path(path), Some(body))
     }
 
-    /// A stream of events that has begun, so that nothing is missed.
+    /// Returns a stream of events that has begun, so that nothing is missed.
     fn events(&self) -> Events {
         let mut events = self.http.events(&self.path("/event"), None);
         events.until("server.connected");
@@ -57,7 +57,7 @@ impl<'home> Server<'home> {
         assert_eq!((answer.status, answer.body.as_str()), (204, ""));
     }
 
-    /// The last message, and its text.
+    /// Returns the last message, and its text.
     fn last(&self, session: &str) -> (Value, String) {
         let messages = self.get(&format!("/session/{session}/message"));
         let last = messages.as_array().unwrap().last().unwrap();

@@ -1,4 +1,4 @@
-//! A machine without `bgctl`, to which this one's is copied.
+//! A machine without `bgctl`, to which this machine's programs are copied.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,12 +19,11 @@ fn empty() -> Far {
     far
 }
 
-/// The folder of the copies.
 fn cache(far: &Far) -> PathBuf {
     far.daemon.home().join(".cache/bgd/programs")
 }
 
-/// The names in a folder; none if there is no folder.
+/// Returns the names in a folder; none if there is no folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
@@ -32,7 +31,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The folder of the one version that was copied.
+/// Returns the folder of the one version that was copied.
 #[track_caller]
 fn copied(far: &Far) -> PathBuf {
     let folders = names(&cache(far));
@@ -42,7 +41,7 @@ fn copied(far: &Far) -> PathBuf {
     folder
 }
 
-/// Runs what fails, and returns its message. No program was kept.
+/// Runs a command that fails without keeping a program, and returns its message.
 #[track_caller]
 fn refused(far: &Far) -> String {
     let failed = far.run(&["--bootstrap", "list"]).expect_code(69);
@@ -70,7 +69,7 @@ fn r143_programs_are_copied_into_an_empty_home_and_used() {
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
     assert_eq!(shown.len(), 2, "{shown:?}");
-    // From now on they are found.
+    // From now on the copies are found.
     let second = far.run(&["--bootstrap", "block", &id]).success();
     assert_eq!(second.stderr, "");
     let status: Value = far.run(&["--bootstrap", "--json", "daemon", "status"]).success().json();
@@ -87,7 +86,7 @@ fn r143_an_installed_program_comes_first() {
     let far = Far::start();
     assert_eq!(far.run(&["--bootstrap", "submit", "--", "true"]).success().stderr, "");
     assert_eq!(names(&cache(&far)), [""; 0]);
-    // One that can't be used is not replaced.
+    // A copy that can't be used is not replaced.
     far.wrap("case \"$*\" in *dial*) echo 'unknown verb' >&2; exit 2;; esac");
     let unusable = far.run(&["--bootstrap", "list"]).expect_code(69);
     assert!(unusable.stderr.contains("no bgctl there that knows `dial`"), "{}", unusable.stderr);
@@ -178,7 +177,7 @@ fn r143_no_room_and_no_programs_allowed_are_told_as_root() {
         far.surround(&format!("exec unshare --mount sh -c '{mount}'"));
         let failed = far.run(&["--bootstrap", "list"]).expect_code(69);
         assert!(failed.stderr.contains(words) && failed.stderr.contains("hint: "), "{}", failed.stderr);
-        // Nothing of it was kept, so the next one fails in the same way.
+        // Nothing of it was kept, so the next attempt fails in the same way.
         let again = far.run(&["--bootstrap", "list"]).expect_code(69);
         assert!(again.stderr.contains(words), "{}", again.stderr);
     }

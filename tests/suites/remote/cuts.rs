@@ -48,7 +48,7 @@ fn r142_an_output_is_followed_over_a_cut_without_a_gap() {
 #[test]
 fn r142_a_submit_whose_answer_is_lost_runs_once() {
     let far = Far::start();
-    // The first connection carries the greeting's answer, and no more.
+    // The first connection carries only the answer to the greeting.
     let used = far.path("used");
     far.wrap(&format!(
         "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | head -n 1; exit 255; fi;; esac",
@@ -62,7 +62,7 @@ fn r142_a_submit_whose_answer_is_lost_runs_once() {
 fn r142_an_order_whose_answer_is_lost_is_given_again() {
     let far = Far::start();
     let used = far.path("used");
-    // The first connection carries so many answers, the greeting's among them, and no more.
+    // The first connection carries only this many answers, including that to the greeting.
     let cut_after = |answers: usize, words: &[&str]| {
         let _ = fs::remove_file(&used);
         far.wrap(&format!(
@@ -83,7 +83,7 @@ fn r142_an_order_whose_answer_is_lost_is_given_again() {
     assert_eq!(cut_after(1, &["pause", &id]).stdout_text(), format!("{id} paused\n"));
     assert_eq!(cut_after(1, &["continue", &id]).stdout_text(), format!("{id} continued\n"));
     cut_after(1, &["group", "set", "g", "--slots", "2"]);
-    // What has processes left is asked for before.
+    // `cancel` first asks which tasks have processes left.
     assert_eq!(cut_after(2, &["cancel", &id]).stdout_text(), format!("{id} cancelled\n"));
 }
 
@@ -101,7 +101,7 @@ fn r142_what_must_not_happen_twice_is_reported_and_not_repeated() {
     let outcome = far.run(&["signal", &id.to_string(), "USR1"]).expect_code(69);
     assert!(outcome.stderr.contains("the request may have been carried out"), "{}", outcome.stderr);
     wait::poll_until("the signal", || (far.daemon.output(id) == b"up\nusr\n").then_some(()));
-    // Another one comes after whatever was sent before.
+    // Another signal arrives after everything sent before.
     far.run(&["signal", &id.to_string(), "USR1"]).success();
     wait::poll_until("another signal", || (far.daemon.output(id).ends_with(b"usr\nusr\n")).then_some(()));
     assert_eq!(far.daemon.output(id), b"up\nusr\nusr\n");
@@ -127,7 +127,7 @@ fn r142_what_was_cut_leaves_nothing_over_there() {
     far.wrap("exit 255");
     far.cut();
     assert_eq!(block.ended().code(), Some(69));
-    // The connection of this question alone is left.
+    // Only the connection of this question is left.
     wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
 }
 
@@ -136,7 +136,7 @@ fn r142_a_daemon_that_was_restarted_meanwhile_is_another_one() {
     let mut far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     let mut block = blocked(&far, &[], &id);
-    // It comes back before the connection does.
+    // The daemon is back before the connection is.
     let hold = hold_connections(&far);
     far.cut();
     block.wait_text("connecting again");
@@ -170,7 +170,7 @@ fn gated(far: &Far, options: &[&str], words: &str) -> (String, std::path::PathBu
     let line = format!("echo first; until [ -e {} ]; do sleep 0.05; done; {words}", gate.display());
     let id = far.run(&[&["submit"], options, &["--shell", &line]].concat()).word::<TaskId>();
     far.daemon.wait_running(id);
-    // Those of what was done so far must not be taken for the next one.
+    // Connections of the previous steps must not be mistaken for the next one.
     wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
     (id.to_string(), gate)
 }
@@ -195,7 +195,7 @@ fn r142_an_attached_terminal_comes_back_after_a_cut() {
     let mut attach = far.terminal(&["attach", &id]);
     attach.wait_text("first");
     far.cut();
-    // What is said about the connection is redrawn away.
+    // The message about the connection is overwritten when the screen is redrawn.
     wait::poll_until("the connection", || (far.connections() == 2).then_some(()));
     fs::write(gate, "").unwrap();
     attach.wait_text("last");
@@ -235,7 +235,7 @@ fn r142_a_notice_is_waited_for_after_a_cut() {
 #[test]
 fn r142_a_batch_that_is_cut_at_any_stage_is_submitted_once() {
     let far = Far::start();
-    // The first connection carries so many answers, the greeting's among them, and is cut at the next request.
+    // The first connection carries this many answers, including that to the greeting, and is cut at the next request.
     let (items, asked, answered) = (far.path("items"), far.path("asked"), far.path("answered"));
     fs::write(&items, "x\n".repeat(10_001)).unwrap();
     let submit = |answers: usize| {
@@ -251,7 +251,7 @@ fn r142_a_batch_that_is_cut_at_any_stage_is_submitted_once() {
         ));
         far.run(&["--json", "submit", "--each", items.to_str().unwrap(), "--hold", "--", "true"])
     };
-    // The first part is not answered, nor is the last one, which submits the batch.
+    // Neither the first part is answered, nor the last one, which submits the batch.
     for (answers, total) in [(1, 10_001), (2, 20_002)] {
         let outcome = submit(answers).success();
         assert!(asked.exists(), "it was cut");

@@ -1,4 +1,4 @@
-//! What is followed over cuts: nothing of it is lost, and nothing comes twice (R142).
+//! Streams that are followed across cuts: nothing is lost, and nothing comes twice (R142).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -12,12 +12,11 @@ use serde_json::Value;
 
 use super::{begin, hold_connections};
 
-/// The lines of a process.
 fn lines(from: impl std::io::Read) -> impl Iterator<Item = String> {
     BufReader::new(from).lines().map(Result::unwrap)
 }
 
-/// Ends what would follow for ever.
+/// Ends a follower that would run forever.
 fn end(mut follower: Child) {
     follower.kill().unwrap();
     follower.wait().unwrap();
@@ -69,7 +68,7 @@ fn r142_events_come_once_each_over_cuts() {
     let task = || far.daemon.ends_as(far.daemon.submit(&["true"]), Status::Completed).id;
     for _ in 0..3 {
         until(task());
-        // Some while there is no connection, and some while it is about to be cut.
+        // Some while there is no connection, and some just before it is cut.
         let racing = far.daemon.submit_shell("true");
         let mut last = racing;
         cut_while(&far, &mut errors, || last = [task(), task()][1]);
@@ -79,7 +78,7 @@ fn r142_events_come_once_each_over_cuts() {
     let last = task();
     until(last);
     end(events);
-    // What somebody has seen who was never cut off.
+    // What a reader sees that was never cut off.
     let mut here = far.daemon.bgctl(&["events", "--since", "0"]);
     let mut here = here.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let expected: Vec<String> = lines(here.stdout.take().unwrap()).take(seen.len()).collect();
@@ -105,7 +104,7 @@ fn r142_notices_come_once_each_over_cuts() {
     let mut expected = vec![told("before")];
     let mut inbox = begin(&far, &["inbox", "--session", "s", "--follow", "--ack"]);
     let mut errors = lines(inbox.stderr.take().unwrap());
-    // The first line of each has the beginning of the task's id.
+    // The first line of each contains the beginning of the task's id.
     let mut printed = lines(inbox.stdout.take().unwrap())
         .filter_map(|line| Some(line.strip_prefix("[BACKGROUND TASK COMPLETED] ")?[..8].to_owned()));
     let mut seen: Vec<String> = Vec::new();
@@ -118,7 +117,7 @@ fn r142_notices_come_once_each_over_cuts() {
         cut_while(&far, &mut errors, || expected.extend([told("one"), told("two")]));
         assert_eq!(next(2), expected);
     }
-    // One is printed, and the answer to its acknowledgement is lost.
+    // One item is printed, and the answer to its acknowledgement is lost.
     relay.cut_behind("inbox.ack");
     expected.push(told("unacknowledged"));
     assert_eq!(next(1), expected);

@@ -7,7 +7,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::{Outcome, TestDaemon};
 use serde_json::Value;
 
-/// Waits for slow machines, too: several hosts have little time otherwise.
+/// Waits for slow machines, too, as several hosts have little time by default.
 const PATIENT: &str = "--connect-timeout=1m";
 
 /// Two machines, both known to the first one.
@@ -17,7 +17,7 @@ fn two() -> (Far, Far) {
     (far, near)
 }
 
-/// The columns of each line.
+/// Splits each line into columns.
 fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
     outcome.stdout_text().lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
@@ -33,7 +33,7 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
         listed.iter().map(|row| shown(row)).collect::<Vec<_>>(),
         [["near", &second.short(), "two"], ["far", &first.short(), "one"]]
     );
-    // One host is no column.
+    // A single host gets no column.
     assert_eq!(rows(&far.run(&["list"]).success())[0][0], first.short());
     let quiet = far.run(&["-H", "far,near", PATIENT, "list", "--quiet"]).success().stdout_text();
     assert_eq!(quiet, format!("{first}\n{second}\n"));
@@ -115,7 +115,7 @@ fn r144_a_silent_host_delays_nobodys_rows() {
     assert_eq!(list.ended().code(), Some(0));
     let screen = list.screen();
     assert!(!screen.contains("asking") && screen.matches("  one\n").count() == 1, "{screen}");
-    // In a pipe they come in the order that was given, after a short time unless another one is given.
+    // In a pipe, the hosts are printed in the given order, after a short time unless another one is set.
     fs::remove_file(gate).unwrap();
     let listed = rows(&far.run(&["-H", "silent,far", "list"]).success());
     assert_eq!((&*listed[0][0], &*listed[0][5]), ("silent", "no answer within 5000 ms"));

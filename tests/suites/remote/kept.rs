@@ -1,4 +1,4 @@
-//! Jobs over there that have this terminal, and outlive their connection (R142).
+//! Jobs on the other machine that have this machine's terminal, and outlive their connection (R142).
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::{hold_connections, tasks};
 
-/// Runs a line of the shell over there in a terminal of this machine, and returns its task.
+/// Runs a shell line on the other machine in a terminal of this one, and returns its task.
 fn run(far: &Far, options: &[&str], line: &str) -> (Terminal, TaskId) {
     let terminal = far.terminal(&[options, &["run", "--shell", line]].concat());
     let running = |task: &Task| task.status == Status::Running;
@@ -18,12 +18,12 @@ fn run(far: &Far, options: &[&str], line: &str) -> (Terminal, TaskId) {
     (terminal, task.id)
 }
 
-/// Everything that was shown.
+/// Returns everything that was shown.
 fn text(terminal: &Terminal) -> String {
     String::from_utf8_lossy(&terminal.shown()).into_owned()
 }
 
-/// Waits until there were so many connections, of which the last one shows the job.
+/// Waits until this many connections have been made, of which the last one shows the job.
 fn wait_shown(far: &Far, connections: usize, id: TaskId) {
     wait::poll_until("the connection", || (far.connections() >= connections).then_some(()));
     wait::poll_until("the foreground", || far.daemon.task(id).foreground.then_some(()));
@@ -41,7 +41,7 @@ fn r142_a_job_in_this_terminal_goes_on_after_cuts_with_all_of_its_output() {
     );
     let (mut terminal, id) = run(&far, &[], &line);
     terminal.wait_text("a00300");
-    // While there is no connection it writes more than the screen has.
+    // While there is no connection, the job writes more than fits on the screen.
     let hold = hold_connections(&far);
     far.cut();
     terminal.wait_text("the connection to far is lost; connecting again");
@@ -50,7 +50,7 @@ fn r142_a_job_in_this_terminal_goes_on_after_cuts_with_all_of_its_output() {
     wait::poll_until("the output", || (far.daemon.task(id).output.bytes >= 8 * 3300).then_some(()));
     fs::remove_file(hold).unwrap();
     terminal.wait_text("b03000");
-    // Once more while nothing is written.
+    // Once more, with no output.
     wait_shown(&far, 2, id);
     far.cut();
     wait_shown(&far, 3, id);
@@ -114,7 +114,7 @@ fn r142_keys_reach_a_job_after_a_cut_and_ctrl_b_still_leaves_it() {
     terminal.wait_text("up");
     far.cut();
     wait_shown(&far, 2, id);
-    // The first thing typed may be answered before the screen is drawn.
+    // The first keys may be answered before the screen is drawn.
     terminal.type_line("typed");
     terminal.wait_text("got typed");
     terminal.type_keys("\x03");
@@ -123,7 +123,7 @@ fn r142_keys_reach_a_job_after_a_cut_and_ctrl_b_still_leaves_it() {
     terminal.wait_text(&format!("Command was manually backgrounded by user with ID {id}"));
     assert_eq!(terminal.ended().code(), Some(0));
     assert_eq!(far.daemon.task(id).status, Status::Running);
-    // It is an ordinary task now, to which one can return.
+    // It is an ordinary task now, which can be attached to.
     let mut attach = far.terminal(&["attach", &id.to_string()]);
     attach.type_line("again");
     attach.wait_text("got again");
@@ -144,7 +144,7 @@ fn r142_a_job_whose_machine_stays_away_goes_on_there() {
     terminal.wait_text(&format!("bgctl -H far attach {}", id.short()));
     assert_eq!(terminal.ended().code(), Some(69));
     assert_eq!(far.daemon.task(id).status, Status::Running);
-    // So does one whose program here is killed; one on this machine would end.
+    // The job also survives if its program here is killed; a local job would end.
     far.wrap("");
     far.run(&["cancel", &id.to_string()]).success();
     let (mut terminal, id) = run(&far, &[], "echo up; exec sleep 1000");
@@ -157,7 +157,7 @@ fn r142_a_job_whose_machine_stays_away_goes_on_there() {
 #[test]
 fn r142_a_job_whose_start_was_not_answered_is_started_once_and_shown() {
     let far = Far::start();
-    // The first connection carries the greeting's answer, and no more.
+    // The first connection carries only the answer to the greeting.
     let used = far.path("used");
     far.wrap(&format!(
         "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | sed -u 1q; exit 255; fi;; esac",

@@ -24,7 +24,6 @@ use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
-/// The tasks of the other machine.
 fn tasks(far: &Far) -> Vec<Task> {
     far.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks
 }
@@ -42,7 +41,7 @@ fn hold_connections(far: &Far) -> PathBuf {
     hold
 }
 
-/// A `block` in a terminal, which waits for nothing but the end.
+/// Starts a `block` in a terminal; it waits only for the end of the task.
 #[track_caller]
 fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
     let mut block = far.terminal(&[options, &["block", "--exit-code", "--timeout", "none", id]].concat());
@@ -50,10 +49,10 @@ fn blocked(far: &Far, options: &[&str], id: &str) -> Terminal {
     block
 }
 
-/// Waits until a `block` shows how far the task is: from then on it waits for nothing but the end.
+/// Waits until a `block` shows the task's progress: from then on it waits only for the end.
 #[track_caller]
 fn wait_drawn(far: &Far, block: &mut Terminal, id: TaskId) {
-    // Not what it says while a connection takes long.
+    // Not the message shown while a connection takes long.
     let named: String = far.daemon.task(id).description.chars().take(8).collect();
     block.wait("how far the task is", |screen| screen.contents().contains(&named));
 }
@@ -69,13 +68,13 @@ fn r140_tasks_run_over_there_with_what_is_there() {
     let home = far.daemon.home().display().to_string();
     let lines: Vec<&str> = output.lines().collect();
     assert_eq!(lines[1..], [&*format!("{home} x y "), "0022"], "{output}");
-    // sshd begins in the home that the user database has.
+    // sshd begins in the home from the user database.
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective()).unwrap().unwrap();
     assert_eq!(lines[0], user.dir.to_str().unwrap());
     let elsewhere = far.run(&["submit", "--cwd", "/tmp", "--", "pwd"]).word::<TaskId>().to_string();
     far.run(&["block", &elsewhere]).success();
     assert_eq!(far.run(&["output", &elsewhere]).stdout_text(), "/tmp\n");
-    // It belongs to the daemon over there, and none was started here.
+    // The task belongs to the remote daemon, and no daemon was started here.
     assert_eq!(tasks(&far).len(), 2);
     assert!(!far.home().join("run/bgd.sock").exists() && !far.home().join("state/bgd").exists());
 }
@@ -104,7 +103,7 @@ fn r140_verbs_say_what_they_say_here() {
     assert!(
         far.run(&["daemon", "status"]).success().stdout_text().contains(&format!("pid {}", far.daemon.pid()))
     );
-    // All of that by one connection.
+    // All of that used one connection.
     assert_eq!(far.connections(), 1);
 }
 
@@ -225,6 +224,6 @@ fn r140_a_host_that_names_itself_is_not_dialled_for_ever() {
     far.set_session(&[("BGD_HOST", "far"), ("BGD_SSH", "/nowhere/ssh")]);
     far.run(&["submit", "--", "true"]).success();
     assert_eq!(tasks(&far).len(), 1);
-    // Told to, `dial` goes to the other machine, once.
+    // On request, `dial` goes to the other machine, once.
     far.run(&["-H", "far", "dial"]).success();
 }

@@ -1,4 +1,4 @@
-//! The long-lived programs, `mcp` and `console`, for a daemon over there; and that daemon itself.
+//! The long-lived programs, `mcp` and `console`, for a remote daemon; and the remote daemon itself.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::tasks;
 
-/// A server here for the daemon over there, with the name that its client gives.
+/// Starts a server here for the remote daemon, with the name that its client reports.
 fn mcp(far: &Far, client: &str) -> Mcp {
     let mut mcp = Mcp::spawn(far.bgctl(&["mcp", "--structured"]));
     let about = mcp.initialize(REVISION, client, &json!({}));
@@ -20,7 +20,7 @@ fn mcp(far: &Far, client: &str) -> Mcp {
     mcp
 }
 
-/// Waits for this prompt, for the number of times that it has been shown by then.
+/// Waits until this prompt has been shown this many times.
 fn wait_prompt(console: &mut Terminal, prompt: &str, times: usize) {
     console.wait("a prompt", |screen| screen.contents().matches(prompt).count() >= times);
 }
@@ -40,7 +40,7 @@ fn r141_an_agents_tasks_run_over_there() {
     let found = mcp.call("background_block", &json!({"task_ids": [line.id().to_string()], "line": "tw"}));
     assert!(found.text.contains("two"), "{}", found.text);
     assert_eq!(tasks(&far).len(), 2);
-    // They outlive the server, whose connection may be lost at any time.
+    // The tasks outlive the server, whose connection may be lost at any time.
     assert!(mcp.close().success());
     wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
     assert_eq!(far.daemon.task(line.id()).status, Status::Running);
@@ -56,7 +56,7 @@ fn r142_an_agent_goes_on_after_a_cut() {
     far.cut();
     fs::write(&gate, "").unwrap();
     far.daemon.wait_status(id, Status::Completed);
-    // What happened meanwhile wakes the agent, without a call of its own.
+    // Events of the meantime wake the agent, without a call by it.
     let woken = mcp.notification("notifications/claude/channel");
     assert_eq!(woken["meta"]["task_id"], id.to_string(), "{woken}");
     far.wrap("echo 'no route' >&2; exit 255");
@@ -102,7 +102,7 @@ fn r142_a_console_says_that_it_was_cut_off_and_goes_on() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);
     console.wait_text("far:~>");
-    // What the job prints is not in its line: the editor's echo of the line comes before the job.
+    // The job's output differs from its line: the editor echoes the line before the job starts.
     console.type_line("echo a$((40+1))b; exec sleep 1000");
     console.wait_text("a41b");
     far.cut();
@@ -152,7 +152,7 @@ fn r142_a_console_that_connects_again_hears_signals() {
     }
 }
 
-/// Whether an ssh that does nothing runs here.
+/// Reports whether an idle ssh runs here.
 fn sleeps(far: &Far) -> bool {
     processes_of(far.home()).iter().any(|process| process.cmdline().starts_with("sleep 1000"))
 }
@@ -188,7 +188,7 @@ fn r140_completion_asks_the_machine_of_the_line_and_keeps_nobody_waiting() {
         outcome.stdout_text()
     };
     let there = format!("{}\tcompleted: over there\n", id.short());
-    // None are offered if the machine does not answer as soon as a shell needs them.
+    // None are offered if the machine does not answer soon enough for a shell.
     let offers = |words: &[&str], host: &str| {
         wait::poll_until("candidates in time", || candidates(words, host).starts_with(&there).then_some(()));
     };

@@ -1,4 +1,4 @@
-//! Types what bgd-remote(7) tells users of other machines to type, with stand-ins for the programs.
+//! Types the commands of bgd-remote(7) for users of other machines, with stand-ins for the programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,10 @@ use bgd_tests::docs;
 use bgd_tests::far::Far;
 use bgd_tests::{Outcome, TestDaemon, bgctl_path, executable};
 
-/// A block of code of the guide.
 fn block(number: usize, language: &str) -> String {
     docs::blocks("man/bgd-remote.md", language).swap_remove(number)
 }
 
-/// The folder of the stand-ins in a home.
 fn stand_ins(home: &Path) -> PathBuf {
     home.join("stand-ins")
 }
@@ -57,7 +55,7 @@ fn r140_the_other_machine_of_the_guide() {
     let there = far.daemon.home().display();
     assert!(said.contains(&format!(" for {there}\n")) && said.contains("make -j8 in "), "{said}");
     assert!(said.contains("htop  in "), "{said}");
-    // The variable that is exported at last leads there, too.
+    // The variable exported at the end leads to the same machine, too.
     let (id, last) = (said.lines().next().unwrap(), said.lines().last().unwrap());
     assert!(last.len() == id.len() && !far.daemon.task(last.parse().unwrap()).status.is_active(), "{said}");
 }

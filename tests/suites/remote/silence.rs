@@ -1,4 +1,4 @@
-//! How a dead connection is noticed, and that one which is only silent is waited for (R140, R142).
+//! How a dead connection is detected, and that one which is merely silent is waited for (R140, R142).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,24 +10,24 @@ use bgd_tests::{Outcome, wait};
 
 use super::{begin, blocked, tasks, wait_drawn};
 
-/// Has each call of ssh leave a line of its words.
+/// Makes each call of ssh write a line with its arguments.
 fn record(far: &Far) {
     far.wrap(&format!("echo \"$*\" >>{}", far.path("calls").display()));
 }
 
-/// The calls of ssh so far that connect, each as its words.
+/// Returns the arguments of ssh's calls so far that connect.
 fn calls(far: &Far) -> Vec<Vec<String>> {
     let text = fs::read_to_string(far.path("calls")).unwrap_or_default();
     let calls = text.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
     calls.filter(|words| words[0] != "-G").collect()
 }
 
-/// The option that begins so, if the call has it.
+/// Returns the option with this prefix, if the call has it.
 fn option<'a>(call: &'a [String], begin: &str) -> Option<&'a str> {
     call.iter().find_map(|word| word.strip_prefix(begin))
 }
 
-/// What the real ssh makes of the words of a call, with the configuration of the user.
+/// Returns the real ssh's configuration for a call's arguments and the user's files.
 fn effective(far: &Far, call: &[String]) -> String {
     let mut ssh = Command::new("ssh");
     ssh.arg("-F").arg(far.path("ssh.conf")).arg("-G").args(call).stdin(Stdio::null());
@@ -64,7 +64,7 @@ fn r140_keep_alives_are_ours_only_where_the_user_set_none() {
             assert_eq!(option(call, "ControlPath="), Some(control), "{call:?}");
             assert_eq!(option(call, "ServerAlive"), None, "{call:?}");
         }
-        // The daemon's own connection is not shared, and has the same.
+        // The daemon's own connection is not shared, and has the same options.
         fs::remove_file(far.path("calls")).unwrap();
         far.start_here("");
         far.run_here(&["executors", "--check", "far"]).success();
@@ -103,7 +103,7 @@ fn r142_half_a_minute_of_silence_decides_nothing() {
     let submit = begin(&far, &["submit", "-d", "in the silence", "--", "true"]);
     let later: TaskId = far.run_here(&["submit", "--on", "far", "-d", "later", "--", "true"]).word();
     assert_eq!(far.here().task(later).status, Status::Pending);
-    // Who waits for at most so long is not kept for longer by the network, and leaves the connection to the others.
+    // A client with a limited wait is not delayed by the network, and leaves the connection to the others.
     let code = bounded.ended().code();
     assert_eq!(code, Some(69), "{bounded:?}");
     assert!(!bounded.screen().contains("connecting again"), "{bounded:?}");

@@ -1,4 +1,4 @@
-//! Jobs over there that get standard streams from here.
+//! Jobs on the other machine with standard streams from this one.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{begin, tasks};
 
-/// Runs a line of the shell here, where `bgctl` is for the daemon over there.
+/// Runs a shell line here, with a `bgctl` for the remote daemon.
 fn shell(far: &Far, line: &str) -> Outcome {
     let template = far.bgctl(&[]);
     let mut command = Command::new("bash");
@@ -28,7 +28,7 @@ fn shell(far: &Far, line: &str) -> Outcome {
 #[test]
 fn r141_a_job_in_a_pipe_has_the_streams_of_this_machine() {
     let far = Far::start();
-    // A shell that greets whoever comes is not part of the output.
+    // The greeting of a login shell is not part of the output.
     far.wrap("case \"$*\" in *--lend*) printf 'Welcome\\nto far: ';; esac");
     let outcome = shell(
         &far,
@@ -37,14 +37,14 @@ fn r141_a_job_in_a_pipe_has_the_streams_of_this_machine() {
     let home = far.daemon.home().display().to_string();
     assert_eq!(outcome.stdout_text(), format!("one\ntwo on {home}\n3\n"));
     assert_eq!(outcome.stderr, "wrong\n");
-    // Without an input it reads nothing.
+    // Without input, it reads nothing.
     assert_eq!(far.run(&["run", "--", "wc", "-c"]).success().stdout_text(), "0\n");
     let bytes: Vec<u8> = (0..=255).collect();
     fs::write(far.path("bytes"), &bytes).unwrap();
     let copy = format!("bgctl run -- cat <{0} >{0}.copy", far.path("bytes").display());
     shell(&far, &copy).success();
     assert_eq!(fs::read(far.path("bytes.copy")).unwrap(), bytes);
-    // All of that by one connection, and nothing is left.
+    // All of that used one connection, and nothing is left.
     assert_eq!(far.connections(), 1);
     wait::poll_until("the end of the connections", || (far.daemon.status().connections == 1).then_some(()));
 }
@@ -54,11 +54,11 @@ fn r141_a_long_pipe_goes_through_and_is_held_back() {
     let far = Far::start();
     let line = "head -c 100000000 /dev/zero | bgctl run -- cat | wc -c";
     assert_eq!(shell(&far, line).success().stdout_text(), "100000000\n");
-    // Who writes without end is stopped by a reader that has enough, and by one that ends.
+    // Endless output is stopped by a reader that has enough, and by one that ends.
     assert_eq!(shell(&far, "yes | bgctl run -- head -c 1000000 | wc -c").stdout_text(), "1000000\n");
     let ended = shell(&far, "bgctl run -- yes | head -n 1");
     assert_eq!((ended.stdout_text().as_str(), ended.code), ("y\n", 141), "{}", ended.stderr);
-    // The job is not ahead of its reader by more than what the pipes and ssh hold.
+    // The job is not ahead of its reader by more than the capacity of the pipes and ssh.
     let mut run = begin(&far, &["run", "--", "yes"]);
     let mut output = run.stdout.take().unwrap();
     output.read_exact(&mut [0; 2]).unwrap();
@@ -187,7 +187,7 @@ fn r141_a_background_task_gets_its_input_from_here() {
     let far = Far::start();
     let line = "id=$(head -c 3000000 /dev/zero | bgctl submit --stdin -- wc -c) && bgctl block $id >&2 && bgctl output $id";
     assert_eq!(shell(&far, line).success().stdout_text(), "3000000\n");
-    // It waits until the task has started, and a task need not read all of it.
+    // It waits until the task has started; a task need not read all of it.
     let mut later = far.bgctl(&["submit", "--hold", "--stdin", "--", "cat"]);
     let mut later = later.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     later.stdin.as_mut().unwrap().write_all(b"held\n").unwrap();
@@ -217,7 +217,7 @@ fn r141_input_is_sent_after_a_lost_subscription() {
     subscriptions(1);
     let process = Process::open(i32::try_from(submit.id()).unwrap()).unwrap();
     process.signal(Signal::STOP).unwrap();
-    // More than the ssh and the sockets on the way hold together.
+    // More than the capacity of the ssh and the sockets in between.
     let mut client = far.daemon.client();
     for round in 0..20_000_u32 {
         if round % 100 == 0 && far.daemon.status().subscriptions == 0 {

@@ -1,4 +1,4 @@
-//! Verbs for the daemon over there that the other parts of this suite don't need: each does there what it does here.
+//! Verbs for the remote daemon that the other parts of this suite don't need: each works there as it does here.
 
 use std::fs;
 
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::tasks;
 
-/// What must hold of a task over there.
+/// A condition for a remote task.
 type Check<'a> = &'a dyn Fn(&Task) -> bool;
 
-/// Runs it, and finds these words on its standard output.
+/// Runs a command, and finds these words on its standard output.
 #[track_caller]
 fn says(far: &Far, args: &[&str], words: &str) -> Outcome {
     let outcome = far.run(args).success();
@@ -23,7 +23,7 @@ fn says(far: &Far, args: &[&str], words: &str) -> Outcome {
     outcome
 }
 
-/// A machine whose daemon has the agent `fake`, which asks whoever submitted its task.
+/// A machine whose daemon has the agent `fake`, which asks its task's submitter.
 fn with_agent() -> Far {
     let daemon = TestDaemon::home_only();
     let home = daemon.home().join("fake");
@@ -46,7 +46,7 @@ fn r140_tasks_are_steered_over_there() {
     let there = |id: TaskId| far.daemon.task(id);
     let paused = |task: &Task| task.paused;
     let waits = |task: &Task| task.waiting.as_ref().map(|waiting| waiting.reason);
-    // Each verb, the task that it is about, and what the daemon over there then says of it.
+    // Each verb, its task, and the condition that the remote daemon then reports.
     let steps: [(&[&str], TaskId, Check<'_>); 7] = [
         (&["hold", &two], second, &|task| waits(task) == Some(WaitingFor::Held)),
         (&["edit", &two, "--priority", "7", "-d", "new"], second, &|task| {
@@ -85,7 +85,7 @@ fn r140_groups_and_sessions_are_those_over_there() {
     says(&far, &["inbox", "--all-sessions"], &id.to_string());
     says(&far, &["session", "end", "work"], "cancelled 0, cleared 1\n");
     assert!(tasks(&far).is_empty());
-    // Over there, a terminal's key alone could be that of a terminal there.
+    // On the other machine, a terminal's key alone could mean one of its own terminals.
     let mut key = far.bgctl(&["session", "key"]);
     key.env_remove("BGD_SESSION");
     let mut key = Terminal::open(&key);
@@ -103,7 +103,7 @@ fn r167_without_a_verb_it_says_how_things_are_over_there() {
     alone.wait_text("fails over there");
     alone.wait_text("bgctl output ");
     assert_eq!(alone.ended().code(), Some(0));
-    // In a pipe it is as without a host.
+    // In a pipe, it behaves as without a host.
     let piped = far.run(&[]).expect_code(2);
     assert!(piped.stderr.contains("Usage: bgctl"), "{}", piped.stderr);
 }
@@ -155,7 +155,7 @@ fn r140_what_the_machine_has_is_told_here() {
     says(&far, &["executors"], "local\tlocal\t");
     let page = says(&far, &["doctor"], &format!("pid {}", far.daemon.pid())).stdout_text();
     assert!(page.contains("fake"), "{page}");
-    // The kernel, the shell and the logout of this machine don't matter over there.
+    // The kernel, the shell and the logout of this machine don't matter to the other one.
     let report: Value = far.run(&["--json", "doctor"]).success().json();
     let parts: Vec<&str> =
         report["checks"].as_array().unwrap().iter().map(|check| check["part"].as_str().unwrap()).collect();

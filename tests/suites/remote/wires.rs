@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{begin, blocked, tasks};
 
-/// Of how many moments of a submit each is the one of a cut.
+/// The number of moments of a submit at which it is cut.
 const STAGES: usize = 24;
 
 #[test]
@@ -77,7 +77,7 @@ fn r142_a_submit_whose_request_is_cut_at_any_moment_is_carried_out_once_at_most(
     submit_named(&far, "opens");
     let before = wire.carried_there();
     submit_named(&far, "whole");
-    // All of that is by a connection that is there: a session of ssh, the greeting, the request.
+    // All of that uses an existing connection: an ssh session, the greeting, the request.
     let whole = wire.carried_there() - before;
     let mut carried_out = 0;
     for stage in 0..STAGES {
@@ -88,14 +88,14 @@ fn r142_a_submit_whose_request_is_cut_at_any_moment_is_carried_out_once_at_most(
     assert!(carried_out > STAGES / 2, "most are carried out by another connection: {carried_out}");
 }
 
-/// Submits a task of this name, whatever happens to the connection. Returns how often that was carried out.
+/// Submits a task with this name, whatever happens to the connection. Returns how often it was executed.
 #[track_caller]
 fn submit_named(far: &Far, name: &str) -> usize {
     let outcome = far.run(&["submit", "-d", name, "--", "true"]);
     let count = tasks(far).iter().filter(|task| task.description == name).count();
     match outcome.code {
         0 => assert_eq!(count, 1, "{name}: {}", outcome.stderr),
-        // It is not known: there was no connection yet, or it can't be made again.
+        // The outcome is unknown: there was no connection yet, or it can't be restored.
         69 => assert!(count <= 1, "{name}: {}", outcome.stderr),
         code => panic!("{name}: {code}: {}", outcome.stderr),
     }
@@ -144,7 +144,7 @@ fn r141_a_full_disk_over_there_is_told_here() {
     assert!(far.run(&["status", &id]).success().stdout_text().contains("exited with code 1"));
     let page = far.run(&["daemon", "status"]).success();
     assert!((page.stdout_text() + &page.stderr).contains("nearly full"));
-    // What is there arrives, and a job in a pipe needs no room.
+    // Existing output arrives, and a job in a pipe needs no space.
     let copied = far.bgctl(&["output", &id]).output().unwrap();
     assert!(copied.stdout.len() > 70_000_000, "{}", copied.stdout.len());
     assert_eq!(far.run(&["run", "--", "echo", "out"]).success().stdout_text(), "out\n");

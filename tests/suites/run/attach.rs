@@ -1,4 +1,4 @@
-//! `bgctl attach` as a user sees it: what is shown, how to leave it, and what the terminal looks like then.
+//! `bgctl attach` as a user sees it: what it shows, how to leave it, and the state of the terminal afterwards.
 
 use std::fs;
 
@@ -8,7 +8,6 @@ use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-/// A FIFO in the daemon's home for a task to wait at.
 fn gate(daemon: &TestDaemon) -> std::path::PathBuf {
     let gate = daemon.home().join("gate");
     mkfifo(&gate, Mode::S_IRWXU).unwrap();
@@ -44,11 +43,11 @@ fn a_task_without_a_terminal_is_shown_and_left_by_the_same_key() {
     assert_eq!(shell.run_line("(exit $?)"), 3);
 }
 
-/// What a full-screen program writes and reads.
+/// The output and input of a full-screen program.
 const FULL_SCREEN: &str = "printf '\\033[?1049h\\033[H\\033[2Jall of it'; read go; printf '\\033[?1049l'";
 
 /// Attaches to a full-screen program, which may begin once `begin` has run, leaves it by these keys, and asserts that
-/// the screen is as it was.
+/// the screen is as before.
 #[track_caller]
 fn comes_back(daemon: &TestDaemon, id: TaskId, keys: &str, begin: impl FnOnce(&mut Terminal)) {
     let mut shell = Terminal::shell(daemon);
@@ -77,7 +76,7 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
     }
 }
 
-/// A task that has shown nothing yet leaves alone what the terminal shows, as in the foreground.
+/// A task that has shown nothing yet leaves the terminal's contents alone, as in the foreground.
 #[test]
 fn a_task_that_has_shown_nothing_pushes_nothing_away() {
     let daemon = TestDaemon::start();
@@ -94,7 +93,7 @@ fn a_task_that_has_shown_nothing_pushes_nothing_away() {
     }
 }
 
-/// The note for somebody who tries other keys than the one that detaches.
+/// The note for a user who tries other keys than the one that detaches.
 const WAY_OUT: &str = "bgctl: Ctrl-B detaches; the task keeps running\n";
 
 #[track_caller]
@@ -121,7 +120,7 @@ fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
     shell.type_keys("\x03\x04");
     shell.type_keys("\x1a");
     shell.wait_text(WAY_OUT);
-    // The run of such keys continues: no second note until something else was typed.
+    // The run of such keys continues: no second note until another key was typed.
     shell.type_keys("\x03q\x1c\x1c\x1c");
     shell.wait_text("\n 03 04 1a 03 71 1c 1c 1c\n");
     shell.wait("both notes", |screen| screen.contents().matches(WAY_OUT.trim_end()).count() == 2);
@@ -229,7 +228,7 @@ fn r108_the_next_attempt_is_shown_when_it_begins() {
         shell.wait_alternate(false);
         let note = "bgctl: attempt 1 has ended; the next one is shown here when it begins";
         shell.wait_shown("the end", |shown| String::from_utf8_lossy(shown).contains(note));
-        // What it has written before it is attached to is drawn in place of the note.
+        // Output from before the attach is drawn in place of the note.
         shell.wait("the next attempt", |screen| screen.contents().lines().any(|line| line == "second"));
         shell.type_keys("word\r");
         shell.wait_text("\ngot word\n");

@@ -1,4 +1,4 @@
-//! How `run` ends: as the job does, by signals, and when one of the three goes away.
+//! How `run` ends: as its job does, by signals, and when the job, bgctl or the daemon goes away.
 
 use std::fs;
 use std::process::{Child, Stdio};

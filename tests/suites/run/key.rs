@@ -4,7 +4,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
-/// The id in the sentence of R61, which is alone on its line.
+/// Returns the id in the sentence of R61, which is alone on its line.
 #[track_caller]
 fn backgrounded(screen: &str) -> TaskId {
     let line = screen.lines().find(|line| line.contains("backgrounded"));
@@ -194,7 +194,7 @@ fn json_of_the_hand_over_goes_to_standard_error() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl --json run --shell 'echo up >&2; printf half; exec sleep 1000' 2> told");
-    // It is shown once keys are taken.
+    // It is shown once keys are accepted.
     shell.wait_line("half");
     bgd_tests::wait::for_line(&daemon.home().join("told"), "up");
     shell.type_keys("\x02");
@@ -209,7 +209,7 @@ fn json_of_the_hand_over_goes_to_standard_error() {
 #[test]
 fn r62_a_job_that_ctrl_z_stops_as_it_is_moved_goes_on() {
     let daemon = TestDaemon::start();
-    // Whoever types so fast may have nothing stopped.
+    // A user who types so fast may get nothing stopped.
     let line =
         "$| = 1; print \"up\\n\"; until (-e 'go') { select undef, undef, undef, 0.02 } print \"goes on\\n\"";
     std::fs::write(daemon.home().join("job"), line).unwrap();

@@ -11,7 +11,7 @@ fn is_stopped(pid: i32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
-/// Polls until `is_so` holds, for what the kernel does with a delay and without an event.
+/// Polls until `is_so` holds, for delayed effects in the kernel that no event announces.
 #[track_caller]
 fn until(is_so: impl Fn() -> bool) {
     wait::poll_until("what the kernel was asked for", || is_so().then_some(()));
@@ -79,7 +79,7 @@ fn a_run_that_was_stopped_by_kill_has_the_keyboard_again_after_fg() {
         let run = processes_of(daemon.home()).into_iter().find(is_run).expect("it runs");
         run.signal(Signal::STOP).unwrap();
         shell.wait_text("Stopped");
-        // It had no time to leave the other screen, in which the shell goes on.
+        // It had no time to leave the alternate screen, in which the shell continues.
         shell.wait("a prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
         if line == full_screen {
             // The job's screen is drawn over the line of the shell at once.
@@ -178,7 +178,7 @@ fn without_a_terminal_of_its_own_a_job_is_stopped_too() {
     shell.type_keys("\x1a");
     shell.wait_text("Stopped");
     shell.wait_prompt();
-    // The whole tree. A process stops a moment after it was told to.
+    // The whole tree. A process stops a moment after the signal.
     for pid in &pids {
         until(|| is_stopped(*pid));
     }

@@ -1,4 +1,4 @@
-//! A job without a terminal has bgctl's own standard streams, exactly.
+//! A job without a terminal has exactly bgctl's own standard streams.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -33,7 +33,7 @@ fn standard_output_and_error_stay_apart() {
     assert_eq!(outcome.stderr, "err\n");
 }
 
-/// Runs a shell command in the home of a daemon, where `bgctl` is the one under test.
+/// Runs a shell command in the home of a daemon, with the `bgctl` under test.
 fn sh(daemon: &TestDaemon, line: &str) -> Outcome {
     let bgctl = daemon.bgctl(&[]);
     let mut command = Command::new("bash");
@@ -50,7 +50,7 @@ fn a_broken_pipe_ends_the_job_as_in_a_shell() {
     let outcome = sh(&daemon, "bgctl run -- yes | head -n 2; echo ${PIPESTATUS[0]}").success();
     assert_eq!(outcome.stdout_text(), "y\ny\n141\n");
     assert_eq!(outcome.stderr, "");
-    // The other way round: a writer to a job that has ended.
+    // Conversely: a writer to a job that has ended.
     let outcome = sh(&daemon, "yes | bgctl run -- head -n 1; echo ${PIPESTATUS[0]}").success();
     assert_eq!(outcome.stdout_text(), "y\n141\n");
 }

@@ -56,7 +56,7 @@ fn r64_a_direct_job_has_the_terminal_itself() {
     assert_eq!(read("here"), read("there").repeat(3));
     shell.resize((20, 60));
     shell.wait_text("\n20 60\n");
-    // The keys do what they do in a shell.
+    // The keys work as in a shell.
     shell.type_keys("\x1a");
     shell.wait_text("Stopped");
     shell.wait_prompt();
@@ -145,7 +145,7 @@ fn streams_that_are_no_terminal_stay_as_they_are() {
     fs::write(daemon.home().join("in"), "from a file\n").unwrap();
     let line = "bgctl run --shell 'cat; echo e >&2; test -t 1 && ! test -t 0 && ! test -t 2' < in 2> err";
     assert_eq!(shell.run_line(line), 0);
-    // The hint does not go to a file.
+    // The hint is not written to a file.
     assert_eq!(fs::read_to_string(daemon.home().join("err")).unwrap(), "e\n");
     shell.type_line("seq 3 | bgctl run --shell 'cat; read x < /dev/tty; echo \"typed $x\"'");
     shell.wait_text("Background\n1\n2\n3\n");

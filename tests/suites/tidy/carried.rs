@@ -1,5 +1,5 @@
-//! What an upgrade carries can't be forgotten: whoever writes a state down takes its owner apart by name, so that a new
-//! field does not compile until somebody has decided about it.
+//! Nothing that an upgrade must carry can be forgotten: the function that writes a state destructures its owner by
+//! name, so that a new field does not compile until somebody has decided about it.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use syn::visit::{self, Visit};
 use super::none;
 use super::source::{Source, is_test, source, sources};
 
-/// How a state that an upgrade carries is called.
+/// The name of a state that an upgrade carries.
 const STATE: &str = "State";
 
-/// How the methods are called by which an owner is asked for its state.
+/// The names of the methods that return an owner's state.
 const ASKED: [&str; 2] = ["state", "carried"];
 
 /// The types of a source.
@@ -19,9 +19,8 @@ const ASKED: [&str; 2] = ["state", "carried"];
 struct Types {
     /// The states that an upgrade carries.
     states: BTreeSet<String>,
-    /// The structures with named fields.
     owners: BTreeSet<String>,
-    /// Those without, whose one field can't be forgotten.
+    /// Structures without named fields, whose one field can't be forgotten.
     others: BTreeSet<String>,
 }
 
@@ -53,17 +52,17 @@ impl Types {
     }
 }
 
-/// The structures that a body takes apart, completely and in part, and whether it makes a state field by field.
+/// The structures that a body destructures, completely and in part, and whether it makes a state field by field.
 #[derive(Default)]
 struct Body<'a> {
     states: BTreeSet<&'a str>,
     owners: BTreeSet<&'a str>,
-    /// What `Self` stands for.
+    /// The type that `Self` stands for.
     owner: &'a str,
     apart: BTreeSet<String>,
     is_cut: bool,
     makes: bool,
-    /// The parameters that it asks for their states, which they take apart themselves.
+    /// The parameters that it asks for their states, and which destructure themselves.
     asked: BTreeSet<String>,
 }
 
@@ -101,14 +100,14 @@ impl<'ast> Visit<'ast> for Body<'_> {
     }
 }
 
-/// Whether a body only asks another method for the state.
+/// Reports whether a body only asks another method for the state.
 fn is_passed_on(block: &syn::Block) -> bool {
     let [syn::Stmt::Expr(syn::Expr::MethodCall(call), None)] = &block.stmts[..] else { return false };
     let is_own = matches!(&*call.receiver, syn::Expr::Path(path) if path.path.is_ident("self"));
     is_own && ASKED.contains(&&*call.method.to_string())
 }
 
-/// The parameters that a function only reads, and the names in the type of each.
+/// Returns the parameters that a function only reads, and the names in the type of each.
 fn read(signature: &syn::Signature) -> Vec<(String, BTreeSet<String>)> {
     let mut all = Vec::new();
     for parameter in &signature.inputs {
@@ -124,7 +123,6 @@ fn read(signature: &syn::Signature) -> Vec<(String, BTreeSet<String>)> {
     all
 }
 
-/// The names in a type.
 #[derive(Default)]
 struct Names(BTreeSet<String>);
 
@@ -134,7 +132,7 @@ impl<'ast> Visit<'ast> for Names {
     }
 }
 
-/// The functions that write a state down without taking its owner apart, by their lines.
+/// The functions that write a state without destructuring its owner, by their lines.
 struct Writers<'a> {
     states: BTreeSet<&'a str>,
     owners: BTreeSet<&'a str>,
@@ -205,7 +203,7 @@ impl Writers<'_> {
     }
 }
 
-/// Returns the places in these sources where an owner is not taken apart.
+/// Returns the places in these sources where an owner is not destructured.
 fn forgetful(sources: &[&Source]) -> Vec<String> {
     let mut states = BTreeSet::new();
     let mut owners = BTreeSet::new();
@@ -220,7 +218,7 @@ fn forgetful(sources: &[&Source]) -> Vec<String> {
         let states = states.iter().map(String::as_str).collect();
         let mut types = Types::default();
         types.visit_file(&source.syntax());
-        // One of the same name in another file is another one.
+        // A type of the same name in another file is a different type.
         let is_owner = |name: &&str| !types.others.contains(*name);
         let owners = owners.iter().map(String::as_str).filter(is_owner).collect();
         let mut writers = Writers { states, owners, owner: String::new(), broken: Vec::new() };

@@ -8,7 +8,7 @@ use super::{PROGRAMS, none};
 /// Which modules, or folders, use which others, with a place for each use.
 type Uses = BTreeMap<(String, String), String>;
 
-/// The uses among the modules of a crate. A module is identified by its path, the root by an empty one.
+/// Returns the uses among the modules of a crate. A module is identified by its path, the root by an empty one.
 fn uses(sources: &[&Source]) -> Uses {
     let modules: BTreeSet<String> = sources.iter().map(|source| source.module().join("::")).collect();
     let renamed: BTreeSet<String> = sources.iter().flat_map(|source| source.renamed_crates()).collect();
@@ -33,7 +33,8 @@ fn uses(sources: &[&Source]) -> Uses {
     uses
 }
 
-/// The uses among the direct contents of a folder: its modules, each with everything below it, and the folder itself.
+/// Returns the uses among the direct contents of a folder: its modules, each with everything below it, and the folder
+/// itself.
 fn among(folder: &str, uses: &Uses) -> Uses {
     let name = |module: &str| {
         if module == folder {
@@ -50,7 +51,6 @@ fn among(folder: &str, uses: &Uses) -> Uses {
     named.collect()
 }
 
-/// The uses that are part of a cycle.
 fn circles(uses: &Uses) -> Vec<String> {
     let reaches = |from: &str, to: &str| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);

@@ -1,5 +1,5 @@
-//! The rules of the architecture as tests. Each rule reads the sources and names the places that break it;
-//! exceptions are listed with their rule and say why.
+//! The rules of the architecture as tests. Each rule reads the sources and names the places that break it; exceptions
+//! are listed with their rule, with a reason.
 
 mod carried;
 mod cycles;
@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 4] = ["shared/src", "bgd/core/src", "bgd/src", "bgctl/src
 const TESTS: [&str; 6] =
     ["tests/src", "tests/suites", "bgd/core/tests", "bgd/tests", "bgctl/tests", "shared/tests"];
 
-/// What decides.
+/// The folder of the code that decides.
 const CORE: &str = "bgd/core/src";
 
 #[track_caller]
@@ -60,7 +60,7 @@ fn the_reading_of_sources_finds_what_the_rules_look_for() {
     assert_eq!(matches.0, [5]);
 }
 
-/// Names that would bring I/O, clocks or chance into code that only decides.
+/// Names that would bring I/O, clocks or randomness into code that only decides.
 const WORLD: &[&str] = &[
     "tokio",
     "nix",
@@ -142,7 +142,7 @@ impl<'ast> Visit<'ast> for Matches {
     }
 }
 
-/// Whether a pattern names a variant by its enumeration, such as `State::Queued { .. }`.
+/// Reports whether a pattern names a variant by its enumeration, such as `State::Queued { .. }`.
 fn names_a_variant(pattern: &syn::Pat) -> bool {
     let is_variant = |path: &syn::Path| path.segments.len() > 1;
     match pattern {
@@ -218,7 +218,8 @@ const DISPATCHER: [&str; 2] = ["bgd/src/dispatcher/", "bgd/src/startup/"];
 /// The modules in `bgd/src/os` that may use `unsafe`.
 const UNSAFE: [&str; 8] = ["inherited", "limit", "memory", "mirror", "pidfd", "signals", "spawn", "watch"];
 
-/// The packages that the core may depend on. `WORLD` forbids what these and the standard library have of the world.
+/// The packages that the core may depend on. `WORLD` forbids the parts of these and of the standard library that reach
+/// the outside world.
 const OF_CORE: [&str; 2] = ["bgd-shared", "serde"];
 
 #[test]
@@ -243,7 +244,7 @@ fn imports_run_one_way() {
         };
         let allowed =
             MAY_USE.iter().find(|(place, _)| source.path.starts_with(place)).map(|(_, modules)| modules);
-        // The programs' own `main` calls their library by its name.
+        // The programs' own `main` refers to their library by its name.
         let is_main = source.path.ends_with("src/main.rs");
         for (path, line) in source.paths() {
             let is_foreign = foreign.iter().any(|name| starts_with(&path, name)) && !is_main;
@@ -287,7 +288,6 @@ fn every_module_says_what_it_is_for() {
     none("a module begins with what it is for", &broken);
 }
 
-/// Functions that are too long.
 #[derive(Default)]
 struct Functions(Vec<(String, usize, usize)>);
 
@@ -423,7 +423,7 @@ fn tests_wait_for_events() {
     for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
         let is_program = PROGRAMS.iter().any(|folder| source.path.starts_with(folder));
         let is_harness = source.path.starts_with("tests/src/");
-        // Its clock jumps to what is next.
+        // Its clock jumps to the next event.
         let is_simulated = source.path.starts_with("bgd/tests/dispatcher/simulator/");
         let words = source.words.iter().filter(|word| match word.text.as_str() {
             "yield_now" | "spin_loop" => !is_program,
@@ -437,7 +437,7 @@ fn tests_wait_for_events() {
 
 #[test]
 fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
-    // Whether a test that needs them has such a name is checked when it runs (tests/src/user.rs).
+    // Whether a test that needs them has such a name is checked when the test runs (tests/src/user.rs).
     let needs = [
         ("_as_root", &["must_be_root", "as_user", "cgroups", "kernel", "slurm", "systemd", "Root"][..]),
         ("full_disk", &["on_a_small_disk", "on_a_small_disk_with", "on_a_small_disk_as"]),

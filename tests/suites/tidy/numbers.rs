@@ -8,7 +8,7 @@ use bgd_tests::docs::root;
 use super::source::sources;
 use super::{PROGRAMS, TESTS, none};
 
-/// The numbers in a name, `r22_…` or `r22_to_r24_…`: one, or all of a range.
+/// Returns the numbers in a name, `r22_…` or `r22_to_r24_…`: one, or all of a range.
 fn of_name(name: &str) -> Vec<u32> {
     let mut words = name.split('_');
     let number = |word: Option<&str>| word?.strip_prefix('r')?.parse::<u32>().ok();
@@ -19,7 +19,7 @@ fn of_name(name: &str) -> Vec<u32> {
     }
 }
 
-/// The numbers that a comment or a text mentions: `R22`.
+/// Returns the numbers that a comment or a text mentions: `R22`.
 fn of_text(text: &str) -> Vec<u32> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
     let numbers = words.filter_map(|word| word.strip_prefix('R'));
@@ -29,7 +29,7 @@ fn of_text(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Every number that the sources mention.
+/// Returns every number that the sources mention.
 fn used() -> BTreeSet<u32> {
     let mut used = BTreeSet::new();
     for source in sources(&PROGRAMS).into_iter().chain(sources(&TESTS)) {

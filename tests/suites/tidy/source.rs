@@ -11,20 +11,17 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-/// A source file.
 pub struct Source {
     /// Its path relative to the workspace.
     pub path: String,
-    /// Its whole text.
     pub text: String,
-    /// All of its words; those of tests are marked.
+    /// All words of the text; those of tests are marked.
     pub words: Vec<Word>,
 }
 
-/// A token: an identifier, a punctuation character or a bracket. Literals have an empty text, because no rule
-/// looks into them.
+/// A token: an identifier, a punctuation character or a bracket. Literals have an empty text, because no rule looks
+/// into them.
 pub struct Word {
-    /// The text of the token.
     pub text: String,
     /// The line it is on, from 1.
     pub line: usize,
@@ -32,7 +29,7 @@ pub struct Word {
     pub in_test: bool,
 }
 
-/// Every Rust file below these folders.
+/// Returns every Rust file below these folders.
 pub fn sources(folders: &[&str]) -> Vec<&'static Source> {
     let mut paths = Vec::new();
     for folder in folders {
@@ -42,7 +39,7 @@ pub fn sources(folders: &[&str]) -> Vec<&'static Source> {
     paths.iter().map(|path| read(path)).collect()
 }
 
-/// Sources already read: nearly all rules look at all of them.
+/// A cache of sources, as nearly all rules look at all of them.
 static READ: Mutex<BTreeMap<PathBuf, &'static Source>> = Mutex::new(BTreeMap::new());
 
 fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -68,7 +65,7 @@ fn read(path: &Path) -> &'static Source {
 pub fn source(path: String, text: String) -> Source {
     let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut words = Vec::new();
-    // A module of tests may be a file or a folder of its own.
+    // A module of tests may be a file or a folder.
     let is_test = path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs"));
     flatten(tokens, is_test, &mut words);
     Source { path, text, words }
@@ -116,17 +113,16 @@ fn word(text: &str, line: usize, in_test: bool) -> Word {
 }
 
 impl Source {
-    /// The source as a syntax tree.
     pub fn syntax(&self) -> syn::File {
         syn::parse_file(&self.text).unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }
 
-    /// The words outside of tests.
+    /// Returns the words outside of tests.
     pub fn own_words(&self) -> Vec<&Word> {
         self.words.iter().filter(|word| !word.in_test).collect()
     }
 
-    /// Every path of at least two names outside of tests, and every import, with its line.
+    /// Returns every path of at least two names outside of tests, and every import, with its line.
     pub fn paths(&self) -> Vec<(Vec<String>, usize)> {
         let words = self.own_words();
         let text = |place: usize| words.get(place).map_or("", |word| word.text.as_str());
@@ -165,7 +161,7 @@ impl Source {
         paths.into_iter().map(path_of).collect()
     }
 
-    /// The names of the modules that this file declares outside of tests.
+    /// Returns the names of the modules that this file declares outside of tests.
     fn below(&self) -> BTreeSet<String> {
         let words = self.own_words();
         let declared = words.windows(3).filter_map(|three| match three {
@@ -177,7 +173,7 @@ impl Source {
         declared.collect()
     }
 
-    /// The names under which this crate's root has other crates.
+    /// Returns the names under which this crate's root has other crates.
     pub fn renamed_crates(&self) -> Vec<String> {
         let words = self.own_words();
         let renamed = words.windows(4).filter_map(|four| match four {
@@ -190,7 +186,7 @@ impl Source {
         renamed.collect()
     }
 
-    /// The path of this file's module in its crate.
+    /// Returns the path of this file's module in its crate.
     pub fn module(&self) -> Vec<String> {
         let (_, below) = self.path.split_once("/src/").unwrap_or_default();
         let names =

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::{sized, top};
 
-/// So many tasks that are held, and cancelled at once: two events each, as fast as there can be events.
+/// Submits this many held tasks, and cancels them all at once: two events each, as fast as events can come.
 fn burst(daemon: &TestDaemon, count: usize) {
     let task = SubmitParams { hold: true, ..daemon.params() };
     let argvs = vec![vec!["true".into()]; count];
@@ -80,7 +80,7 @@ fn r163_a_hundred_thousand_tasks_take_at_most_60_mb() {
     top.wait_text("nothing waits for you | 100000 done\n");
     let oldest = daemon.run(&["list", "--all", "--quiet"]).success().stdout_text();
     let oldest = oldest.lines().last().unwrap();
-    // Each key that reads or orders all of them.
+    // Each key that reads or sorts all of them.
     for name in ["session", "group", "batch", "dependency", "status"] {
         top.type_keys("\t");
         top.wait_text(&format!("folded by {name}\n"));
@@ -91,7 +91,7 @@ fn r163_a_hundred_thousand_tasks_take_at_most_60_mb() {
     top.wait_text("/true (100000)\n");
     top.type_keys(format!("\x15{oldest}\r"));
     top.wait_text(&format!("/{oldest} (1)\n"));
-    // What is not anonymous is the program itself, which these tests have not optimised.
+    // Memory that is not anonymous is the program itself, which is not optimised in these tests.
     let kb = top.process().status_value("RssAnon").unwrap();
     assert!(kb * 1024 <= 60_000_000, "{kb} KiB");
     top.type_keys("q");

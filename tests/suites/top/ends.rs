@@ -1,4 +1,4 @@
-//! How it ends: by a key, a signal, a closed terminal; and what it does when the daemon ends.
+//! How `bgctl top` ends: by a key, a signal, a closed terminal; and its reaction to the end of the daemon.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn r163_kill_stop_and_fg() {
     let top = processes_of(daemon.home()).into_iter().find(is_top).expect("it runs");
     top.signal(Signal::STOP).unwrap();
     shell.wait_text("Stopped");
-    // It had no time to leave the other screen, in which the shell goes on.
+    // It had no time to leave the alternate screen, in which the shell continues.
     shell.type_line("fg");
     shell.wait("a frame of its own", |screen| {
         let shown = screen.contents();
@@ -111,7 +111,7 @@ fn r163_it_connects_again_when_the_daemon_is_back() {
 fn r163_idle_it_does_nothing() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
-    // So narrow that no age is visible.
+    // Too narrow for any age to be visible.
     let mut top = super::sized(&daemon, &[], (10, 40));
     top.wait_text(&id.short());
     let process = top.process();
@@ -122,7 +122,7 @@ fn r163_idle_it_does_nothing() {
         }
         switches()
     };
-    // Whatever it still has to do after its first frame.
+    // Any work that remains after its first frame.
     let at_rest = wait::poll_until("a rest", || {
         let before = switches();
         (after_lists(5) == before).then_some(before)
@@ -133,7 +133,7 @@ fn r163_idle_it_does_nothing() {
     top.wait_text("done 1");
 }
 
-/// What a daemon with too many connections sends before it closes one.
+/// The message that a daemon with too many connections sends before it closes one.
 const REFUSAL: &str = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32016,\"message\":\"too many of them\",\
                        \"data\":{\"kind\":\"too_many_connections\"}}}\n";
 
@@ -168,7 +168,7 @@ fn r163_a_daemon_that_refuses_it_is_asked_again_after_pauses() {
 fn r163_it_shows_the_tasks_once_a_daemon_that_refused_it_has_room() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 8\n").start();
     let id = waits_at(&daemon, "gate", "exit 0");
-    // One that has said nothing yet would make room.
+    // A connection that has sent nothing yet would be closed to make room.
     let speaks = || {
         let mut client = daemon.client();
         client.call::<Hello>(&HelloParams::default()).is_ok().then_some(client)

@@ -12,14 +12,14 @@ fn two() -> (Far, Far) {
     (far, near)
 }
 
-/// A `bgctl top` of these hosts, as wide as this.
+/// Starts a `bgctl top` of these hosts with this width.
 #[track_caller]
 fn view(far: &Far, hosts: &str, cols: u16) -> Terminal {
     let mut command = far.bgctl(&["-H", hosts, "--connect-timeout", "10m", "top"]);
     Terminal::sized(command.env("PAGER", "cat; echo '<paged>'; read x < /dev/tty"), (20, cols))
 }
 
-/// A task that runs until it is ended, after it has written a line.
+/// Submits a task that writes a line and then runs until it is ended.
 #[track_caller]
 fn runs(daemon: &TestDaemon, name: &str) -> TaskId {
     let line = format!("echo from {name}; exec sleep 1000");
@@ -77,7 +77,7 @@ fn r144_in_top_a_host_that_does_not_answer_says_so_and_delays_nobody() {
     top.type_keys("/host:closed\r\x1b[H\r");
     top.wait_text("- closed: no answer since ");
     top.wait_text("ssh can't connect: now; trying again");
-    // What still tries to connect to the silent one ends with the view: dropping `far` checks that.
+    // Attempts to connect to the silent host end with the view: dropping `far` checks that.
     leave(top);
 }
 
@@ -161,7 +161,7 @@ fn r144_what_keys_do_is_done_at_the_host_of_the_task() {
 fn r144_a_frame_of_several_hosts_has_a_row_for_a_silent_one() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
-    // The ssh that tells its configuration is not what is silent.
+    // The ssh call that prints its configuration is not the silent one.
     far.wrap(
         "case \"$*\" in *' -G '*) ;; *silent*) exec sleep 1000;; *gone*) echo 'no route' >&2; exit 255;; esac",
     );
@@ -194,7 +194,7 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
         daemon.run(&["block", "--until", "ready", "--timeout", "none", &id.to_string()]).success();
     }
     let mut top = view(&far, "far,near", 130);
-    // Not the end of an id before the state of its task.
+    // Match the title, not the end of an id before the state of its task.
     top.wait_text("nothing waits for you | 3 running");
     top.type_keys("?needle\r");
     top.wait_text("?needle (found 2)");
@@ -204,7 +204,7 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
     });
     top.type_keys("/host:near\r");
     top.wait_text("(found 2, 1 hidden by the filter)");
-    // A host that is lost is searched once it is back; until then the others' part stays.
+    // A lost host is searched once it is back; until then, the results of the others stay.
     let away = far.path("away");
     std::fs::write(&away, "").unwrap();
     far.wrap(&format!("case \"$*\" in *near*) [ -e {} ] && exit 255;; esac", away.display()));
@@ -245,7 +245,7 @@ fn r144_a_pager_is_left_at_once_also_where_the_host_has_gone_silent() {
     let mut command = far.bgctl(&["-H", "far", "--connect-timeout", "10m", "top"]);
     let mut top = Terminal::sized(command.env("PAGER", "echo '<paged>'; read x < /dev/tty"), (20, 130));
     top.wait_text(&format!(" {} running ", id.short()));
-    // It says nothing until its own input ends.
+    // It sends nothing until its own input ends.
     far.wrap("exec cat > /dev/null");
     top.type_keys("o");
     top.wait_text("<paged>");

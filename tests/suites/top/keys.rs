@@ -1,4 +1,4 @@
-//! What the keys do to tasks.
+//! The effects of keys on tasks.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
@@ -129,7 +129,7 @@ fn r162_enter_and_o_open_the_output() {
     for (shown, key) in [(1, "\r"), (2, "o")] {
         top.wait_text(" fails\n");
         top.type_keys(key);
-        // What was paged before is still on the terminal's own screen.
+        // The previous pager's text is still on the terminal's main screen.
         let is_paged =
             |screen: &vt100::Screen| screen.contents().matches("its output\n<paged>").count() == shown;
         top.wait("the pager", is_paged);

@@ -1,4 +1,4 @@
-//! `bgctl top` in a real terminal (R160 to R163): what its user sees, what the keys do, how it ends, and what is odd.
+//! `bgctl top` in a real terminal (R160 to R163): what its user sees, what the keys do, how it ends, and odd cases.
 
 mod burst;
 mod ends;
@@ -13,14 +13,13 @@ use std::process::Command;
 
 use bgd_tests::{Terminal, TestDaemon};
 
-/// A `bgctl top` in a terminal of this size.
 #[track_caller]
 fn sized(daemon: &TestDaemon, args: &[&str], size: (u16, u16)) -> Terminal {
     let mut command: Command = daemon.bgctl(&[&["top"], args].concat());
     Terminal::sized(command.env("PAGER", "cat; echo '<paged>'; read x < /dev/tty"), size)
 }
 
-/// A `bgctl top` in a terminal with room for the list alone, which shows its keys.
+/// Starts a `bgctl top` in a terminal with room for only the list, which shows its keys.
 #[track_caller]
 fn top(daemon: &TestDaemon) -> Terminal {
     let mut top = sized(daemon, &[], (20, 90));
@@ -28,7 +27,7 @@ fn top(daemon: &TestDaemon) -> Terminal {
     top
 }
 
-/// A task that waits for a line in this FIFO, which is made.
+/// Submits a task that waits for a line in this FIFO, which is created.
 #[track_caller]
 fn waits_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::id::TaskId {
     let gate = daemon.home().join(name);
@@ -39,7 +38,7 @@ fn waits_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::id::Task
     id
 }
 
-/// Opens what a task waits at.
+/// Opens the FIFO that a task waits at.
 #[track_caller]
 fn open_gate(daemon: &TestDaemon, name: &str) {
     std::fs::write(daemon.home().join(name), "\n").unwrap();

@@ -71,7 +71,7 @@ fn r162_a_paste_of_a_megabyte_into_the_filter() {
 #[test]
 fn r163_descriptions_are_text_whatever_is_in_them() {
     let daemon = TestDaemon::start();
-    // The emulator shows no U+FFFD, which stands for each of the others.
+    // The emulator shows no U+FFFD, which replaces each of the others.
     for (description, shown) in [
         ("漢字かな🦀 wide", "漢字かな🦀 wide"),
         ("e\u{301}\u{323} combined", "e\u{301}\u{323} combined"),
@@ -90,7 +90,7 @@ fn r163_descriptions_are_text_whatever_is_in_them() {
 fn r161_a_long_and_a_binary_output_are_previewed() {
     let daemon = TestDaemon::start();
     let long = "head -c 1G /dev/zero | tr '\\0' x; echo; echo the end";
-    // Every byte, but none at random: some bytes before a line would make any terminal swallow its beginning.
+    // Every byte, but in a fixed order: some bytes before a line would make any terminal swallow its beginning.
     let bytes: Vec<u8> = (0..=u8::MAX).cycle().take(300_000).collect();
     fs::write(daemon.home().join("bytes"), bytes).unwrap();
     let binary = "cat bytes; echo; echo the binary end";

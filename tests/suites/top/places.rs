@@ -1,4 +1,4 @@
-//! Where it runs: in tmux, and for the daemon of another machine.
+//! Where `bgctl top` runs: in tmux, and for the daemon of another machine.
 
 use bgd_shared::id::TaskId;
 use bgd_tests::far::Far;

@@ -1,4 +1,4 @@
-//! What is on the screen: folds, the graph, previews, progress (R160, R161, R162, R165).
+//! The contents of the screen: folds, the graph, previews, progress (R160, R161, R162, R165).
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use nix::unistd::mkfifo;
 
 use super::{open_gate, sized, top, waits_at};
 
-/// A task that writes this, and then waits for a line in the FIFO `name`, which is made, and goes on.
+/// Submits a task that writes `before`, waits for a line in the FIFO `name`, which is created, and runs `after`.
 fn writes(daemon: &TestDaemon, name: &str, before: &str, after: &str) -> TaskId {
     mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     let line = format!("{before}; read x < {name}; {after}");
@@ -20,7 +20,7 @@ fn writes(daemon: &TestDaemon, name: &str, before: &str, after: &str) -> TaskId 
     id
 }
 
-/// Waits until a task has written this and more than nothing.
+/// Waits until a task has written this text, after some output.
 fn wait_output(daemon: &TestDaemon, id: TaskId, text: &str) {
     let path = PathBuf::from(daemon.task(id).output.path);
     wait::for_change(&path, || {
@@ -28,7 +28,7 @@ fn wait_output(daemon: &TestDaemon, id: TaskId, text: &str) {
     });
 }
 
-/// What is beside the list, a line each.
+/// Returns the text beside the list, line by line.
 fn preview(screen: &vt100::Screen) -> String {
     let (_, cols) = screen.size();
     let list = (cols.get() / 2).max(84.min(cols.get() - 36));
@@ -116,7 +116,7 @@ fn r161_a_preview_follows_only_while_it_is_pinned_and_several_can_be() {
     for name in ["a", "b"] {
         writes(&daemon, name, &format!("echo {name} one"), &format!("echo {name} two; read x < never"));
     }
-    // The newest first: b, a, plain.
+    // Newest first: b, a, plain.
     let mut top = sized(&daemon, &[], (30, 120));
     top.wait("the first preview", |screen| preview(screen).contains("\nb one\n"));
     top.type_keys("fjf");
@@ -156,7 +156,7 @@ fn r165_progress_has_a_column() {
     let daemon = TestDaemon::start();
     let id =
         writes(&daemon, "steps", "echo 'step 3/8'", "printf '\\033]9;4;1;50\\033\\\\more\\n'; read x < last");
-    // Of its own: whoever opens the first one before its writer has closed it reads its end.
+    // A separate FIFO: a reader that opens the first one before its writer has closed it reads its end.
     mkfifo(&daemon.home().join("last"), Mode::S_IRWXU).unwrap();
     let mut top = top(&daemon);
     let shows = |top: &mut Terminal, percent: &str| {

@@ -1,4 +1,4 @@
-//! What counts as looked at (R160, R163, R167), and whether all that waits for the user is told.
+//! What counts as seen (R160, R163, R167), and whether everything that waits for the user is reported.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE;
@@ -7,14 +7,13 @@ use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::{open_gate, sized, top, waits_at};
 
-/// A task that has failed.
 fn failed(daemon: &TestDaemon, description: &str) -> TaskId {
     let id = daemon.run(&["submit", "-d", description, "--", "false"]).success().word();
     daemon.block(&[id]);
     id
 }
 
-/// The beginning of the title of a frame.
+/// Returns the beginning of the title of a frame.
 fn title(daemon: &TestDaemon) -> String {
     let frame = daemon.run(&["top", "--once"]).success().stdout_text();
     frame.lines().next().unwrap_or_default().split(" | ").next().unwrap_or_default().to_owned()
@@ -53,7 +52,7 @@ fn r160_the_title_counts_what_waits_for_the_user() {
     top.wait_text("1 question and 1 failure wait for you\n");
     failed(&daemon, "fails too");
     top.wait_text("1 question and 2 failures wait for you\n");
-    // What is filtered out waits, too.
+    // Tasks that the filter hides wait, too.
     top.type_keys("/nothing like this\r");
     top.wait_text("1 question and 2 failures wait for you | /nothing like this (0)\n");
     daemon.run(&["answer", &asks.to_string(), "allow"]).success();
@@ -81,7 +80,7 @@ fn r160_what_pending_tasks_wait_for_is_in_the_list() {
             .run(&[&["submit", "-d", &format!("task {number}")], *args, &["--", "true"]].concat())
             .success();
     }
-    // And the same in the table of `bgctl list`.
+    // The same in the table of `bgctl list`.
     let listed = daemon.run(&["list"]).success().stdout_text();
     for (number, (_, state)) in pending.iter().enumerate() {
         let is_told = |line: &str| line.contains(state) && line.ends_with(&format!("\ttask {number}"));
@@ -104,7 +103,7 @@ fn r167_what_asks_and_runs_is_told_however_old_it_is() {
     let asks = daemon.prompt("ask May I?");
     wait::poll_until("it asks", || daemon.task(asks).progress.needs_input.map(drop));
     let gate = waits_at(&daemon, "gate", "exit 0");
-    // More than a page of the list came after them.
+    // More than a page of the list was submitted after them.
     let task = SubmitParams { hold: true, ..daemon.params() };
     let argvs = vec![vec!["true".into()]; LIST_PAGE + 100];
     let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };

@@ -1,5 +1,5 @@
-//! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine; or to that of
-//! another machine, for a daemon here.
+//! `dial`: joins standard input and output to the daemon's socket, for a `bgctl -H` on another machine; or to the
+//! socket of a remote daemon, for a daemon here.
 
 mod streams;
 
@@ -17,12 +17,12 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::sleep;
 
-/// The bytes that are carried at once.
+/// Number of bytes carried at once.
 const PIECE: usize = 64 * 1024;
 
 /// Carries bytes until the daemon closes the connection, or nobody reads standard output any more. The end of standard
-/// input alone is passed on, so that requests that were sent are still answered; `-H` can't tell it from the end of its
-/// own process, and never closes one side alone.
+/// input alone is passed on, so that requests already sent are still answered; `-H` can't distinguish it from the end
+/// of its own process, and never closes only one side.
 pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check_config {
         return context.link.check_config().map(|()| Code::OK);
@@ -31,7 +31,7 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
         return streams::lend(token, context);
     }
     let borrowed = args.borrow.as_deref().map(Borrowed::of).transpose()?;
-    // The streams are lent as long as this connection is open.
+    // The streams are lent for as long as this connection is open.
     let (borrowed, _lender) =
         borrowed.map_or((None, None), |(borrowed, lender)| (Some(borrowed), Some(lender)));
     let failed = |error: io::Error| Failure::io("can't join the daemon's socket", &error);
@@ -41,7 +41,7 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
         None => context.link.client()?.as_fd().try_clone_to_owned(),
     };
     let socket = UnixStream::from(socket.map_err(failed)?);
-    // The client's deadlines are for its own calls; the remote client has others.
+    // The client's timeouts are for its own calls; the remote client has others.
     socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(None)).map_err(failed)?;
     let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?));
     let hangs_up = args.hang_up;
@@ -49,7 +49,7 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
     thread::Builder::new()
         .name("input".to_owned())
         .spawn(move || {
-            // However the input ends, nothing more comes.
+            // However the input ends, no more will arrive.
             let _ = match borrowed {
                 Some(borrowed) => borrowed.go_along(&mut input, &upstream),
                 None => Ok(()),
@@ -59,15 +59,16 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
         })
         .map_err(failed)?;
     let output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
-    // A reader who is gone is noticed without anything to write: the daemon may have no answer for days.
+    // Detects that the reader has gone even with nothing to write: the daemon may send no answer for days.
     carry(&socket, &output, || sleep([Some(socket.as_fd())], None).map(drop))?;
     Ok(Code::OK)
 }
 
-/// Passes on bytes as they come, until there are no more. The kernel's own copying waits for more before it passes on.
+/// Passes on bytes as they arrive, until there are no more. The kernel's own copying would wait for more before passing
+/// them on.
 ///
 /// # Errors
-/// Those of `wait`, which is called before each read; the writer takes no more.
+/// Those of `wait`, which is called before each read; the writer accepts no more.
 fn carry(
     mut from: impl Read,
     mut to: impl Write,
@@ -80,7 +81,7 @@ fn carry(
             Ok(0) => return Ok(()),
             Ok(count) => to.write_all(&buffer[..count])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The other side has closed it with something unread.
+            // The peer has closed the connection with data unread.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
             Err(error) => return Err(Failure::io("can't read from the connection", &error)),
         }

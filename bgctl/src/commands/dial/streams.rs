@@ -1,5 +1,5 @@
-//! The standard streams of a job for a `bgctl -H` on another machine. They arrive by an ssh of their own, whose `dial`
-//! lends them to the `dial` that submits the job: only a process on this machine can pass descriptors to the daemon.
+//! The standard streams of a job for a `bgctl -H` on another machine. They arrive by a separate ssh, whose `dial` lends
+//! them to the `dial` that submits the job: only a process on this machine can pass descriptors to the daemon.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read as _, Write as _};
@@ -20,13 +20,14 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{LENT, sleep};
 
-/// How long the streams wait for the connection that borrows them, and that for the streams.
+/// How long the lender waits for the borrower to connect, and the borrower for the streams.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The standard streams.
+/// Number of standard streams.
 const COUNT: usize = 3;
 
-/// The place where the streams wait. It has no file that could be left behind; both sides check whose the other is.
+/// Returns the address at which the streams are lent. It has no file that could be left behind; both sides check the
+/// other's user.
 fn place(token: &str) -> Result<SocketAddr, Failure> {
     SocketAddr::from_abstract_name(format!("bgctl-streams-{token}")).map_err(failed)
 }
@@ -39,7 +40,7 @@ fn is_ours(peer: &UnixStream) -> bool {
     fds::peer_uid(peer).is_ok_and(|uid| uid == Uid::effective().as_raw())
 }
 
-/// Lends the standard streams of this process to the `dial` that names the token, until that ends.
+/// Lends the standard streams of this process to the `dial` that names the token, until that `dial` ends.
 pub fn lend(token: &str, context: &mut Context) -> Result<Code, Failure> {
     let listener = UnixListener::bind_addr(&place(token)?).map_err(failed)?;
     context.print(&format!("{LENT}\n"))?;
@@ -57,20 +58,20 @@ pub fn lend(token: &str, context: &mut Context) -> Result<Code, Failure> {
     drop(listener);
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     fds::send(&borrower, b"\n", &[input.as_fd(), output.as_fd(), errors.as_fd()]).map_err(failed)?;
-    // Whoever is at the other ends must see the end of the job, not that of this process.
+    // The processes at the other ends must see the end of the job, not that of this process.
     let nothing = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
     let let_go =
         dup2_stdin(&nothing).and_then(|()| dup2_stdout(&nothing)).and_then(|()| dup2_stderr(&nothing));
     let_go.map_err(failed)?;
-    // It sends nothing, and is closed when its connection ends.
+    // The borrower sends nothing, and closes this connection when its own connection ends.
     let _ = borrower.read(&mut [0]);
     Ok(Code::OK)
 }
 
-/// Streams that go to the daemon with the first submit.
+/// Streams to pass to the daemon with the first submit.
 pub struct Borrowed([OwnedFd; COUNT]);
 
-/// What this program has to know of a request.
+/// The parts of a request that this program needs.
 #[derive(Deserialize)]
 struct Request {
     method: String,
@@ -86,11 +87,11 @@ struct Params {
 }
 
 impl Borrowed {
-    /// Borrows the streams from the `dial` that lends them by this token; also returns the connection to it, which is to
-    /// be kept.
+    /// Borrows the streams from the `dial` that lends them under this token; also returns the connection to that
+    /// `dial`, which must be kept open.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such `dial`.
     pub fn of(token: &str) -> Result<(Self, UnixStream), Failure> {
         let lender = UnixStream::connect_addr(&place(token)?).map_err(|_| lost())?;
         lender.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -101,10 +102,10 @@ impl Borrowed {
         Ok((Self(streams.try_into().map_err(|_| lost())?), lender))
     }
 
-    /// Passes on requests up to the first submit, with the streams that it names.
+    /// Passes on requests up to and including the first submit, which is sent with the streams that it names.
     ///
     /// # Errors
-    /// A side is closed, or a line is longer than the daemon takes.
+    /// Reading or writing fails.
     pub fn go_along(self, from: &mut impl BufRead, mut to: &UnixStream) -> io::Result<()> {
         loop {
             let mut line = Vec::new();

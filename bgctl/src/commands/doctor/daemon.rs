@@ -47,13 +47,14 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     Some(status)
 }
 
-/// Whether a valid configuration is the one that the daemon has read. `modified`: when its file was last changed.
+/// Checks whether a valid configuration is the one that the daemon has loaded. `modified` is when its file was last
+/// changed.
 fn configuration(status: &DaemonStatus, modified: Option<Timestamp>) -> Check {
     const NAME: &str = "configuration";
     let path = &status.config;
     let found = match (status.config_loaded, modified) {
         (false, None) => return Check::ok(PART, NAME, format!("none; {path} does not exist")),
-        // Older daemons do not say when.
+        // Older daemons do not report the time.
         (true, Some(_)) if status.config_modified.is_none() || status.config_modified == modified => {
             return Check::ok(PART, NAME, path);
         }
@@ -73,7 +74,7 @@ fn version(status: &DaemonStatus, own: &str) -> Check {
         .hint("bgctl daemon upgrade     ends no task; if it is refused, bgctl daemon restart")
 }
 
-/// Whether the running program is still the one on disk.
+/// Checks whether the running program is still the one on disk.
 fn program(program: &ProgramStatus) -> Option<Check> {
     let path = &program.path;
     Some(match program.state {
@@ -100,7 +101,7 @@ fn tree(status: &DaemonStatus) -> Check {
         .hint("with a delegated cgroup v2 (Delegate=yes) nothing can escape from a cancel, see bgd(1)")
 }
 
-/// Which controllers account for what whole trees use. `None` if the daemon's cgroup can't be read.
+/// Checks which controllers account for the usage of whole process trees. `None` if the daemon's cgroup can't be read.
 fn accounting(status: &DaemonStatus) -> Option<Check> {
     const NAME: &str = "usage of trees";
     let own = proc::cgroup_folder(status.pid)?;

@@ -1,10 +1,10 @@
-//! How a check tells of what could not be asked for. It asks nobody.
+//! The result of a check whose request failed. Makes no requests itself.
 
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::doctor::Check;
 
-/// The check of something that could not be asked for.
+/// Returns the check for a request that failed.
 pub fn failed(part: &'static str, name: &str, failure: &Failure) -> Check {
     let otherwise = match failure.code {
         Code::CONFIG => "correct that line; then bgctl daemon start, or bgctl daemon reload if one runs",

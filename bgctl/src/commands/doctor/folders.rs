@@ -1,4 +1,5 @@
-//! Who may reach the daemon's socket, its folders and its configuration: all of the user's own programs, and nobody else.
+//! Who may access the daemon's socket, its folders and its configuration: all of the user's own programs, and nobody
+//! else.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,12 +12,12 @@ use crate::render::doctor::Check;
 
 const PART: &str = "daemon";
 
-/// The bits of a mode by which others may read, write or enter.
+/// Mode bits that let others read, write or enter.
 const OTHERS: u32 = 0o077;
-/// Those by which others may write.
+/// Mode bits that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Adds the checks of what this daemon uses.
+/// Adds the checks of the paths that this daemon uses.
 pub fn checks(checks: &mut Vec<Check>, status: &DaemonStatus) {
     let socket = Path::new(&status.socket);
     checks.push(private("socket", socket, OTHERS));
@@ -24,7 +25,7 @@ pub fn checks(checks: &mut Vec<Check>, status: &DaemonStatus) {
         checks.push(private("socket's folder", folder, OTHERS_WRITE));
     }
     checks.push(private("state folder", Path::new(&status.state_dir), OTHERS));
-    // One that is missing has a check of its own.
+    // A missing configuration has its own check.
     if Path::new(&status.config).exists() {
         checks.push(private("config's mode", Path::new(&status.config), OTHERS_WRITE));
     }
@@ -45,7 +46,7 @@ fn private(name: &'static str, path: &Path, rights: u32) -> Check {
         let found = format!("{shown} belongs to the user with number {}", meta.uid());
         return Check::fails(PART, name, found, "stop the daemon and remove it, or name another path");
     }
-    // In a folder such as /tmp nobody can replace what another one has.
+    // In a sticky folder such as /tmp, users can't replace each other's files.
     let is_sticky = mode & 0o1000 != 0;
     if mode & rights != 0 && !is_sticky {
         let found = format!("{shown} has mode {mode:03o}: other users can reach it");

@@ -1,5 +1,6 @@
-//! Whether somebody is logged in to an agent, as far as its files and variables tell, or a command of its own that answers
-//! at once, without a network. Only that there are credentials is known, not whether the provider takes them.
+//! Whether the user is logged in to an agent, as far as its files and variables show, or a command of the agent that
+//! answers at once and without a network. This only shows that there are credentials, not whether the provider accepts
+//! them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,24 +14,25 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::link::time_left;
 
-/// How long a command has to say whether somebody is logged in.
+/// Timeout for a command that checks the login.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Where an agent keeps what it is logged in with.
+/// Where an agent keeps its credentials.
 #[derive(Debug)]
 pub struct Login {
-    /// The names of its programs.
+    /// The names of the agent's programs.
     programs: &'static [&'static str],
-    /// The variables that have a key or name a provider.
+    /// Environment variables that contain a key or name a provider.
     variables: &'static [&'static str],
-    /// The file: the variable that names its folder, that folder below the home, and the file's name.
+    /// The credentials file: the variable that names its folder, the default folder relative to the home, and the file
+    /// name.
     file: (&'static str, &'static str, &'static str),
-    /// What the file has if somebody is logged in; empty: it is enough that it has something.
+    /// Text that the file contains if the user is logged in; if empty, any non-blank file counts.
     word: &'static str,
-    /// A command that succeeds if somebody is logged in, for a login that is in no file: the system's keyring may have
-    /// it. Empty: there is none that takes less than a second.
+    /// A command that succeeds if the user is logged in, for a login that is not in a file but, for example, in the
+    /// system's keyring. Empty if there is none that takes less than a second.
     asks: &'static [&'static str],
-    /// What to do to log in.
+    /// How to log in.
     pub how: &'static str,
 }
 
@@ -91,20 +93,20 @@ const LOGINS: &[Login] = &[
     },
 ];
 
-/// Returns what is known of the agent that this program is.
+/// Returns the known login of the agent that this program belongs to.
 pub fn of(program: &str) -> Option<&'static Login> {
     let name = program.rsplit('/').next()?;
     LOGINS.iter().find(|login| login.programs.contains(&name))
 }
 
-/// The home and the variables to look at.
+/// The home folder and the environment variables to search.
 pub struct UserEnv<'a> {
     home: Option<PathBuf>,
     variable: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
 impl UserEnv<'static> {
-    /// Those of this process.
+    /// Returns those of this process.
     pub fn own() -> Self {
         Self { home: crate::files::home(), variable: &|name| std::env::var_os(name) }
     }
@@ -118,10 +120,11 @@ impl UserEnv<'_> {
 }
 
 impl Login {
-    /// Returns the variable, the file or the command that says that somebody is logged in.
+    /// Returns the variable, the file or the command that shows that the user is logged in.
     pub fn found(&self, user: &UserEnv<'_>) -> Option<String> {
         self.stored(user).or_else(|| {
-            // A login has made the folder. Without it, the command itself might: a check changes nothing.
+            // The folder exists once the user has logged in. Without it, the command might create it, but a check must
+            // change nothing.
             let is_there = self.folder(user).is_some_and(|folder| folder.is_dir());
             (is_there && says_yes(self.asks)).then(|| format!("`{}`", self.asks.join(" ")))
         })
@@ -142,14 +145,14 @@ impl Login {
         user.set(variable).map(PathBuf::from).or_else(|| Some(user.home.as_ref()?.join(folder)))
     }
 
-    /// Names where was looked.
+    /// Names the places that were searched.
     pub fn places(&self) -> String {
         let (_, folder, name) = self.file;
         format!("neither ~/{folder}/{name} nor {}", self.variables.join(", "))
     }
 }
 
-/// Whether a command succeeds in time.
+/// Reports whether a command succeeds in time.
 fn says_yes(words: &[&str]) -> bool {
     let [program, args @ ..] = words else { return false };
     let mut command = Command::new(program);
@@ -160,7 +163,7 @@ fn says_yes(words: &[&str]) -> bool {
         poll(&mut ends, time_left(Instant::now() + ANSWER)).is_ok_and(|count| count > 0)
     });
     if !ended {
-        // It may have ended meanwhile.
+        // The command may have ended in the meantime.
         let _ = child.kill();
     }
     child.wait().is_ok_and(|status| status.success())

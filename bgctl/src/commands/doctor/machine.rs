@@ -1,4 +1,4 @@
-//! What the machine offers: the kernel's features, and whether tasks outlive a logout.
+//! The properties of the machine: the kernel's features, and whether tasks outlive a logout.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,19 +13,19 @@ use crate::render::doctor::Check;
 
 const PART: &str = "machine";
 
-/// The oldest kernel that the daemon works on.
+/// The oldest supported kernel.
 const NEEDED: (u32, u32) = (5, 14);
 
-/// The fewest inotify instances and watches that should be left: a daemon has some, and each `--ready file:` one more.
+/// Minimum number of inotify instances and watches that should be free: a daemon uses a few, and each `--ready file:`
+/// one more.
 const SPARE: u64 = 16;
 
-/// Makes the checks.
 pub fn checks() -> Vec<Check> {
     let release = uname().map(|system| system.release().to_string_lossy().into_owned()).unwrap_or_default();
     let mut checks = vec![kernel(&release)];
     checks.extend(probed());
     checks.extend(inotify());
-    // Only logind ends what a user has left running.
+    // Only logind ends processes that a user has left running.
     if Path::new("/run/systemd/system").exists() {
         let user = User::from_uid(Uid::current()).ok().flatten().map(|user| user.name);
         checks.extend(user.map(|user| linger(&user, Path::new("/var/lib/systemd/linger"))));
@@ -45,14 +45,15 @@ fn kernel(release: &str) -> Check {
     }
 }
 
-/// What the daemon's program says that the kernel can do.
+/// Kernel features as reported by the daemon's program.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Probe {
     pidfd: bool,
     exit_codes: bool,
 }
 
-/// Has the daemon's program try the kernel. Without it nothing is said here: that it is missing is said elsewhere.
+/// Makes the daemon's program probe the kernel. Returns no checks if the program is missing, which is reported
+/// elsewhere.
 fn probed() -> Vec<Check> {
     let mut command = Command::new(link::program_path());
     let output = command.arg("--probe-kernel").stdin(Stdio::null()).output();
@@ -79,7 +80,7 @@ impl Probe {
     }
 }
 
-/// Looks whether there is room for more inotify instances and watches, by which output is followed.
+/// Checks whether there is room for more inotify instances and watches, which are used to follow output.
 fn inotify() -> Option<Check> {
     let limit = |name: &str| {
         std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?.trim().parse::<u64>().ok()
@@ -96,7 +97,7 @@ fn inotify() -> Option<Check> {
 fn judge_inotify(used: u64, instances: u64, watches: u64) -> Check {
     let found = format!("{used} of {instances} instances in use, up to {watches} watches");
     let more = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288";
-    // Without any the daemon looks at outputs now and then instead, so nothing fails.
+    // Without inotify the daemon polls outputs instead, so nothing fails.
     if instances.saturating_sub(used) < SPARE || watches < SPARE {
         Check::note(PART, "inotify", found).hint(more)
     } else {

@@ -1,4 +1,4 @@
-//! `doctor`: checks everything that background tasks rely on, and says what to do about what does not work. It changes
+//! `doctor`: checks everything that background tasks rely on, and shows how to fix what does not work. It changes
 //! nothing; `--notify` sends a notification through each channel.
 
 mod daemon;
@@ -21,15 +21,15 @@ use crate::remark::say;
 use crate::render::doctor::{Check, State, page, summary};
 use crate::render::look::Look;
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
-    /// Whether nothing failed.
+    /// Whether no check failed.
     ok: bool,
     checks: &'a [Check],
 }
 
-/// Makes all checks, and prints them when all are made.
+/// Makes all checks, then prints them.
 pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if std::io::stderr().is_terminal() && !context.json() {
         say(format_args!("checking; starting agents and reaching other machines takes a moment …"));

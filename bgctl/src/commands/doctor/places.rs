@@ -1,4 +1,4 @@
-//! What the daemon works with: agents, channels for notifications, and executors elsewhere.
+//! What the daemon works with: agents, notification channels, and remote executors.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ use crate::render::doctor::Check;
 use crate::render::table::status;
 use crate::render::wall::Clock;
 
-/// How long a channel has to deliver the test notification.
+/// Timeout for a channel to deliver the test notification.
 const DELIVERY: Duration = Duration::from_secs(20);
 
-/// The interval between looks whether it has: no event tells.
+/// Polling interval for the delivery, which no event reports.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The kinds of channels that send nothing anywhere.
+/// The kinds of channels that send nothing outside the daemon.
 const LOCAL_KINDS: [&str; 2] = ["inbox", "gone"];
 
 /// The kind of the channel to the user's desktop.
@@ -68,7 +68,7 @@ fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
     let version = agent.check.as_ref().and_then(|check| check.version.as_deref());
     let version = version.map(|version| format!(" (version {version})")).unwrap_or_default();
     let starts = format!("starts{version}");
-    // What says that somebody is logged in is where the agent runs.
+    // The evidence of a login is on the machine where the agent runs.
     let program = agent.command.first().filter(|_| !is_remote && agent.url.is_none());
     let Some(known) = program.and_then(|program| logins::of(&program.to_string_lossy())) else {
         return Check::ok(
@@ -86,7 +86,7 @@ fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
     }
 }
 
-/// Looks at each channel; with `notify` sends a notification through each.
+/// Checks each channel; with `notify`, sends a notification through each.
 pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, context: &mut Context) {
     const PART: &str = "channels";
     let mut channels =
@@ -107,12 +107,12 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
             Some(problem) => Check::fails(PART, &channel.name, problem, correct(channel)),
             None => Check::ok(PART, &channel.name, found),
         };
-        // No terminal submits the test: it would be at none's prompt.
+        // The test is not submitted from a terminal, so it would appear at no prompt.
         if notify && channel.kind != "tty" {
             check = match delivered(channel, context) {
                 Ok(Trial::Delivered) => Check::ok(PART, &channel.name, "the test notification was delivered"),
                 Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
-                // It waits for no slot and behind nobody, so its group is paused.
+                // The test task needs no slot and waits behind no other task, so its group must be paused.
                 Ok(Trial::NotTried(why)) => {
                     Check::fails(PART, &channel.name, why, "bgctl group continue default")
                 }
@@ -125,7 +125,7 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
 
 fn correct(channel: &ChannelStatus) -> String {
     if channel.kind == DESKTOP {
-        // It has no settings: what is missing is a desktop.
+        // This channel has no settings: only a desktop can be missing.
         return "run `bgctl doctor --notify` in a desktop session ($DBUS_SESSION_BUS_ADDRESS names its bus), or set \
                 default_deliver_to to another channel, see bgd-config(5)"
             .to_owned();
@@ -133,14 +133,14 @@ fn correct(channel: &ChannelStatus) -> String {
     format!("correct [channels.{}] in the configuration, then bgctl daemon reload", channel.name)
 }
 
-/// What came of a test notification, and why it did not arrive.
+/// The outcome of a test notification, with the reason if it did not arrive.
 enum Trial {
     Delivered,
     Failed(String),
     NotTried(String),
 }
 
-/// Sends a notification through a channel: that of a task which does nothing, and is cleared again.
+/// Sends a notification through a channel: that of a task that does nothing and is cleared afterwards.
 fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
     let params = SubmitParams::trial("test notification of bgctl doctor", &before.name);
     let id = context.call::<TaskSubmit>(&params)?.task.id;
@@ -153,7 +153,7 @@ fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Fai
     outcome.and_then(|outcome| cleared.map(|_| outcome))
 }
 
-/// Waits until the task has ended. Returns how it is if it has not.
+/// Waits until the task has ended. Returns its status if it has not.
 fn still_waits(id: TaskId, context: &mut Context) -> Result<Option<String>, Failure> {
     let timeout_ms = u64::try_from(DELIVERY.as_millis()).ok();
     let params = BlockParams { ids: vec![id.into()], timeout_ms, ..BlockParams::default() };
@@ -177,7 +177,7 @@ fn notice_of(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Fai
         if now.dropped > before.dropped {
             return Ok(Trial::Failed("dropped, as the channel's queue is full".to_owned()));
         }
-        // Others may send through it, too.
+        // Others may send through the channel, too.
         if now.sent > before.sent && now.queued == 0 {
             return Ok(Trial::Delivered);
         }
@@ -190,7 +190,7 @@ fn notice_of(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Fai
     }
 }
 
-/// Asks each executor elsewhere whether it works.
+/// Checks whether each remote executor works.
 pub fn executors(checks: &mut Vec<Check>, context: &mut Context) {
     const PART: &str = "executors";
     let params = ExecutorListParams { check: true, ..ExecutorListParams::default() };

@@ -1,4 +1,5 @@
-//! The user's shell: whether it finds `bgctl` and its manual, completes its arguments, and has the key and the prompt.
+//! The user's shell: whether it finds `bgctl` and its manual, completes its arguments, and has the key and the prompt
+//! set up.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +11,6 @@ use crate::shells::{self, Shell, own_shell};
 
 const PART: &str = "shell";
 
-/// Makes the checks.
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![in_path(), pages()];
     let Some(shell) = own_shell() else {
@@ -49,7 +49,7 @@ fn pages() -> Check {
     }
 }
 
-/// Says why `man` does not find the page: it is not installed, or `man` does not look where it is.
+/// Explains why `man` does not find the page: it is not installed, or `man` does not search its folder.
 fn not_found() -> Check {
     let own = std::env::current_exe().ok();
     let installed = manual::folder(own.as_deref())
@@ -73,7 +73,7 @@ fn completions(shell: Shell) -> Check {
     }
 }
 
-/// What a start-up file has into which the output of `shell-init` was copied.
+/// Appears in a start-up file that contains a copy of the output of `shell-init`.
 const VARIABLE: &str = crate::complete::VARIABLE;
 
 fn key(shell: Shell) -> Check {
@@ -112,7 +112,7 @@ fn shown(shell: Shell) -> String {
     shell.startup_file().unwrap_or_default().display().to_string()
 }
 
-/// Returns the file of the shell's start that has one of these words in a line that is no comment.
+/// Returns the start-up file of the shell that contains one of these words outside of comment lines.
 fn says(shell: Shell, words: &[&str]) -> Option<PathBuf> {
     shell.startup_files().into_iter().find(|path| {
         let text = std::fs::read_to_string(path).unwrap_or_default();

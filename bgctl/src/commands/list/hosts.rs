@@ -1,5 +1,6 @@
-//! `list` of several hosts, which are asked at the same time (R144). One that does not answer is a row that says so, and
-//! delays nobody: on a terminal, rows appear as hosts answer; elsewhere all come at once, after a short time at most.
+//! `list` of several hosts, which are asked at the same time (R144). A host that does not answer gets a row with the
+//! reason, and delays nothing: on a terminal, rows appear as hosts answer; elsewhere all are printed together once
+//! every host has answered or timed out.
 
 use std::io::IsTerminal as _;
 
@@ -22,22 +23,20 @@ use crate::render::look::{Look, lines};
 use crate::render::table::{Listing, listings};
 use crate::several::{self, Asked, News};
 
-/// What to list.
 pub struct Wanted<'a> {
-    /// The tasks to list.
     pub asked: ListParams,
     /// Whether to print only ids.
     pub quiet: bool,
-    /// How many at most of each host, and how they are shown.
+    /// How many tasks of each host to show at most, and how.
     pub shown: &'a Shown,
 }
 
 type Outcome = Result<HostTasks, Failure>;
 
-/// What a host answered.
+/// The answer of a host.
 struct HostTasks {
     list: ListResult,
-    /// What its running tasks use, if that is shown.
+    /// Current usage of the host's running tasks, if it is shown.
     measured: Measured,
 }
 
@@ -55,7 +54,7 @@ struct OnHost<'a> {
     task: &'a Task,
 }
 
-/// What a host answered, besides its tasks.
+/// The answer of a host, without its tasks.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum HostLine<'a> {
@@ -63,7 +62,7 @@ enum HostLine<'a> {
     Silent { host: &'a str, kind: &'a str, error: &'a str },
 }
 
-/// Asks all hosts, and prints what they answered, in the order they were given.
+/// Asks all hosts, and prints their answers in the order in which the hosts were given.
 pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Result<Code, Failure> {
     let hosts: Vec<String> = links.iter().filter_map(Link::host).map(ToString::to_string).collect();
     let shows = !context.json() && !wanted.quiet && std::io::stdout().is_terminal() && bar::is_drawable();
@@ -96,7 +95,7 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     Ok(if outcomes.iter().any(Result::is_ok) { Code::OK } else { Code::NO_DAEMON })
 }
 
-/// Asks each host, and shows on a terminal what was answered so far.
+/// Asks each host, and on a terminal shows the answers so far.
 fn ask(
     wanted: &Wanted<'_>,
     links: Vec<Link>,
@@ -128,20 +127,21 @@ fn ask(
         }
         Ok(())
     })?;
-    // Each has ended, so each has an outcome.
+    // Every host has ended, so every host has an outcome.
     Ok(outcomes.into_iter().flatten().collect())
 }
 
-/// What is on the terminal while some hosts have not answered yet.
+/// The text on the terminal while some hosts have not answered yet.
 struct SoFar<'a> {
     hosts: &'a [String],
     shown: &'a Shown,
-    /// How many lines it has.
+    /// Number of lines drawn.
     drawn: usize,
 }
 
 impl SoFar<'_> {
-    /// Draws what was answered, and names the other hosts. It is drawn again, so it must fit.
+    /// Draws the answers so far, and names the other hosts. The text will be redrawn in place, so it must fit the
+    /// terminal.
     fn draw(&mut self, outcomes: &[Option<Outcome>], context: &Context) -> Result<(), Failure> {
         let both = || self.hosts.iter().map(String::as_str).zip(outcomes);
         let answered: Vec<_> = both().filter_map(|(host, outcome)| Some((host, outcome.as_ref()?))).collect();
@@ -169,7 +169,7 @@ fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Resu
     Ok(())
 }
 
-/// Renders what these hosts have answered.
+/// Renders the answers of these hosts.
 fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
     let reasons: Vec<String> = all
         .iter()

@@ -1,11 +1,11 @@
-//! The tasks of a list, which come in pages. It shows nothing.
+//! Fetches the tasks of a list, which come in pages. Prints nothing.
 
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{ListParams, ListResult};
 
 use crate::failure::Failure;
 
-/// Fetches up to `wanted` tasks as one result, by as many calls as that takes.
+/// Fetches up to `wanted` tasks as one result, in as many calls as needed.
 pub fn fetch(
     asked: &ListParams,
     wanted: usize,

@@ -1,4 +1,4 @@
-//! How `list` shows tasks, and what has to be asked for that: what they use, and how far they are. It prints nothing.
+//! How `list` shows tasks, and the extra requests needed for that: resource usage and progress. Prints nothing.
 
 use std::collections::HashMap;
 
@@ -18,25 +18,25 @@ use crate::render::table::{list, tree};
 
 /// How the tasks are shown.
 pub struct Shown {
-    /// The columns; empty: the usual ones.
+    /// The columns; empty for the default ones.
     pub columns: Vec<Field>,
-    /// What they are sorted by; `None`: as they came.
+    /// The sort order; `None` to keep the tasks as they came.
     pub sort: Option<Sort>,
-    /// Whether as a tree.
+    /// Whether to draw a tree.
     pub tree: bool,
-    /// How many tasks at most.
+    /// Maximum number of tasks.
     pub most: usize,
 }
 
 impl Shown {
-    /// Sorts them as wanted.
+    /// Sorts the tasks as requested.
     pub fn sort(&self, tasks: &mut [Task], measured: &Measured) {
         if let Some(sort) = self.sort {
             sort.apply(tasks, measured, Timestamp::now());
         }
     }
 
-    /// Measures what running tasks use, if that is shown or sorted by.
+    /// Measures the usage of running tasks, if it is shown or sorted by.
     pub fn measured(&self, tasks: &[Task], context: &mut Context) -> Result<Measured, Failure> {
         if self.is_measured() {
             measured(tasks, |params| context.call::<TaskUsage>(params))
@@ -45,16 +45,16 @@ impl Shown {
         }
     }
 
-    /// Whether what running tasks use is shown or sorted by.
+    /// Reports whether the usage of running tasks is shown or sorted by.
     pub fn is_measured(&self) -> bool {
         self.columns.iter().copied().any(Field::is_measured) || self.sort.is_some_and(Sort::is_measured)
     }
 
-    /// Sets the columns; that of the progress is there if any is known.
+    /// Sets the columns, and adds that of the progress if any is known.
     pub fn set_columns(&self, look: &mut Look) {
         if !self.columns.is_empty() {
             look.columns.clone_from(&self.columns);
-            // A tree is drawn in the column of the ids.
+            // A tree is drawn in the id column.
             if self.tree && !look.columns.contains(&Field::Id) {
                 look.columns.insert(0, Field::Id);
             }
@@ -64,7 +64,7 @@ impl Shown {
         }
     }
 
-    /// Renders the tasks, with their progress where somebody sees it.
+    /// Renders the tasks, with their progress if it is visible.
     pub fn text(
         &self,
         tasks: &mut [Task],
@@ -81,14 +81,14 @@ impl Shown {
     }
 }
 
-/// The most running tasks whose output is looked at for their progress.
+/// Maximum number of running tasks whose output is searched for progress.
 const LOOKED_AT: usize = 50;
 
 fn is_running(task: &Task) -> bool {
     matches!(task.status, Status::Running | Status::Resumed)
 }
 
-/// Measures what running tasks use now.
+/// Measures the current usage of running tasks.
 pub fn measured(
     tasks: &[Task],
     mut call: impl FnMut(&UsageParams) -> Result<UsageResult, Failure>,
@@ -98,7 +98,7 @@ pub fn measured(
     for ids in ids.chunks(USAGES) {
         match call(&UsageParams { ids: ids.to_vec() }) {
             Ok(answer) => measured.extend(answer.usages.into_iter().map(|usage| (usage.id, usage))),
-            // One of them was cleared meanwhile.
+            // One of the tasks was cleared in the meantime.
             Err(failure) if failure.code == Code::NO_TASK => {}
             Err(failure) => return Err(failure),
         }
@@ -106,7 +106,7 @@ pub fn measured(
     Ok(measured)
 }
 
-/// Looks how far running tasks are.
+/// Looks up the progress of running tasks.
 fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
     let mut percents = HashMap::new();
     for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
@@ -118,7 +118,7 @@ fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>
         };
         match context.call::<TaskOutput>(&params) {
             Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
-            // It was cleared meanwhile.
+            // The task was cleared in the meantime.
             Err(failure) if failure.code == Code::NO_TASK => {}
             Err(failure) => return Err(failure),
         }

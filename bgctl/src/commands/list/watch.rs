@@ -1,5 +1,5 @@
-//! `list --watch`: the table, drawn again in its place when events say that it may have changed, and while visible ages
-//! do (R166). It leaves nothing to clean up: Ctrl-C ends it where it is.
+//! `list --watch`: the table, redrawn in place when events indicate that it may have changed, and as visible ages
+//! change (R166). It leaves nothing to clean up: Ctrl-C simply ends the process.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
 use crate::render::look::Look;
 
-/// The shortest time between two tables.
+/// Minimum interval between two redraws.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// How often visible ages change.
@@ -33,7 +33,7 @@ pub fn run(asked: &ListParams, shown: &Shown, context: &mut Context) -> Result<C
         match watched(asked, shown, &mut drawn, context) {
             Err(failure) => {
                 context.link.recover(failure)?;
-                // It has said so below the table, which would be drawn over that.
+                // The link has reported this below the table; drawing over the old table would erase the report.
                 drawn = 0;
             }
             Ok(never) => return Ok(never),
@@ -41,14 +41,14 @@ pub fn run(asked: &ListParams, shown: &Shown, context: &mut Context) -> Result<C
     }
 }
 
-/// Shows the table as long as the connection lasts.
+/// Shows the table until the connection is lost.
 fn watched(
     asked: &ListParams,
     shown: &Shown,
     drawn: &mut usize,
     context: &mut Context,
 ) -> Result<Code, Failure> {
-    // Makes sure that this daemon is not on its way out before it is connected to again.
+    // Make sure that this daemon is not shutting down before opening another connection to it.
     context.call::<Hello>(&HelloParams::default())?;
     let params = SubscribeParams { session: asked.session.clone(), ..SubscribeParams::default() };
     let mut news = Listener::new(context.link.existing()?, params)?;
@@ -69,7 +69,7 @@ fn watched(
                 break;
             }
         }
-        // A burst of events is one table.
+        // A burst of events causes only one redraw.
         let mut until = drawn_at + PAUSE;
         while Instant::now() < until {
             let [is_told] = sleep([Some(std::os::fd::AsFd::as_fd(&news))], Some(until))?;
@@ -82,7 +82,7 @@ fn watched(
     }
 }
 
-/// Takes the events that have come. Returns whether any of them changes a list.
+/// Consumes the events that have arrived. Returns whether any of them changes a list.
 fn heard_change(news: &mut Listener) -> Result<bool, Failure> {
     let is_change = |heard: &Heard| match heard {
         Heard::Event(event) => event.kind != EventKind::Output,
@@ -91,13 +91,13 @@ fn heard_change(news: &mut Listener) -> Result<bool, Failure> {
     Ok(news.heard()?.iter().any(is_change))
 }
 
-/// The rows of the terminal.
+/// Returns the number of rows of the terminal.
 pub fn rows() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
     size.map(|size| usize::from(size.ws_row)).filter(|rows| *rows > 0).unwrap_or(24)
 }
 
-/// Draws a text in the place of the one before, of which so many rows were `drawn`.
+/// Draws a text in place of the previous one, which took `drawn` rows.
 ///
 /// # Errors
 /// Nobody reads standard output any more.

@@ -1,5 +1,4 @@
-//! What every job in the foreground begins with: its signals are held, and the daemon is asked for the key. It submits
-//! nothing.
+//! The first steps of every foreground job: its signals are held, and the daemon is asked for the key. Submits nothing.
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::foreground::Key;
@@ -10,7 +9,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Blocks the signals that are meant for the job, as it may be running before the daemon's answer arrives.
+/// Blocks the signals that are meant for the job, as the job may be running before the daemon's answer arrives.
 pub fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Failure> {
     // Connect first: starting a daemon may take a while and must remain interruptible.
     context.link.client()?;

@@ -1,5 +1,5 @@
-//! A job on another machine that has this terminal, and outlives the connection (R142): it goes on there, in the
-//! background, until a new connection takes it to the foreground again, with what it wrote meanwhile.
+//! A job on a remote machine that uses this terminal and outlives the connection (R142): it continues there in the
+//! background until a new connection brings it back to the foreground, with its output of the meantime.
 
 use std::io::{self, Write as _};
 
@@ -19,25 +19,25 @@ use crate::link::{UNREACHABLE, is_lost, may_be_older};
 use crate::remark::report;
 use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 
-/// The job, as far as it is known.
+/// The state of the job, as far as it is known.
 #[derive(Default)]
 struct Job {
-    /// Its id, once an answer has come.
+    /// `None` until an answer has arrived.
     id: Option<TaskId>,
-    /// What the connection before has shown.
+    /// What previous connections have shown.
     seen: Seen,
-    /// Whether there was one before.
+    /// Whether there was a previous connection.
     is_again: bool,
 }
 
-/// Runs the job until it ends or is moved to the background. `None`: the daemon over there is older than this, and has
+/// Runs the job until it ends or is moved to the background. `None` if the remote daemon is too old for this, and has
 /// started nothing.
 pub(super) fn run(
     params: &SubmitParams,
     key: Option<Key>,
     context: &mut Context,
 ) -> Result<Option<Left>, Failure> {
-    // By its key it is found again, so never started twice.
+    // The key identifies the job after a lost connection, so that it is never started twice.
     let params = SubmitParams { stays: true, key: Some(TaskId::random().to_string()), ..params.clone() };
     let mut job = Job::default();
     loop {
@@ -46,14 +46,14 @@ pub(super) fn run(
             Ok(left) => return Ok(Some(left)),
             Err(failure) => failure,
         };
-        // Nothing reads them while there is no connection: Ctrl-C gives up.
+        // Nothing reads the signals while there is no connection: Ctrl-C gives up.
         terminal::release_signals(terminal::SHOWN)?;
-        // It may be older than jobs that stay.
+        // The daemon may be too old to know jobs that stay.
         if job.id.is_none() && may_be_older(&failure) {
             return Ok(None);
         }
         if let Some(id) = job.id.filter(|_| is_lost(&failure)) {
-            // Who gives up now must know its id.
+            // A user who gives up now needs the id.
             report(&format!("job {} goes on there meanwhile", id.short()));
         }
         context.link.recover(failure).map_err(|failure| job.stays(failure, context))?;
@@ -65,10 +65,10 @@ pub(super) fn run(
 }
 
 impl Job {
-    /// Says in a failure what becomes of the job, and how to get back to it.
+    /// Adds to a failure that the job continues, and how to get back to it.
     fn stays(&self, failure: Failure, context: &Context) -> Failure {
         let Some((id, host)) = self.id.zip(context.link.host()) else { return failure };
-        // Whoever answers otherwise does not have it any more.
+        // With any other failure, the host no longer has the job.
         if !is_lost(&failure) && failure.kind != UNREACHABLE {
             return failure;
         }
@@ -77,7 +77,7 @@ impl Job {
     }
 }
 
-/// Shows the job on one connection, after submitting it or taking it to the foreground again.
+/// Shows the job on one connection, after submitting it or bringing it back to the foreground.
 fn show(
     params: &SubmitParams,
     key: Option<Key>,
@@ -85,9 +85,9 @@ fn show(
     context: &mut Context,
 ) -> Result<Left, Failure> {
     if let Some(id) = job.id {
-        // It may have to connect again, and Ctrl-C gives that up.
+        // The next call may have to reconnect, and Ctrl-C gives up on that.
         terminal::release_signals(terminal::SHOWN)?;
-        // Its key is forgotten with the task.
+        // The key is forgotten once the task is cleared.
         let task = context.link.call::<TaskGet>(&IdParams { id: id.into() })?.task;
         if !task.status.is_active() {
             return rest(task, job.seen, context);
@@ -113,7 +113,7 @@ fn show(
                 if !task.status.is_active() {
                     return rest(task, job.seen, context);
                 }
-                // It is just being started, or waits for that again; then this connection has all that it writes.
+                // The job is just starting, or waiting to be started again; this connection then gets all its output.
                 is_drawn = false;
             }
             attached => drop(attached?),
@@ -122,9 +122,9 @@ fn show(
     ScreenView::resumable(context.link.polled()?, id, key, screen, size, &mut job.seen, is_drawn)
 }
 
-/// Shows what is left of the output of a job that has ended.
+/// Shows the rest of the output of a job that has ended.
 fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
-    // Ctrl-C ends it, as nothing reads the keys.
+    // Ctrl-C ends this process, as nothing reads the keys.
     terminal::release_signals(terminal::SHOWN)?;
     let mut next = terminal::latest(seen.upto, task.output.bytes);
     if let Some(text) = terminal::left_out(seen.upto, next) {

@@ -1,5 +1,5 @@
-//! `submit --stdin` for a task on another machine: its input is sent over the connection (R141). A task that can't get all
-//! of it is cancelled: it must not take the part that it got for the whole.
+//! `submit --stdin` for a task on a remote machine: its input is sent over the connection (R141). A task that can't get
+//! all of it is cancelled, so that it does not mistake a part for the whole.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
@@ -21,14 +21,14 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::terminal::{Caught, Signals, Wants, hold_signals};
 
-/// The signals that end the sending, and the task with it.
+/// The signals that end the transfer, and the task with it.
 const SIGNALS: &[Signal] = &[Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// Why not all of the input was sent.
+/// Why the transfer ended before all of the input was sent.
 enum Stop {
-    /// The task takes no more, or has ended. It is the task's own business how much it reads.
+    /// The task accepts no more, or has ended. How much it reads is the task's own business.
     Closed,
-    /// A signal ended the sending.
+    /// A signal ended the transfer.
     Signalled(Caught),
     /// Something failed.
     Failed(Failure),
@@ -43,18 +43,18 @@ impl From<ClientError> for Stop {
     }
 }
 
-/// Makes the signals wait for [`send`], which acts on them.
+/// Holds the signals for [`send`], which acts on them.
 ///
 /// # Errors
-/// The system refuses.
+/// A system error.
 pub fn hold() -> Result<(), Failure> {
     hold_signals(SIGNALS)
 }
 
-/// Sends all of standard input to a task that has a pipe there, once the task has started.
+/// Sends all of standard input to a task with an input pipe, once the task has started.
 ///
 /// # Errors
-/// The input can't be read, or the connection is lost; the task is cancelled then, if that is possible.
+/// The input can't be read, or the connection is lost; the task is then cancelled, if possible.
 pub fn send(id: TaskId, context: &mut Context) -> Result<Code, Failure> {
     let signals = Signals::take(SIGNALS)?;
     match (Sending { id, signals: &signals, context }).all() {
@@ -67,9 +67,9 @@ pub fn send(id: TaskId, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Cancels the task after a failure, and says so.
+/// Cancels the task after a failure, and reports that.
 fn fail(failure: &Failure, id: TaskId, context: &mut Context) -> Failure {
-    // The connection is needed for that, if it is what failed.
+    // If the connection is what failed, cancelling needs a new one.
     let is_back = context.link.recover(failure.clone());
     let done = if is_back.is_ok() || context.link.is_connected() { cancel(id, context) } else { is_back };
     let message = match &done {
@@ -130,12 +130,12 @@ impl Sending<'_> {
         self.call::<EventsSubscribe>(&params).map(drop)
     }
 
-    /// Drops the events that have arrived; the task is looked up after each. Returns whether there were any.
+    /// Drops the events that have arrived, as the task is looked up after each. Returns whether there were any.
     fn takes_news(&mut self) -> Result<bool, Stop> {
         let mut has_some = false;
         while let Some(told) = self.client()?.received_news()? {
             has_some = true;
-            // This side read too slowly, and its subscription has ended.
+            // This client read too slowly, so its subscription has ended.
             if matches!(told.news, News::Gap(gap) if gap.ended) {
                 self.subscribe()?;
             }
@@ -145,12 +145,12 @@ impl Sending<'_> {
 
     fn write(&mut self, bytes: Vec<u8>, eof: bool) -> Result<(), Stop> {
         let (data, encoding) = Encoding::encode(bytes);
-        // It is answered when the task's pipe has taken all of it.
+        // The answer arrives when the task's pipe has accepted all of the data.
         self.call::<TaskWrite>(&WriteParams { id: self.id.into(), data, encoding, eof })?;
         self.takes_news().map(drop)
     }
 
-    /// Makes a call, and keeps an eye on signals until its answer arrives.
+    /// Makes a call, and watches for signals until the answer arrives.
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Stop> {
         let call = self.client()?.send::<M>(params, &[])?;
         loop {

@@ -1,4 +1,4 @@
-//! The console's jobs on their own, without a terminal.
+//! Tests of the console's jobs, without a terminal.
 
 use super::*;
 use std::io::{BufRead as _, BufReader};
@@ -34,7 +34,7 @@ impl Bench {
         id
     }
 
-    /// The next call that the daemon sees: its number, method and task.
+    /// Returns the next call received by the daemon: its number, method and task.
     fn called(&mut self) -> (u64, String, TaskId) {
         let mut line = String::new();
         self.daemon.read_line(&mut line).unwrap();
@@ -118,7 +118,7 @@ fn a_job_has_one_unanswered_call_however_often_it_is_shown() {
     bench.press();
     assert_eq!(bench.called().1, "task.detach", "and not another task.block");
     bench.jobs.take_output();
-    // A visit leaves the call for the next one.
+    // A visit keeps the call for later use.
     bench.jobs.keep_end_call(TaskId::from_u128(2), 1000);
     let mut visit = Visit::of(&mut bench.jobs, TaskId::from_u128(2), Key::default());
     assert_eq!(visit.take_end_call(TaskId::from_u128(2)), Some(1000));
@@ -248,7 +248,7 @@ fn a_job_that_ended_on_the_terminal_stands_in_nobodys_way() {
     let (.., first) = bench.called();
     assert_eq!(first, other);
     let job = bench.jobs.new_job(TaskId::from_u128(2), "job 2".into(), false);
-    // Its hand-over is in flight when it ends.
+    // The hand-over of the job is in flight when the job ends.
     assert_eq!(bench.jobs.jobs().pressed(), Press::Take(job.id));
     bench.jobs.ended(job.id);
     bench.press();

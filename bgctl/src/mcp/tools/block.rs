@@ -27,13 +27,12 @@ use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
 use crate::mcp::words::{self, Over};
 
-/// How often a wait without a permit checks the tasks.
+/// Interval at which a wait without a permit checks the tasks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The most connections that a wait for a line may lose.
+/// Maximum number of connections that a wait for a line may lose.
 const LOSSES: u32 = 8;
 
-/// The parameters of a call.
 #[derive(Clone, Debug)]
 struct Wanted {
     ids: Vec<TaskRef>,
@@ -52,7 +51,7 @@ enum Until {
     Line(Regex),
 }
 
-/// What a wait has found.
+/// The findings of a wait.
 #[derive(Debug)]
 struct Seen {
     result: BlockResult,
@@ -63,7 +62,7 @@ struct Seen {
 }
 
 impl Until {
-    /// The protocol's word for it.
+    /// Returns the protocol's word for the condition.
     fn wire(&self) -> BlockUntil {
         if let Self::Ready = self { BlockUntil::Ready } else { BlockUntil::Ended }
     }
@@ -77,7 +76,7 @@ impl Until {
         left.map(|task| task.id).collect()
     }
 
-    /// Says how far a wait is.
+    /// Describes the progress of a wait.
     fn progress(&self, result: &BlockResult) -> String {
         let all = result.tasks.len();
         let done = all - self.left(result).len();
@@ -112,13 +111,14 @@ impl Until {
 }
 
 impl Shared {
-    /// The longest wait in milliseconds that this client gets; `None` if it takes MCP tasks, which have no maximum.
+    /// Returns the longest wait of this client in milliseconds; `None` if it accepts MCP tasks, whose waits have no
+    /// maximum.
     pub(in crate::mcp) fn longest_wait_ms(&self, context: &RequestContext<RoleServer>) -> Option<u64> {
         let most = u64::try_from(self.max_block.as_millis()).unwrap_or(u64::MAX);
         (!takes_tasks(context)).then_some(most)
     }
 
-    /// Waits, and reports the state of the tasks.
+    /// Waits and reports the state of the tasks.
     pub(in crate::mcp) async fn block(
         self: &Arc<Self>,
         arguments: &Arguments,
@@ -153,7 +153,7 @@ impl Shared {
         wait.ends(outcome.map(|seen| self.blocked(&wanted, &seen, false)));
     }
 
-    /// Returns the current state of the tasks. Refuses those that this server may not show.
+    /// Returns the current state of the tasks. Refuses tasks that this server may not show.
     async fn look(self: &Arc<Self>, ids: &[TaskRef]) -> Result<BlockResult, Refusal> {
         let params = BlockParams {
             ids: ids.to_vec(),
@@ -171,7 +171,7 @@ impl Shared {
         Ok(result)
     }
 
-    /// Waits until the condition is met, a task asks its user something, the time is over, nobody wants the answer
+    /// Waits until the condition is met, a task asks its user a question, the timeout expires, nobody wants the answer
     /// any more, or the input has ended.
     async fn wait(
         self: &Arc<Self>,
@@ -197,7 +197,7 @@ impl Shared {
         Ok(Seen { result, line: None, is_input_over: *self.ended.borrow() })
     }
 
-    /// Waits for a line of a task, also over a restart of a daemon that keeps it.
+    /// Waits for a line of a task. A restart of a daemon that keeps the task does not end the wait.
     async fn wait_for_line(
         self: &Arc<Self>,
         wanted: &Wanted,
@@ -211,11 +211,10 @@ impl Shared {
         let mut losses = 0;
         loop {
             let found = self.seek(id, pattern.clone(), deadline, progress, &mut stop).await;
-            // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that
-            // means.
+            // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that means.
             let result = self.look(&wanted.ids).await?;
             let line = match found? {
-                // Its last lines may have come after the search.
+                // The last lines may have been printed after the search.
                 Sighting::NotYet if result.active.is_empty() => {
                     self.seek(id, pattern.clone(), deadline, progress, pending()).await?.line()
                 }
@@ -275,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// Waits on a connection of its own. If no permit comes in time, it returns as after a timeout.
+    /// Waits on a separate connection. If no permit becomes available in time, returns as after a timeout.
     async fn wait_aside(
         self: &Arc<Self>,
         left: Vec<TaskId>,
@@ -292,7 +291,7 @@ impl Shared {
                 None if now + LOOK_EVERY >= deadline => return Ok(()),
                 None => {}
             }
-            // The permits are taken by long waits; meanwhile the condition may have been met.
+            // All permits are in use by long waits; the condition may have been met meanwhile.
             let params = BlockParams { timeout_ms: Some(0), ..params.clone() };
             let result = self.link.call::<TaskBlock>(params).await?;
             let still = until.left(&result).len();
@@ -305,7 +304,7 @@ impl Shared {
         self.link.wait::<TaskBlock>(turn, BlockParams { timeout_ms, ..params }).await.map(drop)
     }
 
-    /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer one.
+    /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer wait.
     fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> ToolAnswer {
         let Seen { result, line, is_input_over } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -357,7 +356,7 @@ impl Shared {
 }
 
 impl Wanted {
-    /// Returns the parameters of a call that continues the wait for these tasks.
+    /// Returns the parameters of a call that continues waiting for these tasks.
     fn again(&self, ids: &[String]) -> String {
         let ids = serde_json::to_string(ids).unwrap_or_default();
         let more = match &self.until {
@@ -390,12 +389,12 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, Refusal> {
     Ok(Wanted { ids, until, timeout_ms })
 }
 
-/// Whether a task waits for its user.
+/// Reports whether a task waits for its user's answer.
 fn asks(result: &BlockResult) -> bool {
     result.tasks.iter().any(|task| task.status.is_active() && task.progress.needs_input.is_some())
 }
 
-/// Whether the client accepts an MCP task as an answer.
+/// Reports whether the client accepts an MCP task as an answer.
 fn takes_tasks(context: &RequestContext<RoleServer>) -> bool {
     context.client_capabilities().is_some_and(|capabilities| capabilities.supports_tasks())
 }

@@ -6,10 +6,10 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext, RoleServer};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-/// How often to send a notification.
+/// Interval between notifications.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Returns the times of the notifications; the first one is immediate.
+/// Returns the ticks at which to send notifications; the first one is immediate.
 pub fn ticks() -> Interval {
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

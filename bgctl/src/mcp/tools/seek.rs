@@ -1,5 +1,5 @@
-//! `background_block` with `line` (R117): waits for a line of a task on a thread of its own, using the code of
-//! `bgctl block --line`.
+//! `background_block` with `line` (R117): waits for a line of a task on a separate thread, using the code of `bgctl
+//! block --line`.
 
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd as _;
@@ -22,7 +22,6 @@ use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
 /// The outcome of a wait for a line.
 #[derive(Debug)]
 pub(super) enum Sighting {
-    /// The line was found.
     Line(String),
     /// The line can't come any more.
     Never,
@@ -40,7 +39,7 @@ impl Sighting {
 }
 
 impl Shared {
-    /// Waits until a task has printed a matching line or has ended, asks its user something, the deadline passes, or
+    /// Waits until a task has printed a matching line or has ended, asks its user a question, the deadline passes, or
     /// `stop` completes.
     pub(super) async fn seek(
         self: &Arc<Self>,
@@ -51,13 +50,13 @@ impl Shared {
         stop: impl Future<Output = ()>,
     ) -> Result<Sighting, Refusal> {
         let mut stop = std::pin::pin!(stop);
-        // Without a permit the deadline has passed, so it looks only once.
+        // No permit means that the deadline has passed, so the thread checks only once.
         let turn = tokio::select! {
             turn = self.link.turn(deadline) => turn,
             () = &mut stop => return Ok(Sighting::NotYet),
         };
         let pipe = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
-        // The thread ends when the writing end of its pipe is dropped.
+        // The thread ends when the write end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let way = Arc::clone(self.link.way());
         let reads_files = way.host().is_none();
@@ -72,7 +71,7 @@ impl Shared {
                 found = &mut seeking => {
                     let found = found.map_err(|error| Refusal::new(format!("The wait was interrupted: {error}.")))?;
                     return match found {
-                        // Nobody waits any longer.
+                        // Nobody is waiting any longer.
                         Err(failure) if is_over(&failure) && writer.is_none() => Ok(Sighting::NotYet),
                         Err(failure) if is_over(&failure) => Ok(Sighting::Lost(failure)),
                         found => Ok(sighting(found?)),
@@ -95,7 +94,7 @@ fn look_for(way: &Way, sought: LineQuery, stop: &PipeReader) -> Result<Found, Fa
     seek::line(&mut calls, news, sought, &stop)
 }
 
-/// Whether the daemon has gone, which may come again.
+/// Reports whether the daemon has gone, possibly to come back.
 fn is_over(failure: &Failure) -> bool {
     is_lost(failure) || [ErrorKind::ShuttingDown.as_str(), "no_daemon"].contains(&failure.kind)
 }

@@ -1,5 +1,5 @@
-//! The attempts of a background task that is shown. Each has a terminal of its own, so the next one is attached to when it
-//! begins.
+//! The attempts of a background task that is shown. Each attempt has its own terminal, so the next one is attached to
+//! when it starts.
 
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
@@ -13,7 +13,7 @@ use super::{Attempts, ScreenView};
 use crate::failure::Failure;
 
 impl ScreenView<'_> {
-    /// Follows the attempts of this task, if there can be several.
+    /// Follows the attempts of this task, if it may have several.
     pub(super) fn follow_attempts(&mut self, task: &Task) -> Result<(), Failure> {
         let Some(shown) = task.attempt else { return Ok(()) };
         self.attempts = Some(Attempts { shown, has_ended: false, look: None, attach: None });
@@ -23,7 +23,7 @@ impl ScreenView<'_> {
     fn listen(&mut self) -> Result<(), Failure> {
         let ids = vec![self.job.task.into()];
         self.job.call::<EventsSubscribe>(&SubscribeParams { ids, ..SubscribeParams::default() })?;
-        // The attempt may have ended before.
+        // The attempt may have ended before the subscription.
         let look = self.job.call::<TaskGet>(&IdParams { id: self.job.task.into() })?;
         if let Some(attempts) = &mut self.attempts {
             attempts.look = Some(look);
@@ -31,7 +31,7 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    /// Takes what is about the attempts. Returns everything else.
+    /// Handles messages about the attempts. Returns any other message.
     pub(super) fn hear_of_attempts(&mut self, received: Received) -> Result<Option<Received>, Failure> {
         let Some(attempts) = &mut self.attempts else { return Ok(Some(received)) };
         match received {
@@ -40,12 +40,12 @@ impl ScreenView<'_> {
                     EventKind::Started | EventKind::Retrying => self.note_attempt(&event.task)?,
                     _ => {}
                 },
-                // This was too slow to read all of them.
+                // This process was too slow to read all events.
                 News::Gap(gap) if gap.ended => self.listen()?,
                 News::Event(_) | News::Gap(_) => {}
             },
             Received::Answer { call, outcome } if attempts.look.take_if(|look| *look == call).is_some() => {
-                // One that is gone has ended, which is told, too.
+                // If the task is gone, it has ended, which is reported separately.
                 if let Ok(result) = Protocol::result::<TaskGet>(outcome) {
                     self.note_attempt(&result.task)?;
                 }
@@ -58,7 +58,7 @@ impl ScreenView<'_> {
         Ok(None)
     }
 
-    /// Tells the user that the attempt has ended, and attaches to the next one once that runs.
+    /// Notifies the user that the attempt has ended, and attaches to the next one once that runs.
     fn note_attempt(&mut self, task: &Task) -> Result<(), Failure> {
         let Some(attempts) = self.attempts.as_mut().filter(|_| !self.job.is_over()) else { return Ok(()) };
         let shown = attempts.shown;
@@ -79,7 +79,7 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    /// Puts the terminal back into its usual state, as the job can't do that any more, and says why nothing is shown.
+    /// Restores the terminal to its usual state, which the job can no longer do, and explains why nothing is shown.
     fn leave_attempt(&mut self, attempt: u32) -> Result<(), Failure> {
         if self.job.is_behind() {
             self.come_back()?;
@@ -96,7 +96,7 @@ impl ScreenView<'_> {
     fn attached_again(&mut self, outcome: Result<TaskResult, ClientError>) -> Result<(), Failure> {
         match outcome {
             Ok(_) => {}
-            // It has ended already, which is told.
+            // The attempt has ended already, which is reported separately.
             Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::NotRunning => {}
             Err(ClientError::Rpc(error)) => self.note(&error.message),
             Err(error) => return Err(error.into()),

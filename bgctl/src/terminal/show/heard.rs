@@ -51,7 +51,7 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    /// Handles the answer about typed input.
+    /// Handles the answer to a call with typed input.
     fn written(&mut self, outcome: Result<WriteResult, ClientError>) -> Result<(), Failure> {
         match outcome {
             Ok(result) if result.written > 0 => {
@@ -91,7 +91,7 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    /// Passes on how far the job is to the terminal (R165). A program with the whole screen has no last line.
+    /// Reports the job's progress to the terminal (R165). A full-screen program has no last line.
     fn tell_progress(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.reads_sequences {
             return Ok(());
@@ -107,7 +107,7 @@ impl ScreenView<'_> {
     }
 }
 
-/// Whether a refusal of input means that the job has ended, or has closed its terminal.
+/// Reports whether a refusal of input means that the job has ended or has closed its terminal.
 fn takes_no_more(kind: ErrorKind) -> bool {
     matches!(
         kind,

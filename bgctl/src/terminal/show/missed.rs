@@ -1,5 +1,5 @@
-//! What a job wrote while its connection was lost (R142). The daemon draws the screen as it is now; before that, what
-//! has scrolled out of it meanwhile is read and shown. It does not know connections.
+//! Shows the output that a job wrote while its connection was lost (R142). The daemon draws the current screen; before
+//! that, the output that has scrolled off it meanwhile is read and shown. Does not deal with connections.
 
 use bgd_shared::client::ClientError;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
@@ -12,11 +12,11 @@ use crate::terminal::attachment::Left;
 use crate::terminal::filter::TextFilter;
 use crate::terminal::gap::{Gap, latest, left_out};
 
-/// How many parts of the output wait meanwhile. What comes after them is read, too.
+/// Maximum number of parts of the output held back meanwhile. Later parts are read from the output instead.
 const HELD_PARTS: usize = 256;
 
 impl ScreenView<'_> {
-    /// Keeps a part of the output back if something before it has to be shown first. Otherwise returns it.
+    /// Holds back a part of the output if earlier output has to be shown first. Otherwise returns the part.
     pub(super) fn keep_back(&mut self, news: OutputNews) -> Result<Option<OutputNews>, Failure> {
         if let Some(gap) = &mut self.gap {
             if gap.held.len() < HELD_PARTS && !gap.is_over {
@@ -28,7 +28,7 @@ impl ScreenView<'_> {
         }
         let Some(from) = self.resumes_from else { return Ok(Some(news)) };
         if !news.redraw {
-            // It is part of what is read once the screen is drawn.
+            // This part will be read once the screen is drawn.
             return Ok(None);
         }
         self.resumes_from = None;
@@ -47,7 +47,8 @@ impl ScreenView<'_> {
         }
     }
 
-    /// Whether what was shown last, of what is not drawn yet, was on the alternate screen.
+    /// Reports whether the output shown last ended on the alternate screen. Does not count a screen that is still to be
+    /// drawn.
     pub(super) fn was_last_alternate(&self) -> bool {
         match &self.gap {
             Some(gap) => gap.filter.is_alternate(),
@@ -56,7 +57,7 @@ impl ScreenView<'_> {
         }
     }
 
-    /// Shows what is left of the output of a job that has ended, then leaves it.
+    /// Shows the remaining output of an ended job, then leaves it.
     pub(super) fn ended(&mut self, task: Box<Task>) -> Result<(), Failure> {
         if self.gap.is_none() {
             let Some(from) = self.resumes_from.take() else {
@@ -85,10 +86,10 @@ impl ScreenView<'_> {
         self.job.call::<TaskOutput>(&OutputParams { id: self.job.task.into(), offset, limit, stream: None })
     }
 
-    /// Shows the part that was read, and goes on behind it.
+    /// Shows the part that was read, and requests the next one.
     pub(super) fn show_gap(&mut self, part: Result<OutputResult, ClientError>) -> Result<(), Failure> {
         let Some(mut gap) = self.gap.take() else { return Ok(()) };
-        // Whatever the daemon has dropped can't be shown.
+        // Output that the daemon has dropped can't be shown.
         if let Some(part) = part.ok().filter(|part| part.next > gap.next) {
             let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
             let shown = gap.filter.push(&bytes);

@@ -14,15 +14,15 @@ use crate::render::question::question;
 use crate::terminal::answers;
 use crate::terminal::attachment::Left;
 
-/// The most bytes of text to request at once.
+/// Maximum number of bytes of text to request at once.
 const TEXT_BYTES: u64 = 64 * 1024;
 
 impl TextView<'_> {
     pub(super) fn read_news(&mut self) -> Result<(), ClientError> {
         let read = self.news.read();
         while let Some(received) = self.news.next_received()? {
-            // Any message means that there may be more text; also, text may have been written before the subscription
-            // began.
+            // Any message means that there may be more text, as does the answer to the subscription: text may have been
+            // written before it.
             self.has_more = true;
             if let Received::News(told) = received
                 && let News::Gap(gap) = told.news
@@ -70,7 +70,7 @@ impl TextView<'_> {
                     Ok(part) => self.show_part(part, is_last)?,
                     // The task was cleared meanwhile.
                     Err(ClientError::Rpc(_)) if self.ended.is_some() => self.finish(),
-                    // The same, before it was told here how the task has ended.
+                    // The same, but the report of the task's end has not arrived yet.
                     Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::TaskNotFound => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -112,7 +112,7 @@ impl TextView<'_> {
         }
     }
 
-    /// The task has ended and all of its text was shown.
+    /// Leaves the task, which has ended and whose text was shown completely.
     fn finish(&mut self) {
         let Some(task) = self.ended.take() else { return };
         self.job.leave(Ok(match self.cancelled {

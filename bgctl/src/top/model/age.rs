@@ -2,7 +2,7 @@
 
 use bgd_shared::time::Timestamp;
 
-/// How new a task is: by its time, and of equal times by its arrival, as all tasks of a batch have the same.
+/// The age of a task, ordered by creation time. Ties are broken by arrival, as all tasks of a batch have the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Age {
     created_at: Timestamp,
@@ -10,7 +10,7 @@ pub struct Age {
 }
 
 impl Age {
-    /// That of a task with this number ([`Arrivals`]).
+    /// Creates the age of a task with this arrival number ([`Arrivals`]).
     pub const fn of(created_at: Timestamp, arrival: i32) -> Self {
         Self { created_at, arrival }
     }
@@ -26,8 +26,8 @@ impl Age {
     }
 }
 
-/// Counts the tasks as they arrive: an event tells of one that is newer than all before it, a list begins with the
-/// newest.
+/// Numbers the tasks as they arrive: tasks from events are newer than all earlier ones, while lists begin with the
+/// newest task.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     newest: i32,
@@ -35,13 +35,13 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// The number of a task that an event has told of.
+    /// Returns the number for a task reported by an event.
     pub fn newer(&mut self) -> i32 {
         self.newest = self.newest.saturating_add(1);
         self.newest
     }
 
-    /// The number of the next task of a list.
+    /// Returns the number for the next task of a list.
     pub fn older(&mut self) -> i32 {
         self.oldest = self.oldest.saturating_sub(1);
         self.oldest

@@ -1,4 +1,4 @@
-//! The filter of the list: words that a task must have.
+//! The filter of the list: words that a task must match.
 
 use std::io::Write as _;
 
@@ -10,22 +10,22 @@ use crate::top::row::{Row, Section};
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
-    /// One of these beginnings of a status or section.
+    /// Prefixes of statuses or sections, one of which must match.
     Status(Vec<String>),
     Tag(String),
     Group(String),
     Session(String),
     Batch(String),
     Host(String),
-    /// Part of the description, or the beginning of the id.
+    /// A part of the description, or a prefix of the id.
     Text(String),
 }
 
 impl Word {
-    /// Whether whatever meets this condition meets the other one, too. `false` says nothing.
+    /// Reports whether everything that meets this condition is known to meet the other one, too.
     fn is_narrower_than(&self, other: &Self) -> bool {
         match (self, other) {
-            // What contains a text, or begins with it, does so with each beginning of that text.
+            // A text that contains or begins with another text also does so with each prefix of that text.
             (Self::Tag(text), Self::Tag(part))
             | (Self::Group(text), Self::Group(part))
             | (Self::Session(text), Self::Session(part))
@@ -37,13 +37,13 @@ impl Word {
     }
 }
 
-/// What to show: all conditions must hold.
+/// The conditions for showing a task, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter(Vec<Word>);
 
 impl Filter {
-    /// Reads a filter as typed, such as `s:failed tag:nightly make`. Case is ignored. Every text is a filter.
-    /// `has_hosts`: there are hosts to tell apart.
+    /// Parses a filter as typed, such as `s:failed tag:nightly make`. Case is ignored. Any text is a valid filter.
+    /// `has_hosts`: there are several hosts, which can be filtered by name.
     pub fn parse(text: &str, has_hosts: bool) -> Self {
         let word = |word: &str| {
             let word = word.to_lowercase();
@@ -62,13 +62,13 @@ impl Filter {
         Self(text.split_whitespace().map(word).collect())
     }
 
-    /// Whether it takes no task that the other one does not take. `false` says nothing.
+    /// Reports whether all tasks accepted by this filter are known to be accepted by the other one, too.
     pub fn is_narrower_than(&self, other: &Self) -> bool {
         self.0.len() >= other.0.len()
             && self.0.iter().zip(&other.0).all(|(word, other)| word.is_narrower_than(other))
     }
 
-    /// Whether anything of a host is shown.
+    /// Reports whether tasks of a host may be shown.
     pub fn takes_host(&self, name: &str) -> bool {
         self.0.iter().all(|word| match word {
             Word::Host(host) => has(name, host),
@@ -76,7 +76,7 @@ impl Filter {
         })
     }
 
-    /// Whether a task of the host with this name is shown.
+    /// Reports whether a task of the host with this name is shown.
     pub fn takes(&self, row: &Row, section: Section, host: &str) -> bool {
         self.0.iter().all(|word| match word {
             Word::Status(names) => names.iter().any(|name| {
@@ -88,7 +88,7 @@ impl Filter {
             Word::Batch(batch) => row.labels.batch.is_some_and(|own| begins_id(own, batch)),
             Word::Host(name) => has(host, name),
             Word::Text(text) => {
-                // Most words are no beginning of an id, and need not be compared with 100,000 of them.
+                // Most words can't be a prefix of an id, and need not be compared with 100,000 ids.
                 let is_of_id = || text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
                 has(&row.description, text) || (is_of_id() && begins_id(row.id, text))
             }
@@ -96,7 +96,7 @@ impl Filter {
     }
 }
 
-/// Whether a text contains another one, which is lower-case.
+/// Reports whether a text contains another one, which must be lower-case. Ignores case.
 fn has(text: &str, lower: &str) -> bool {
     if text.is_ascii() && lower.is_ascii() {
         let (text, lower) = (text.as_bytes(), lower.as_bytes());
@@ -109,9 +109,9 @@ fn has(text: &str, lower: &str) -> bool {
     text.to_lowercase().contains(lower)
 }
 
-/// Whether an id as it is written begins with this text.
+/// Reports whether an id as displayed begins with this text.
 fn begins_id(id: TaskId, text: &str) -> bool {
-    // No allocation for each of 100,000.
+    // Avoids an allocation for each of 100,000 tasks.
     let mut written = [0; 36];
     write!(&mut written[..], "{id}").is_ok() && written.starts_with(text.as_bytes())
 }

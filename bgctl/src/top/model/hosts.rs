@@ -6,26 +6,25 @@ use bgd_shared::time::Timestamp;
 
 use crate::top::task_key::HostNo;
 
-/// Why a host tells nothing.
+/// Why a host does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// Since when it was silent. `None`: nobody has heard of it yet.
+    /// Since when it has not answered. `None`: still connecting for the first time.
     pub since: Option<Timestamp>,
-    /// Why, safe to show on a line.
+    /// The reason, cleaned for display on one line.
     pub why: String,
 }
 
 /// A host whose tasks are listed.
 #[derive(Clone, Debug, Default)]
 struct Host {
-    /// Its name, which is shown if there are several.
+    /// The name, shown if there are several hosts.
     name: Rc<str>,
     silence: Option<Silence>,
     /// Whether all its tasks are known.
     is_listed: bool,
-    /// The number of its latest listing.
     round: u32,
-    /// How many tasks it has, as far as it has told.
+    /// The number of its tasks, as last reported.
     tasks: usize,
 }
 
@@ -33,24 +32,23 @@ struct Host {
 pub struct Hosts(Vec<Host>);
 
 impl Hosts {
-    /// So many hosts without names.
+    /// Creates this number of hosts, without names.
     pub fn new(count: usize) -> Self {
         Self(vec![Host::default(); count])
     }
 
-    /// Takes their names in their order.
+    /// Sets the names, in the order of the hosts.
     pub fn set_names(&mut self, names: &[String]) {
         for (host, name) in self.0.iter_mut().zip(names) {
             host.name = crate::render::clean(name).into();
         }
     }
 
-    /// All of them.
     pub fn all(&self) -> impl Iterator<Item = HostNo> + use<> {
         (0..=u8::MAX).take(self.0.len()).map(HostNo)
     }
 
-    /// Whether there are several to tell apart.
+    /// Reports whether there are several hosts to tell apart.
     pub fn is_several(&self) -> bool {
         self.0.len() > 1
     }
@@ -59,17 +57,17 @@ impl Hosts {
         &self.0[host.index()].name
     }
 
-    /// Why a host tells nothing, if so.
+    /// Returns why a host does not answer; `None` if it does.
     pub fn silence(&self, host: HostNo) -> Option<&Silence> {
         self.0[host.index()].silence.as_ref()
     }
 
-    /// A host does not answer, or answers again.
+    /// Records that a host does not answer, or answers again.
     pub fn set_silence(&mut self, host: HostNo, silence: Option<Silence>) {
         self.0[host.index()].silence = silence;
     }
 
-    /// Whether all tasks of the hosts that answer are known.
+    /// Reports whether all tasks of the hosts that answer are known.
     pub fn is_listed(&self) -> bool {
         let is_silent = |host: &Host| host.silence.as_ref().is_some_and(|silence| silence.since.is_some());
         self.0.iter().all(|host| host.is_listed || is_silent(host))
@@ -81,17 +79,17 @@ impl Hosts {
         host.round = host.round.wrapping_add(1);
     }
 
-    /// All tasks of a host are known.
+    /// Records that all tasks of a host are known.
     pub fn end_listing(&mut self, host: HostNo) {
         self.0[host.index()].is_listed = true;
     }
 
-    /// The number of a host's latest listing.
+    /// Returns the number of a host's latest listing.
     pub fn round(&self, host: HostNo) -> u32 {
         self.0[host.index()].round
     }
 
-    /// Takes how many tasks a host has, and returns how many all have.
+    /// Sets the number of a host's tasks, and returns the total of all hosts.
     pub fn set_tasks(&mut self, host: HostNo, tasks: usize) -> usize {
         self.0[host.index()].tasks = tasks;
         self.0.iter().map(|host| host.tasks).fold(0, usize::saturating_add)

@@ -1,23 +1,23 @@
-//! What the live view keeps of each task.
+//! The data that the live view keeps for each task.
 
 use crate::top::row::{Row, Section};
 
-/// A task with what is known of it.
+/// A task in the list.
 #[derive(Debug)]
 pub struct Known {
     pub row: Row,
     /// Whether the user has looked at it since it failed.
     pub is_seen: bool,
-    /// Whether it was on the screen since it failed.
+    /// Whether it has been on the screen since it failed.
     pub was_shown: bool,
-    /// The listing of its host that it was last in.
+    /// The latest listing of its host that included it.
     pub round: u32,
-    /// Its place among those that were created at the same time.
+    /// Its rank among tasks created at the same time.
     pub arrival: i32,
 }
 
 impl Known {
-    /// What it is for its user now.
+    /// Returns its current section.
     pub fn section(&self) -> Section {
         self.row.section(self.is_seen)
     }

@@ -1,15 +1,15 @@
-//! What the view knows only of tasks that are looked at.
+//! Data that the live view has only for visible tasks.
 
-/// What is only known of tasks that are looked at: read in the output, and measured.
+/// Data about a visible task, from its output and from measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// How far it is, in percent.
+    /// Its progress, in percent.
     pub percent: Option<u8>,
-    /// The last line of its output, safe to show.
+    /// The last line of its output, cleaned for display.
     pub line: String,
-    /// Whether its output has grown since.
+    /// Whether the output has grown since it was read.
     pub is_stale: bool,
-    /// How much of one processor it takes, in percent.
+    /// CPU use, in percent of one processor.
     pub cpu: Option<u64>,
     /// Resident memory of its processes, in bytes.
     pub memory_bytes: Option<u64>,

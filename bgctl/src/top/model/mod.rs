@@ -1,5 +1,5 @@
-//! What the live view knows: the tasks, how they are folded and filtered, and what is selected, marked and pinned.
-//! Facts and keys come in, lines go out. It does no I/O and reads no clock; each change costs the logarithm of the
+//! The state of the live view: the tasks, how they are folded and filtered, and which are selected, marked and pinned.
+//! Facts and keys go in, lines come out. Does no I/O and reads no clock; the cost of each change is logarithmic in the
 //! number of tasks.
 
 mod age;
@@ -30,27 +30,27 @@ use super::task_key::{HostNo, TaskKey};
 use crate::render::wall::Clock;
 use crate::state::Looked;
 
-/// The most pinned tasks.
+/// Maximum number of pinned tasks.
 pub const PINS: usize = 4;
 
-/// The most characters of a filter.
+/// Maximum number of characters of a filter.
 pub const FILTER_CHARS: usize = 256;
 
 /// The state of the live view.
 #[derive(Debug)]
 pub struct Model {
-    /// The tasks, one after the other in memory: each fold and each letter of a filter reads all of them. They come
+    /// The tasks, contiguous in memory, as each fold and each letter of a filter reads all of them. They are inserted
     /// newest first, which is nearly the order of the list.
     known: IndexMap<TaskKey, Known>,
     arrivals: Arrivals,
-    /// How many tasks start after each task, which may not be known yet.
+    /// The number of tasks that start after each task, which need not be known yet.
     awaited: HashMap<TaskKey, u32>,
     texts: Texts,
     counts: Counts,
     by: By,
     filter: Filter,
     filter_text: String,
-    /// The tasks that a search has found, while only these are shown.
+    /// The tasks that a search has found, if only these are shown.
     found: Option<BTreeSet<TaskKey>>,
     order: Order,
     selected: Option<Spot>,
@@ -61,12 +61,12 @@ pub struct Model {
     pins: Vec<TaskKey>,
     live: HashMap<TaskKey, Live>,
     hosts: Hosts,
-    /// What the user has looked at before.
+    /// The tasks that the user had looked at before.
     looked: Option<Looked>,
 }
 
 impl Model {
-    /// Creates an empty list of so many hosts' tasks, for a user who has looked at this before.
+    /// Creates an empty list for this number of hosts. `looked`: the tasks that the user has looked at before.
     pub fn new(hosts: usize, looked: Option<Looked>) -> Self {
         Self {
             known: IndexMap::new(),
@@ -90,7 +90,7 @@ impl Model {
         }
     }
 
-    /// Takes the names of the hosts in their order.
+    /// Sets the names of the hosts, in their order.
     pub fn name_hosts(&mut self, names: &[String]) {
         self.hosts.set_names(names);
     }
@@ -99,7 +99,7 @@ impl Model {
         self.hosts.all()
     }
 
-    /// Whether there are several hosts to tell apart.
+    /// Reports whether there are several hosts to tell apart.
     pub fn is_several(&self) -> bool {
         self.hosts.is_several()
     }
@@ -108,24 +108,25 @@ impl Model {
         self.hosts.name(host)
     }
 
-    /// Why a host tells nothing, if so.
+    /// Returns why a host does not answer; `None` if it does.
     pub fn silence(&self, host: HostNo) -> Option<&Silence> {
         self.hosts.silence(host)
     }
 
-    /// A host does not answer, or answers again. What is known of its tasks stays.
+    /// Records that a host does not answer, or answers again. Keeps its tasks.
     pub fn set_silence(&mut self, host: HostNo, silence: Option<Silence>) {
         self.hosts.set_silence(host, silence);
         self.order.set_standing(self.standing());
         let line = Spot::Head(Head::Host(host));
         if self.selected.as_ref() == Some(&line) && self.order.nearest(&line).as_ref() != Some(&line) {
-            // Whoever had nothing else to select is not to stay at a heading.
+            // The heading was selected only because there was nothing else to select.
             self.selected = None;
         }
         self.settle();
     }
 
-    /// The headings that are there without tasks: hosts that do not answer, and all when the tasks are folded by them.
+    /// Returns the headings that are present even without tasks: hosts that do not answer, or all hosts if the tasks
+    /// are folded by host.
     fn standing(&self) -> BTreeSet<Head> {
         let is_shown = |host: &HostNo| {
             let has_line = self.by == By::Host || self.silence(*host).is_some();
@@ -134,7 +135,7 @@ impl Model {
         self.hosts().filter(is_shown).map(Head::Host).collect()
     }
 
-    /// Whether all tasks of the hosts that answer are known: until then an empty list says nothing.
+    /// Reports whether all tasks of the hosts that answer are known: until then an empty list means nothing.
     pub fn is_listed(&self) -> bool {
         self.hosts.is_listed()
     }
@@ -145,7 +146,7 @@ impl Model {
         self.known.reserve(all.saturating_sub(self.known.len()));
     }
 
-    /// Begins a new listing of a host: what it does not have is gone after [`Self::end_listing`].
+    /// Begins a new listing of a host: tasks that are not in it are removed by [`Self::end_listing`].
     pub fn begin_listing(&mut self, host: HostNo) {
         self.hosts.begin_listing(host);
     }
@@ -161,12 +162,12 @@ impl Model {
         self.hosts.end_listing(host);
     }
 
-    /// Takes the current state of a host's task, of which an event tells.
+    /// Updates a host's task from an event.
     pub fn put(&mut self, host: HostNo, task: &Task, clock: &Clock) {
         self.take(host, task, clock, Arrivals::newer);
     }
 
-    /// Takes the current state of the next task of a host's list, newest first.
+    /// Updates the next task of a host's list, which is sorted newest first.
     pub fn put_listed(&mut self, host: HostNo, task: &Task, clock: &Clock) {
         self.take(host, task, clock, Arrivals::older);
     }
@@ -202,7 +203,7 @@ impl Model {
         }
     }
 
-    /// Forgets a task that was deleted.
+    /// Removes a deleted task.
     pub fn remove(&mut self, key: TaskKey) {
         self.leave(key);
         let Some(known) = self.known.swap_remove(&key) else { return };
@@ -216,7 +217,8 @@ impl Model {
         self.settle();
     }
 
-    /// Counts who starts after whom. Only the first one that a task starts after is its heading.
+    /// Updates the counts of dependent tasks. Only the first task that a task starts after counts, as it is the
+    /// heading.
     fn count_dependents(&mut self, before: Option<TaskKey>, now: Option<TaskKey>) {
         let changes = before.map(|key| (key, -1)).into_iter().chain(now.map(|key| (key, 1)));
         for (key, change) in changes {
@@ -251,7 +253,7 @@ impl Model {
         filter.takes(&known.row, known.section(), self.host_name(known.row.host))
     }
 
-    /// Takes a task out of the order before it changes, and returns where it was.
+    /// Removes a task from the order before a change, and returns its position there.
     fn leave(&mut self, key: TaskKey) -> Option<SortKey> {
         let known = self.known.get(&key)?;
         let sort_key = self.sort_key(known);
@@ -260,7 +262,7 @@ impl Model {
         Some(sort_key)
     }
 
-    /// Puts a task back into the order. The selection goes with it.
+    /// Puts a task back into the order. The selection follows it.
     fn enter(&mut self, key: TaskKey, was_at: Option<SortKey>) {
         let Some(known) = self.known.get(&key) else { return };
         let sort_key = self.sort_key(known);
@@ -276,7 +278,7 @@ impl Model {
         }
     }
 
-    /// Keeps the selection and the first visible line on lines that exist.
+    /// Moves the selection and the first visible line to lines that exist.
     fn settle(&mut self) {
         let near = |order: &Order, spot: &Option<Spot>| spot.as_ref().and_then(|spot| order.nearest(spot));
         self.selected = near(&self.order, &self.selected);
@@ -286,7 +288,7 @@ impl Model {
     fn reorder(&mut self) {
         let selected = self.selected_task();
         self.order.set_standing(self.standing());
-        // Of 100,000 tasks, the old order must not lie beside the new one.
+        // With 100,000 tasks, the old order must not take up memory at the same time as the new one.
         self.order.clear();
         let mut order = std::mem::take(&mut self.order);
         let shown = self.known.values().filter(|known| self.is_shown(known));
@@ -298,8 +300,8 @@ impl Model {
         self.top = None;
     }
 
-    /// Takes the tasks that this filter has shown, and the narrower one hides, out of the order if they are few, so that
-    /// 100,000 are not ordered again for a letter. Returns whether it did.
+    /// Removes the tasks that the earlier filter showed and the current, narrower one hides from the order if there are
+    /// few of them, to avoid sorting 100,000 tasks again for each letter. Returns whether it did.
     fn hide_few(&mut self, before: &Filter) -> bool {
         let is_hidden = |known: &&Known| !self.passes(&self.filter, known) && self.passes(before, known);
         let most = self.order.len() / 4;
@@ -316,22 +318,21 @@ impl Model {
         true
     }
 
-    /// Number of tasks by section, whatever is filtered.
+    /// Returns the number of tasks by section, regardless of the filter.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Number of tasks that pass the filter.
+    /// Returns the number of tasks that pass the filter and, during a search, were found.
     pub fn shown(&self) -> usize {
         self.order.len()
     }
 
-    /// Number of tasks that wait for the user: those that ask, and those that failed unseen.
+    /// Returns the number of tasks waiting for the user: those that ask, and those that failed unseen.
     pub fn waiting(&self) -> usize {
         self.counts[Section::Asks as usize] + self.counts[Section::Failed as usize]
     }
 
-    /// What the tasks are folded by.
     pub fn by(&self) -> By {
         self.by
     }
@@ -342,12 +343,12 @@ impl Model {
         self.reorder();
     }
 
-    /// The filter as typed.
+    /// Returns the filter as typed.
     pub fn filter(&self) -> &str {
         &self.filter_text
     }
 
-    /// Shows only the tasks that a filter takes.
+    /// Sets the filter, which selects the tasks to show.
     pub fn set_filter(&mut self, text: &str) {
         self.filter_text = text.chars().take(FILTER_CHARS).collect();
         let filter = Filter::parse(&self.filter_text, self.is_several());
@@ -360,7 +361,7 @@ impl Model {
         }
     }
 
-    /// Shows only these tasks: what a search has found so far. `None`: all again.
+    /// Shows only these tasks, which a search has found so far; with `None`, shows all again.
     pub fn set_found(&mut self, found: Option<BTreeSet<TaskKey>>) {
         if found != self.found {
             self.found = found;
@@ -368,7 +369,7 @@ impl Model {
         }
     }
 
-    /// A search has found this task.
+    /// Adds a task found by the search.
     pub fn find(&mut self, key: TaskKey) {
         let Some(found) = &mut self.found else { return };
         if !found.insert(key) {
@@ -380,17 +381,17 @@ impl Model {
         }
     }
 
-    /// Number of tasks that a search has found.
+    /// Returns the number of tasks that the search has found.
     pub fn found(&self) -> usize {
         self.found.as_ref().map_or(0, BTreeSet::len)
     }
 
-    /// All tasks that are shown or folded, in order.
+    /// Returns all tasks in order that are shown or folded.
     pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         self.order.tasks()
     }
 
-    /// All tasks: in order those that are shown or folded, then those that a filter hides.
+    /// Returns all tasks: first those that are shown or folded, in order, then those that a filter hides.
     pub fn all(&self) -> Vec<TaskKey> {
         let shown: HashSet<TaskKey> = self.tasks().collect();
         let hidden = self.known.keys().filter(|key| !shown.contains(key));
@@ -401,7 +402,7 @@ impl Model {
         self.known.get(&key).map(|known| &known.row)
     }
 
-    /// The tasks that start after others, by these.
+    /// Returns the tasks that start after each task.
     pub fn dependents(&self) -> HashMap<TaskKey, Vec<TaskKey>> {
         let mut dependents: HashMap<TaskKey, Vec<TaskKey>> = HashMap::new();
         for known in self.known.values() {
@@ -412,17 +413,16 @@ impl Model {
         dependents
     }
 
-    /// Number of tasks below a heading by section.
+    /// Returns the number of tasks below a heading, by section.
     pub fn counts_below(&self, head: &Head) -> Counts {
         self.order.counts(head)
     }
 
-    /// Whether the tasks below a heading are hidden.
+    /// Reports whether the tasks below a heading are hidden.
     pub fn is_folded(&self, head: &Head) -> bool {
         self.order.is_folded(head)
     }
 
-    /// The selected line.
     pub fn selected(&self) -> Option<&Spot> {
         self.selected.as_ref()
     }
@@ -431,19 +431,20 @@ impl Model {
         self.selected.as_ref().and_then(Spot::task)
     }
 
-    /// The visible lines in a window of this height, moved as little as shows the selection.
+    /// Returns the visible lines in a window of this height, which moves only as far as necessary to show the
+    /// selection.
     pub fn window(&mut self, height: usize) -> Vec<Spot> {
         if self.selected.is_none() {
             self.selected = self.first_task();
         }
-        // Hosts have lines before any task is known.
+        // Hosts have lines even before any task is known.
         let Some(selected) = self.selected.clone().or_else(|| self.order.first()) else { return Vec::new() };
         if height == 0 {
             return Vec::new();
         }
         let back = isize::try_from(height - 1).unwrap_or(isize::MAX);
         let lowest = self.order.moved(&selected, -back);
-        // Whoever looks at the first line wants to see what comes before it.
+        // If the first line was visible, keep showing it when lines are added before it.
         let top = if self.is_at_top { self.order.first() } else { self.top.take() };
         let top = match top {
             Some(top) if top < lowest => lowest,
@@ -451,7 +452,7 @@ impl Model {
             Some(top) => top,
             None => lowest,
         };
-        // After the last line there is nothing to see.
+        // Do not scroll beyond the last line.
         let end = self.order.last().map(|last| self.order.moved(&last, -back));
         let top = end.filter(|end| *end < top).unwrap_or(top);
         let lines = self.order.lines(&top, height);
@@ -460,7 +461,7 @@ impl Model {
         lines
     }
 
-    /// The first task, or the first heading of tasks if they are folded. Nobody wants to begin at a host without tasks.
+    /// Returns the first task, or its heading if that is folded. Skips hosts without tasks.
     fn first_task(&self) -> Option<Spot> {
         let mut first = self.order.first()?;
         while self.order.counts(first.head()).iter().all(|count| *count == 0) {
@@ -487,7 +488,7 @@ impl Model {
         self.selected = if is_last { self.order.last() } else { self.order.first() };
     }
 
-    /// Hides or shows the tasks below the heading of the selection, which is selected then.
+    /// Hides or shows the tasks below the heading of the selection. Hiding them selects the heading.
     pub fn fold(&mut self, is_folded: bool) {
         let Some(head) = self.selected.as_ref().map(|spot| spot.head().clone()) else { return };
         self.order.fold(&head, is_folded);
@@ -497,7 +498,7 @@ impl Model {
         self.settle();
     }
 
-    /// The user has looked at a task.
+    /// Records that the user has looked at a task.
     pub fn see(&mut self, key: TaskKey) {
         let was_at = self.leave(key);
         if let Some(known) = self.known.get_mut(&key) {
@@ -506,7 +507,7 @@ impl Model {
         self.enter(key, was_at);
     }
 
-    /// These tasks are on the screen.
+    /// Records that these tasks are on the screen.
     pub fn shown_now(&mut self, tasks: &[TaskKey]) {
         for key in tasks {
             if let Some(known) = self.known.get_mut(key) {
@@ -515,15 +516,14 @@ impl Model {
         }
     }
 
-    /// The failures that the user has not looked at and that were not on the screen either, with the times of their
-    /// ends.
+    /// Returns the failures that the user has neither looked at nor had on the screen, with the times of their ends.
     pub fn unseen(&self) -> Vec<(TaskId, Timestamp)> {
         let failed = self.known.values().filter(|known| known.row.status == Status::Failed);
         let unseen = failed.filter(|known| !known.is_seen && !known.was_shown);
         unseen.filter_map(|known| Some((known.row.id, known.row.ended_at()?))).collect()
     }
 
-    /// Marks the selected task, or removes its mark, and goes to the next line.
+    /// Toggles the mark of the selected task and moves to the next line.
     pub fn mark(&mut self) {
         if let Some(key) = self.selected_task()
             && !self.marks.remove(&key)
@@ -533,7 +533,6 @@ impl Model {
         self.move_by(1);
     }
 
-    /// Whether a task is marked.
     pub fn is_marked(&self, key: TaskKey) -> bool {
         self.marks.contains(&key)
     }
@@ -543,7 +542,7 @@ impl Model {
         !std::mem::take(&mut self.marks).is_empty()
     }
 
-    /// The tasks that a key applies to: the marked ones, else the selected one.
+    /// Returns the tasks that a key applies to: the marked ones, else the selected one.
     pub fn chosen(&self) -> Vec<TaskKey> {
         if self.marks.is_empty() {
             return self.selected_task().into_iter().collect();
@@ -551,12 +550,11 @@ impl Model {
         self.marks.iter().copied().collect()
     }
 
-    /// The pinned tasks.
     pub fn pins(&self) -> &[TaskKey] {
         &self.pins
     }
 
-    /// Pins the selected task, or removes its pin. Returns false if there are too many.
+    /// Toggles the pin of the selected task. Returns false if too many tasks are pinned.
     pub fn pin(&mut self) -> bool {
         let Some(key) = self.selected_task() else { return true };
         if let Some(at) = self.pins.iter().position(|pinned| *pinned == key) {
@@ -569,26 +567,26 @@ impl Model {
         true
     }
 
-    /// What is known of the output of a task.
+    /// Returns the live data of a task.
     pub fn live(&self, key: TaskKey) -> Option<&Live> {
         self.live.get(&key)
     }
 
-    /// Takes what was read in the output of a task.
+    /// Sets the live data of a task.
     pub fn set_live(&mut self, key: TaskKey, live: Live) {
         if self.known.contains_key(&key) {
             self.live.insert(key, live);
         }
     }
 
-    /// The output of a task has grown.
+    /// Marks the live data of a task as stale because its output has grown.
     pub fn output_grew(&mut self, key: TaskKey) {
         if let Some(live) = self.live.get_mut(&key) {
             live.is_stale = true;
         }
     }
 
-    /// Forgets what was read in outputs of tasks that are not among these.
+    /// Forgets the live data of all tasks but these.
     pub fn keep_live(&mut self, keys: &[TaskKey]) {
         self.live.retain(|key, _| keys.contains(key));
     }

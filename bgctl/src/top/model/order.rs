@@ -1,5 +1,4 @@
-//! The order of the list: which line comes where, kept while tasks change, so that a frame lays out only what is
-//! visible.
+//! The order of the list's lines, maintained as tasks change, so that a frame lays out only the visible ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -11,26 +10,22 @@ use super::places::{HeadNo, Place, Places};
 use crate::top::row::{Row, Section};
 use crate::top::task_key::{HostNo, TaskKey};
 
-/// What the tasks are folded by.
+/// The property that the tasks are folded by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// What they are for their user.
+    /// Their relevance to the user.
     #[default]
     Section,
-    /// Their host.
     Host,
-    /// Their parent session.
     Session,
-    /// Their group.
     Group,
-    /// Their batch.
     Batch,
     /// The task that they start after.
     After,
 }
 
 impl By {
-    /// The next one, for a key that goes through all.
+    /// Returns the next property, for a key that cycles through all of them.
     #[must_use]
     pub const fn next(self, has_hosts: bool) -> Self {
         match self {
@@ -43,7 +38,7 @@ impl By {
         }
     }
 
-    /// The heading that a task is below; `is_awaited`: whether others start after it.
+    /// Returns the heading of a task; `is_awaited`: whether other tasks start after it.
     pub fn head(self, row: &Row, section: Section, is_awaited: impl FnOnce() -> bool) -> Head {
         let named = |text: &Rc<str>| Head::Named(text.clone());
         match self {
@@ -60,7 +55,7 @@ impl By {
         }
     }
 
-    /// Its name for people.
+    /// Returns the name for display.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Section => "status",
@@ -73,7 +68,7 @@ impl By {
     }
 }
 
-/// A heading. Hosts that do not answer come first; those that name something come before the rest.
+/// A heading. Hosts that do not answer come first, and [`Self::Rest`] comes last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Head {
     Host(HostNo),
@@ -82,14 +77,13 @@ pub enum Head {
     Named(Rc<str>),
     /// A batch, or a task that others start after.
     Task(TaskKey),
-    /// Those that belong to none.
+    /// Tasks that belong to no other heading.
     Rest,
 }
 
-/// Where a task is in the list.
+/// The position of a task in the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SortKey {
-    /// Its heading.
     pub head: Head,
     pub section: Section,
     order: Reverse<Age>,
@@ -97,13 +91,13 @@ pub struct SortKey {
 }
 
 impl SortKey {
-    /// The key of a task below this heading: newest first in its section.
+    /// Creates the key of a task below this heading: newest first in its section.
     pub fn of(row: &Row, arrival: i32, section: Section, head: Head) -> Self {
         let age = Age::of(row.created_at, arrival);
         Self { head, section, order: Reverse(age), task: row.key() }
     }
 
-    /// Where the task is among all, if its heading has this number.
+    /// Returns the position of the task among all tasks, given the number of its heading.
     const fn place(&self, head: HeadNo) -> Place {
         Place { head, section: self.section, order: self.order, task: self.task }
     }
@@ -112,19 +106,18 @@ impl SortKey {
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Spot {
-    /// A heading.
     Head(Head),
     Task(SortKey),
 }
 
 impl Spot {
-    /// The line of a task below this heading.
+    /// Creates the line of a task below this heading.
     fn of(head: &Head, place: Place) -> Self {
         let Place { section, order, task, .. } = place;
         Self::Task(SortKey { head: head.clone(), section, order, task })
     }
 
-    /// The heading that it is, or belongs to.
+    /// Returns the heading that the line is, or belongs to.
     pub fn head(&self) -> &Head {
         match self {
             Self::Head(head) => head,
@@ -132,7 +125,7 @@ impl Spot {
         }
     }
 
-    /// The task, if it is one's.
+    /// Returns the task, if this is the line of a task.
     pub fn task(&self) -> Option<TaskKey> {
         match self {
             Self::Head(_) => None,
@@ -141,10 +134,10 @@ impl Spot {
     }
 }
 
-/// Number of tasks below a heading by section.
+/// Number of tasks below a heading, by section.
 pub type Counts = [usize; Section::ALL.len()];
 
-/// What is known of a heading.
+/// Bookkeeping for a heading.
 #[derive(Debug, Default)]
 struct Below {
     number: HeadNo,
@@ -157,21 +150,20 @@ pub struct Order {
     /// The tasks, in order below each heading.
     places: Places,
     heads: BTreeMap<Head, Below>,
-    /// Numbers of headings that are gone.
+    /// Free numbers of removed headings.
     free: Vec<HeadNo>,
     folded: HashSet<Head>,
-    /// Headings that are there without tasks, too.
+    /// Headings that are present even without tasks.
     standing: BTreeSet<Head>,
 }
 
 impl Order {
-    /// Adds a task.
     pub fn insert(&mut self, sort_key: &SortKey) {
         let place = self.enter(sort_key);
         self.places.insert(place);
     }
 
-    /// Counts a task below its heading, and returns its place.
+    /// Counts a task below its heading and returns its place.
     fn enter(&mut self, sort_key: &SortKey) -> Place {
         let below = self.head(&sort_key.head);
         below.counts[sort_key.section as usize] += 1;
@@ -179,9 +171,9 @@ impl Order {
         sort_key.place(number)
     }
 
-    /// Returns a heading, which is made if it is not there yet.
+    /// Returns a heading, creating it if necessary.
     fn head(&mut self, head: &Head) -> &mut Below {
-        // Those that are there and those that are gone have all numbers up to the highest one.
+        // The present and the removed headings together use all numbers up to the highest one.
         let next = self.heads.len() + self.free.len();
         let free = &mut self.free;
         self.heads.entry(head.clone()).or_insert_with(|| {
@@ -190,7 +182,6 @@ impl Order {
         })
     }
 
-    /// Removes a task.
     pub fn remove(&mut self, sort_key: &SortKey) {
         let Some(below) = self.heads.get_mut(&sort_key.head) else { return };
         if self.places.remove(sort_key.place(below.number)) {
@@ -199,7 +190,7 @@ impl Order {
         }
     }
 
-    /// Removes a heading that has no tasks, and does not stand without.
+    /// Removes a heading without tasks, unless it is to be present even then.
     fn drop_empty(&mut self, head: &Head) {
         let is_empty = self.counts(head).iter().all(|count| *count == 0);
         if is_empty && !self.standing.contains(head) {
@@ -207,7 +198,7 @@ impl Order {
         }
     }
 
-    /// Sets which headings are there without tasks, too.
+    /// Sets the headings that are present even without tasks.
     pub fn set_standing(&mut self, standing: BTreeSet<Head>) {
         for head in std::mem::replace(&mut self.standing, standing) {
             self.drop_empty(&head);
@@ -217,7 +208,7 @@ impl Order {
         }
     }
 
-    /// Removes all tasks; remembers what is folded, and what stands without tasks.
+    /// Removes all tasks. Keeps the folded headings and those that are present without tasks.
     pub fn clear(&mut self) {
         self.places = Places::default();
         self.heads.clear();
@@ -227,27 +218,26 @@ impl Order {
         }
     }
 
-    /// Adds so many tasks at most to a list without any, which costs much less than one by one; the least if those below
-    /// a heading are newest first already.
+    /// Adds tasks, `most` at most, to an empty list. This costs much less than adding them one by one, and least if the
+    /// tasks of each heading are already sorted newest first.
     pub fn fill(&mut self, most: usize, sort_keys: impl Iterator<Item = SortKey>) {
         let mut places = Vec::with_capacity(most);
         places.extend(sort_keys.map(|sort_key| self.enter(&sort_key)));
-        // There are few headings, so that this is cheap; each then has its tasks in one run, or nearly so.
+        // There are few headings, so this is cheap; each then has its tasks in one run, or nearly so.
         places.sort_by_key(|place| (place.head, place.section));
         self.places = Places::of(places);
     }
 
-    /// Number of tasks.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Number of tasks below a heading by section.
+    /// Returns the number of tasks below a heading, by section.
     pub fn counts(&self, head: &Head) -> Counts {
         self.heads.get(head).map(|below| below.counts).unwrap_or_default()
     }
 
-    /// Whether the tasks below a heading are hidden.
+    /// Reports whether the tasks below a heading are hidden.
     pub fn is_folded(&self, head: &Head) -> bool {
         self.folded.contains(head)
     }
@@ -261,30 +251,28 @@ impl Order {
         }
     }
 
-    /// All tasks in order, also hidden ones.
+    /// Returns all tasks in order, including hidden ones.
     pub fn tasks(&self) -> impl Iterator<Item = TaskKey> + '_ {
         self.heads.values().flat_map(|below| self.places.below(below.number)).map(|place| place.task)
     }
 
-    /// The first line.
     pub fn first(&self) -> Option<Spot> {
         self.heads.keys().next().cloned().map(Spot::Head)
     }
 
-    /// The last line.
     pub fn last(&self) -> Option<Spot> {
         let head = self.heads.keys().next_back()?;
         Some(self.last_of(head))
     }
 
-    /// The last line below a heading: the heading itself if it is folded.
+    /// Returns the last line below a heading, which is the heading itself if it is folded.
     fn last_of(&self, head: &Head) -> Spot {
         let number = self.heads.get(head).filter(|_| !self.is_folded(head)).map(|below| below.number);
         let last = number.and_then(|number| self.places.last_below(number));
         last.map_or_else(|| Spot::Head(head.clone()), |place| Spot::of(head, place))
     }
 
-    /// The line itself if it exists, else the one that is there now: the next one, or the last.
+    /// Returns the line itself if it exists, else the heading if that is folded, else the next line, or the last one.
     pub fn nearest(&self, spot: &Spot) -> Option<Spot> {
         let below = self.heads.get(spot.head());
         let is_there = below.is_some_and(|below| match spot {
@@ -302,7 +290,7 @@ impl Order {
         self.next(spot).or_else(|| self.last())
     }
 
-    /// The line after this one, which need not exist.
+    /// Returns the line after this one, which need not exist.
     pub fn next(&self, spot: &Spot) -> Option<Spot> {
         let head = spot.head();
         let below = self.heads.get(head).filter(|_| !self.is_folded(head)).and_then(|below| match spot {
@@ -316,7 +304,7 @@ impl Order {
         next.map(|(head, _)| Spot::Head(head.clone()))
     }
 
-    /// The line before this one, which need not exist.
+    /// Returns the line before this one, which need not exist.
     pub fn previous(&self, spot: &Spot) -> Option<Spot> {
         let head = spot.head();
         match spot {
@@ -332,7 +320,7 @@ impl Order {
         }
     }
 
-    /// The line `count` lines after this one, or before it if negative, as far as there are lines.
+    /// Returns the line `count` lines after this one, or before it if negative, but not beyond the first or last line.
     pub fn moved(&self, spot: &Spot, count: isize) -> Spot {
         let mut spot = spot.clone();
         for _ in 0..count.unsigned_abs() {
@@ -343,7 +331,7 @@ impl Order {
         spot
     }
 
-    /// Up to `count` lines from this one on.
+    /// Returns up to `count` lines, starting with this one.
     pub fn lines(&self, from: &Spot, count: usize) -> Vec<Spot> {
         std::iter::successors(Some(from.clone()), |spot| self.next(spot)).take(count).collect()
     }

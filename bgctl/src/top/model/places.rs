@@ -1,5 +1,5 @@
-//! The places of tasks in the list, kept in order. There may be 100,000, which each fold builds and drops: they lie one
-//! after the other in memory, by some hundreds. Knows nothing of headings but their numbers.
+//! The sorted places of tasks in the list. There may be 100,000 of them, built and dropped with each change of folding,
+//! so they are stored contiguously in chunks of some hundreds. Knows headings only by their numbers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use super::age::Age;
 use crate::top::row::Section;
 use crate::top::task_key::{HostNo, TaskKey};
 
-/// The number of a heading, which says nothing about where that is in the list.
+/// The number of a heading, which is unrelated to the position of the heading in the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeadNo(pub u32);
 
-/// Where a task is among those below all headings: newest first in its section.
+/// The position of a task among the tasks of all headings: newest first in its section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub head: HeadNo,
@@ -25,37 +25,37 @@ pub struct Place {
 }
 
 impl Place {
-    /// Before all tasks below a heading.
+    /// Sorts before all tasks below a heading.
     fn first(head: HeadNo) -> Self {
         let (order, task) = (Reverse(Age::newest()), HostNo(0).task(TaskId::from_u128(0)));
         Self { head, section: Section::Asks, order, task }
     }
 
-    /// After all tasks below a heading.
+    /// Sorts after all tasks below a heading.
     fn last(head: HeadNo) -> Self {
         let (order, task) = (Reverse(Age::oldest()), HostNo(u8::MAX).task(TaskId::from_u128(u128::MAX)));
         Self { head, section: Section::Done, order, task }
     }
 }
 
-/// The most places in a row: each change moves up to as many.
+/// Maximum number of places in a row; each change moves up to that many.
 const ROW: usize = 256;
 
-/// Places in order.
+/// Sorted places.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Rows of places in order, none of them empty. Each is found by a place that none of its own is behind, and all of
-    /// the next row are.
+    /// Sorted, non-empty rows of places. The key of a row is not less than any of its places, and less than all places
+    /// of the next row.
     rows: BTreeMap<Place, Vec<Place>>,
     len: usize,
 }
 
 impl Places {
-    /// Puts places in order that are so for the most part.
+    /// Sorts places that are mostly sorted already.
     pub fn of(mut places: Vec<Place>) -> Self {
         places.sort();
         places.dedup();
-        // Half full, so that the next ones find room.
+        // Half full, so that there is room for later places.
         let rows = places.chunks(ROW / 2).filter_map(|row| Some((*row.last()?, row.to_vec())));
         Self { rows: rows.collect(), len: places.len() }
     }
@@ -64,12 +64,12 @@ impl Places {
         self.len
     }
 
-    /// Adds a place if it is not there yet.
+    /// Adds a place unless it is present.
     pub fn insert(&mut self, place: Place) {
         let key = self.rows.range(place..).next().map(|(key, _)| *key);
         let (key, mut row) = match key {
             Some(key) => (key, self.rows.remove(&key).unwrap_or_default()),
-            // Behind all others: the last row ends with it from now on.
+            // Beyond all others: this place becomes the key of the last row.
             None => (place, self.rows.pop_last().map(|(_, row)| row).unwrap_or_default()),
         };
         if let Err(at) = row.binary_search(&place) {
@@ -84,7 +84,7 @@ impl Places {
         self.rows.insert(key, row);
     }
 
-    /// Removes a place. Returns whether it was there.
+    /// Removes a place. Returns whether it was present.
     pub fn remove(&mut self, place: Place) -> bool {
         let Some((key, row)) = self.rows.range_mut(place..).next() else { return false };
         let Ok(at) = row.binary_search(&place) else { return false };
@@ -101,23 +101,23 @@ impl Places {
         self.rows.range(place..).next().is_some_and(|(_, row)| row.binary_search(&place).is_ok())
     }
 
-    /// All places below a heading, in order.
+    /// Returns all places below a heading, in order.
     pub fn below(&self, head: HeadNo) -> impl Iterator<Item = Place> + '_ {
         self.from(Place::first(head)).take_while(move |place| place.head == head)
     }
 
-    /// The last place below a heading.
+    /// Returns the last place below a heading.
     pub fn last_below(&self, head: HeadNo) -> Option<Place> {
         self.before(Place::last(head))
     }
 
-    /// The next place below the same heading.
+    /// Returns the next place below the same heading.
     pub fn after(&self, place: Place) -> Option<Place> {
         let next = self.from(place).find(|next| *next != place);
         next.filter(|next| next.head == place.head)
     }
 
-    /// The place before this one below the same heading.
+    /// Returns the previous place below the same heading.
     pub fn before(&self, place: Place) -> Option<Place> {
         let here = self.rows.range(place..).next();
         let in_row = here.and_then(|(_, row)| {
@@ -129,9 +129,9 @@ impl Places {
         in_row.or_else(in_row_before).copied().filter(|before| before.head == place.head)
     }
 
-    /// All from this place on, which need not be there.
+    /// Returns all places from this one on, which need not be present.
     fn from(&self, place: Place) -> impl Iterator<Item = Place> + '_ {
-        // Only the first row has any before it.
+        // Only the first row may contain earlier places.
         self.rows.range(place..).flat_map(move |(_, row)| {
             let at = row.partition_point(|other| *other < place);
             row.get(at..).unwrap_or_default().iter().copied()
@@ -154,7 +154,7 @@ mod tests {
         Place { head: HeadNo(number % 3), section: Section::Done, order: Reverse(age), task }
     }
 
-    /// The places say the same as a plain set of them.
+    /// Checks that the places agree with a plain set.
     fn check(places: &Places, plain: &BTreeSet<Place>, asked: Place) {
         assert_eq!(places.len(), plain.len());
         assert_eq!(places.contains(asked), plain.contains(&asked));

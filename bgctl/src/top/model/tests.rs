@@ -1,4 +1,4 @@
-//! The model against a simple one, and what its users rely on.
+//! Compares the model with a simple one, and tests what its users rely on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -37,7 +37,7 @@ fn model(tasks: &[Task]) -> Model {
     model
 }
 
-/// The lines in a window: headings by their names, tasks by their numbers.
+/// Returns the lines in a window: headings by their names, tasks by their numbers.
 fn lines(model: &mut Model, height: usize) -> Vec<String> {
     let shown = |spot: Spot| match spot {
         Spot::Head(Head::Section(section)) => section.name().to_owned(),
@@ -77,7 +77,7 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
 fn r160_tasks_of_a_batch_are_listed_in_their_order() {
     let at_once = |number| Task { created_at: Timestamp::from_unix_ms(0), ..task(number, Status::Pending) };
     let mut model = Model::new(1, None);
-    // Ids say nothing about the order.
+    // Ids don't determine the order.
     for number in [4, 9, 2] {
         model.put_listed(HostNo::default(), &at_once(number), &Clock::of_tests());
     }
@@ -280,7 +280,7 @@ fn r144_equal_ids_of_two_hosts_are_two_tasks() {
     assert!(model.window(9).is_empty());
 }
 
-/// A model of these hosts, each with a running task of the same id.
+/// Returns a model of these hosts, each with a running task of the same id.
 fn hosts(names: &[&str]) -> Model {
     let mut model = Model::new(names.len(), None);
     model.name_hosts(&names.iter().map(ToString::to_string).collect::<Vec<_>>());
@@ -384,7 +384,7 @@ proptest! {
     }
 }
 
-/// What may happen to a model.
+/// A change to the model.
 #[derive(Clone, Debug)]
 enum Step {
     Put(u128, Status, u128),
@@ -414,7 +414,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..60)
 }
 
-/// The tasks as they are to be: whether each was seen.
+/// The expected tasks, and whether each was seen.
 type Simple = BTreeMap<u128, (Task, bool)>;
 
 fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {

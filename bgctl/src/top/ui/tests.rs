@@ -1,4 +1,4 @@
-//! What each key does.
+//! Tests of the keys.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Kind, Task};
@@ -28,7 +28,7 @@ fn task(number: u128, status: Status) -> Task {
     Task { id: id(number), status, ..samples::task() }
 }
 
-/// Presses the keys of a text; returns what the last one wants.
+/// Presses the keys of a text; returns the request of the last one.
 fn press(ui: &mut Ui, keys: &str) -> Option<Want> {
     let mut want = None;
     for c in keys.chars() {
@@ -169,7 +169,7 @@ fn r162_a_filter_works_while_it_is_typed() {
     assert_eq!((ui.model.shown(), ui.model.filter()), (2, ""));
 }
 
-/// Two hosts, each with a running task of the same id.
+/// Returns two hosts, each with a running task of the same id.
 fn two_hosts() -> Ui {
     let mut model = Model::new(2, None);
     model.name_hosts(&["a".into(), "b".into()]);

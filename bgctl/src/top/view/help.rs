@@ -1,9 +1,9 @@
-//! The keys as lines, folded to the width of the screen.
+//! The keys as lines, wrapped to the width of the screen.
 
 use super::text::{fold, width as width_of};
 use crate::top::help::{KEYS, SHORT};
 
-/// The keys that matter most, as many as fit into a line of this many columns.
+/// Returns the most important keys, as many as fit into a line of this many columns.
 pub fn short(columns: usize) -> String {
     let mut line = String::new();
     for key in SHORT {
@@ -16,13 +16,13 @@ pub fn short(columns: usize) -> String {
     line
 }
 
-/// The columns of the keys, with the blank behind them.
+/// Width of the column of keys, including the blank after them.
 const KEYS_COLUMNS: usize = 13;
 
-/// The fewest columns in which keys and words stand side by side.
+/// Minimum number of columns for showing keys and descriptions side by side.
 const SIDE_BY_SIDE: usize = 40;
 
-/// The keys as lines of this many columns.
+/// Returns the keys as lines of this many columns.
 pub fn lines(columns: usize) -> Vec<String> {
     KEYS.iter().flat_map(|(keys, what)| entry(keys, what, columns)).collect()
 }
@@ -53,7 +53,7 @@ mod tests {
         for columns in [1, 20, 39, 40, 60, 80, 200] {
             let lines = lines(columns);
             assert_eq!(words(&lines), wanted, "{columns}");
-            // Nothing is longer but a word that is so alone.
+            // Only a single word may be longer than the line.
             let fits = |line: &String| line.len() <= columns || line.split_whitespace().count() == 1;
             assert!(lines.iter().all(fits), "{columns}: {lines:#?}");
         }

@@ -20,7 +20,7 @@ use crate::top::row::{Row, Section};
 use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
 
-/// What a column has.
+/// The content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Of {
     Host,
@@ -37,13 +37,13 @@ enum Of {
 }
 
 impl Of {
-    /// Whether only agents have it.
+    /// Reports whether only agents have this.
     const fn is_of_agents(self) -> bool {
         matches!(self, Self::Tokens | Self::Context | Self::Cost)
     }
 }
 
-/// What a row of the list is written from.
+/// The data for a row of the list.
 struct Cell<'a> {
     row: &'a Row,
     live: Option<&'a Live>,
@@ -51,14 +51,15 @@ struct Cell<'a> {
     now: Timestamp,
 }
 
-/// Everything that makes up one column.
+/// A column of the list.
 struct Column {
     of: Of,
     header: &'static str,
     width: u16,
-    /// The width of the list from which it is there.
+    /// Minimum width of the list for this column to be shown.
     from: u16,
-    /// When it gives way to a long state: the lowest number first, as it is missed least. `None`: never.
+    /// Its rank for giving way to a long state: the column with the lowest number, as the least missed, goes first.
+    /// `None`: never.
     yields: Option<u8>,
     text: fn(&Cell<'_>) -> String,
 }
@@ -148,44 +149,44 @@ static COLUMNS: [Column; 11] = [
     },
 ];
 
-/// The widest column of hosts.
+/// Maximum width of the host column.
 const HOST_MOST: u16 = 16;
 
-/// The width of the list from which it has a column of hosts, if there are several.
+/// Minimum width of the list for a host column, if there are several hosts.
 const HOST: u16 = 40;
 
-/// The width of the list from which it shows what tasks use.
+/// Minimum width of the list for showing resource usage.
 const USAGE: u16 = 84;
 
-/// The width of the list from which the state has a column.
+/// Minimum width of the list for a state column.
 const STATE: u16 = 30;
 
-/// The widest column of the state: room for what a pending task waits for, such as the ids of two tasks.
+/// Maximum width of the state column: enough for what a pending task waits for, such as the ids of two tasks.
 const STATE_MOST: u16 = 48;
 
-/// The room that a long state leaves for the description.
+/// The width that a long state leaves for the description.
 const DESCRIPTION: u16 = 12;
 
-/// The width of the list from which it shows what agents have consumed, if there are any.
+/// Minimum width of the list for showing what agents have consumed, if there are any.
 const CONSUMED: u16 = 110;
 
-/// The width of the list from which the last line of the output is there.
+/// Minimum width of the list for showing the last line of the output.
 const LAST_LINE: u16 = 76;
 
-/// The width of the list from which it has room for a word besides the description.
+/// Minimum width of the list for a word beside the description.
 const NAMED: u16 = 16;
 
-/// The height of the list from which the columns have a header.
+/// Minimum height of the list for a header.
 const HEADED: u16 = 6;
 
-/// What the visible tasks need of the columns.
+/// The columns and widths that the visible tasks need.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needs {
     /// The width of the widest state.
     state: usize,
-    /// The width of the longest name of a host, of those that are not visible too, if there are several.
+    /// The width of the longest host name, including hosts without visible tasks; `None` if there is only one host.
     host: Option<usize>,
-    /// Whether there are agents that tell what they consume.
+    /// Whether there are agents that report their consumption.
     agents: bool,
 }
 
@@ -200,7 +201,7 @@ impl Needs {
         }
     }
 
-    /// The width of the column of hosts in a list of this width, if there is one.
+    /// Returns the width of the host column in a list of this width, if there is one.
     fn host_width(&self, width: u16) -> Option<u16> {
         let longest = self.host.filter(|_| width >= HOST)?;
         Some(u16::try_from(longest).unwrap_or(HOST_MOST).clamp(4, HOST_MOST.min(width / 5)))
@@ -210,12 +211,12 @@ impl Needs {
 /// The columns of a frame.
 struct Layout {
     columns: Vec<(&'static Column, u16)>,
-    /// The width of the list without the column of hosts.
+    /// The width of the list without the host column.
     room: u16,
 }
 
 impl Layout {
-    /// Lays out the columns in a list of this width. The state is as wide as the widest visible one needs.
+    /// Lays out the columns in a list of this width. The state column is as wide as the widest visible state needs.
     fn of(width: u16, needs: &Needs) -> Self {
         let host = needs.host_width(width);
         let room = width - host.map_or(0, |host| host + 1);
@@ -249,8 +250,8 @@ impl Layout {
     }
 }
 
-/// The age of a task, and in how many milliseconds it changes. Only of a running task seconds are shown: a list in
-/// which nothing runs is drawn again once in a minute at most.
+/// Returns the age of a task, and the number of milliseconds until it changes. Seconds are shown only for running
+/// tasks, so that a list in which nothing runs is redrawn at most once a minute.
 fn age(row: &Row, now: Timestamp) -> (String, u64) {
     let ms = between(row.created_at, now);
     let (text, unit) = match ms {
@@ -261,7 +262,7 @@ fn age(row: &Row, now: Timestamp) -> (String, u64) {
     (text, unit - ms % unit)
 }
 
-/// In which steps of milliseconds a time changes that is shown to the second, minute or hour.
+/// Returns the interval in milliseconds at which a displayed duration changes: a second, a minute or an hour.
 const fn unit(ms: u64) -> u64 {
     match ms {
         ..=3_599_999 => 1000,
@@ -278,7 +279,7 @@ fn quiet(row: &Row, now: Timestamp) -> String {
     row.active_at().map_or_else(String::new, |at| show_ms(between(at, now)))
 }
 
-/// The share of a processor now, or the CPU time in all.
+/// Formats the current CPU use, or the total CPU time of an ended run.
 fn cpu(row: &Row, live: Option<&Live>) -> String {
     if let Some(used) = row.used {
         return elapsed(used.cpu_ms);
@@ -286,7 +287,7 @@ fn cpu(row: &Row, live: Option<&Live>) -> String {
     live.and_then(|live| live.cpu).map_or_else(String::new, |percent| format!("{percent}%"))
 }
 
-/// The memory now, or the most in all.
+/// Formats the current memory use, or the peak memory use of an ended run.
 fn memory(row: &Row, live: Option<&Live>) -> String {
     let now = || live.and_then(|live| live.memory_bytes);
     let number = row.used.map_or_else(now, |used| used.peak_memory_bytes);
@@ -313,13 +314,13 @@ fn done(live: Option<&Live>) -> String {
     live.and_then(|live| live.percent).map_or_else(String::new, |percent| format!("{percent}%"))
 }
 
-/// The rows of a list of this height that tasks and headings have.
+/// Returns the part of the list's area below the header.
 fn rows_of(area: Rect) -> Rect {
     let headed = u16::from(area.height >= HEADED && area.width >= STATE);
     Rect::new(area.x, area.y + headed, area.width, area.height.saturating_sub(headed))
 }
 
-/// Returns the width of the list that has all columns for the tasks that are visible in this area.
+/// Returns the width of a list with all columns for the tasks that are visible in this area.
 pub fn full_width(ui: &mut Ui, area: Rect) -> u16 {
     let spots = ui.model.window(usize::from(rows_of(area).height));
     let needs = Needs::of(&ui.model, &spots);
@@ -356,7 +357,7 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
                 if let Some(row) = ui.model.row(place.task) {
                     task(&ui.model, (row, place.section), &layout, scene, area, buffer);
                     if ui.model.is_several() && ui.model.silence(row.host).is_some() {
-                        // Nobody knows whether this is still true.
+                        // The state may be outdated.
                         buffer.set_style(area, Style::new().add_modifier(Modifier::DIM));
                     }
                     frame.tasks.push(place.task);
@@ -371,7 +372,7 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     ui.drawn = (rows.y, spots);
 }
 
-/// Notes when something visible of a task changes by itself.
+/// Records when something visible of a task changes by itself.
 fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
     if layout.has(Of::Age) {
         frame.changes_within(age(row, now).1);
@@ -396,7 +397,7 @@ fn header(layout: &Layout, area: Rect, buffer: &mut Buffer) {
     put(buffer, area, at, "DESCRIPTION", style);
 }
 
-/// The name of a heading.
+/// Returns the name of a heading.
 fn name(model: &Model, head: &Head) -> String {
     match head {
         Head::Section(section) => section.name().to_owned(),
@@ -410,7 +411,7 @@ fn name(model: &Model, head: &Head) -> String {
     }
 }
 
-/// What is to be said of a host that does not answer.
+/// Describes why a host does not answer.
 fn silence(silence: &Silence, scene: &Scene<'_>) -> String {
     match silence.since {
         Some(since) => format!("no answer since {}: {}", scene.clock.near(since), silence.why),
@@ -440,7 +441,7 @@ fn heading(model: &Model, head: &Head, scene: &Scene<'_>, area: Rect, buffer: &m
                     words.push_str("no tasks");
                 }
             }
-            // Without its host's name a reason says nothing.
+            // A reason means nothing without the host's name.
             let least = if matches!(head, Head::Host(_)) { 32 } else { 8 };
             let room = usize::from(area.width).saturating_sub(words.len() + 4).max(least);
             let _ = write!(text, "{}: {words}", cut(&name, room));
@@ -490,7 +491,7 @@ fn task(
     }
     let last = live.map(|live| live.line.as_str()).filter(|line| !line.is_empty());
     let Some(last) = last.filter(|_| layout.room >= LAST_LINE) else {
-        // Where the state has no column, the colour alone would say it.
+        // If the state has no column, only the colour would show it.
         let is_needed = (NAMED..STATE).contains(&layout.room);
         let state = if is_needed { format!("{} ", row.status) } else { String::new() };
         at = put(buffer, area, at, &state, style);

@@ -22,16 +22,16 @@ use super::search::{MOST_MIB, State};
 use super::task_key::HostNo;
 use super::ui::{Line, Mode, Preview, Ui};
 
-/// The width from which the preview is beside the list.
+/// Minimum width for showing the preview beside the list.
 const BESIDE: u16 = 100;
 
-/// The least width of a preview beside the list.
+/// Minimum width of a preview beside the list.
 const PREVIEW: u16 = 35;
 
-/// The height from which the preview can be below the list.
+/// Minimum height for showing the preview below the list.
 const BELOW: u16 = 12;
 
-/// The most rows and columns that are drawn.
+/// Maximum number of rows and of columns drawn.
 const SIDE: u16 = 1000;
 
 /// Draws everything.
@@ -60,7 +60,8 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
     frame
 }
 
-/// Parts the screen into the list and the preview. The list has half of the screen, and more if its columns need that.
+/// Divides the screen into the list and the preview. The list gets half of the screen, or more if its columns need
+/// that.
 fn parted(ui: &mut Ui, body: Rect) -> (Rect, Option<Rect>) {
     let is_beside = body.width >= BESIDE && body.height >= 3;
     let is_below = body.height >= BELOW && body.width >= 20;
@@ -79,7 +80,7 @@ fn parted(ui: &mut Ui, body: Rect) -> (Rect, Option<Rect>) {
     }
 }
 
-/// What the title says of hosts that do not answer.
+/// Returns the title's text about hosts that do not answer.
 fn silent(ui: &Ui) -> Option<String> {
     let silent: Vec<HostNo> = ui.model.hosts().filter(|host| is_lost(ui, *host)).collect();
     let [first, others @ ..] = &silent[..] else { return None };
@@ -92,12 +93,12 @@ fn silent(ui: &Ui) -> Option<String> {
     Some(format!("{} of {} hosts do not answer", silent.len(), ui.model.hosts().count()))
 }
 
-/// Whether a host has not answered, rather than not yet.
+/// Reports whether a host has failed to answer, as opposed to not having answered yet.
 fn is_lost(ui: &Ui, host: HostNo) -> bool {
     ui.model.silence(host).is_some_and(|silence| silence.since.is_some() || ui.is_still)
 }
 
-/// What the title says of the tasks that wait for the user: those that ask, and failures that nobody has looked at.
+/// Returns the title's text about tasks waiting for the user: those that ask, and failures not looked at yet.
 fn waiting(model: &Model) -> Option<String> {
     let counts = model.counts();
     let kinds = [(Section::Asks, "question"), (Section::Failed, "failure")];
@@ -110,7 +111,8 @@ fn waiting(model: &Model) -> Option<String> {
     (!words.is_empty()).then(|| format!("{} {verb} for you", words.join(" and ")))
 }
 
-/// The parts of the title, with their styles: first what waits for the user, then the other tasks, then how they are shown.
+/// Draws the title: first the tasks that wait for the user, then the other tasks, then how the list is folded and
+/// filtered.
 fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     let bold = |style: Style| style.add_modifier(Modifier::BOLD);
     let dim = Style::new().add_modifier(Modifier::DIM);
@@ -144,7 +146,7 @@ fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// How far a search is, and what it has found: of what the filter hides, the number.
+/// Describes the progress of a search, what it has found, and how many of these tasks the filter hides.
 fn searched(search: &State, model: &Model) -> String {
     let State { text, done, all, cut } = search;
     let mut words = format!("?{text} (");
@@ -163,7 +165,7 @@ fn searched(search: &State, model: &Model) -> String {
     words + ")"
 }
 
-/// The last line: what is typed, asked or told, else the keys.
+/// Draws the last line: the typed line, a question or a message, else the keys. Returns the position of the cursor.
 fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(u16, u16)> {
     let before = match &ui.mode {
         Mode::Typing(Line::Filter, _) => "/".to_owned(),
@@ -186,7 +188,7 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
     };
     let Mode::Typing(_, text) = &ui.mode else { return None };
     let at = put(buffer, area, 0, &before, Style::new().add_modifier(Modifier::BOLD));
-    // Of a long text the end is visible, where typing goes on.
+    // Of a long text, the end is visible, where the user types.
     let room = usize::from(area.width.saturating_sub(at + 1));
     let mut shown = text.as_str();
     while text::width(shown) > room {
@@ -197,7 +199,7 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
     Some((area.x + end.min(area.width.saturating_sub(1)), area.y))
 }
 
-/// Draws lines over everything else, from one of them on. At the end there is no room without lines.
+/// Draws lines over everything else, starting with the line `from`, which is reduced to avoid empty rows at the end.
 fn boxed(title: &str, lines: &[String], from: &mut usize, area: Rect, buffer: &mut Buffer) {
     let rows = usize::from(area.height.saturating_sub(1));
     *from = (*from).min(lines.len().saturating_sub(rows));

@@ -1,4 +1,4 @@
-//! The preview: the output of the selected task and of pinned ones, with its colours.
+//! The preview: the output of the selected task and of pinned ones, with colours.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use crate::top::pane::Pane;
 use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
 
-/// The fewest rows of a preview with its title.
+/// Minimum number of rows of a preview, including the title.
 const ROWS: u16 = 3;
 
 /// Draws as many previews as there is room for, pinned ones first.
@@ -39,7 +39,7 @@ fn one(ui: &Ui, key: TaskKey, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer
     let Some(pane) = scene.panes.get(key) else { return };
     let mut at = 1;
     for text in pane.about() {
-        // Half of the room at most, as the output matters more.
+        // At most half of the room, as the output matters more.
         if at > area.height / 2 {
             break;
         }

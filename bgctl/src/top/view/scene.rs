@@ -1,4 +1,4 @@
-//! What a frame is drawn from, besides the state of the live view, and what became of it. It draws nothing.
+//! The input for drawing a frame, besides the state of the live view, and the outcome. Draws nothing itself.
 
 use std::collections::HashMap;
 
@@ -11,56 +11,53 @@ use crate::render::wall::Clock;
 use crate::top::pane::Pane;
 use crate::top::task_key::TaskKey;
 
-/// The previews that were read, of each host those of its tasks; `None`: it is not connected.
+/// The previews read so far, by host; `None`: the host is not connected.
 #[derive(Default)]
 pub struct Panes<'a>(pub Vec<Option<&'a HashMap<TaskId, Pane>>>);
 
 impl Panes<'_> {
-    /// The preview of a task, if it was read.
+    /// Returns the preview of a task, if it was read.
     pub fn get(&self, key: TaskKey) -> Option<&Pane> {
         self.0.get(key.host.index())?.as_ref()?.get(&key.id)
     }
 }
 
-/// What a frame is drawn from, besides the state.
+/// The input for a frame, besides the state.
 pub struct Scene<'a> {
-    /// The previews that were read.
     pub panes: Panes<'a>,
     /// The current time, and the zone in which times are shown.
     pub clock: &'a Clock,
-    /// Whether to use colours.
     pub colour: bool,
 }
 
 impl Scene<'_> {
-    /// The current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now
     }
 
-    /// This colour, if colours are used.
+    /// Returns a style with this colour, if colours are used.
     pub fn style(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
 }
 
-/// What became of a frame.
+/// The outcome of drawing a frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The tasks that are visible in the list.
     pub tasks: Vec<TaskKey>,
-    /// The tasks that have a preview, with the size of each.
+    /// The tasks that have a preview, with the areas of the previews.
     pub previews: Vec<(TaskKey, Rect)>,
-    /// Whether there are columns for what tasks use.
+    /// Whether there are columns for the tasks' resource usage.
     pub shows_usage: bool,
-    /// In how many milliseconds something visible changes by itself.
+    /// The number of milliseconds until something visible changes by itself.
     pub changes_in: Option<u64>,
-    /// Where the cursor is, if something is typed.
+    /// The position of the cursor while a line is being typed.
     pub cursor: Option<(u16, u16)>,
 }
 
 impl Frame {
-    /// Notes that something visible changes in so many milliseconds.
+    /// Records that something visible changes in this many milliseconds.
     pub fn changes_within(&mut self, ms: u64) {
         self.changes_in = Some(self.changes_in.map_or(ms, |known| known.min(ms)));
     }

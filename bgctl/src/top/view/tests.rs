@@ -1,4 +1,4 @@
-//! Frames at several sizes, by ratatui's test backend.
+//! Tests of frames at several sizes, with ratatui's test backend.
 
 use std::collections::HashMap;
 
@@ -99,7 +99,7 @@ fn r164_ended_tasks_show_what_they_used() {
     ui.model.put(HostNo::default(), &ended, &Clock::of_tests());
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 120));
     assert!(lines.iter().any(|line| line.contains(" 1m 05s  1.5 GiB        build")), "{lines:#?}");
-    // A next attempt has used nothing yet.
+    // The next attempt has used nothing yet.
     ui.model.put(HostNo::default(), &Task { status: Status::Running, ..ended }, &Clock::of_tests());
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 120));
     assert!(!lines.iter().any(|line| line.contains("1m 05s")), "{lines:#?}");
@@ -192,7 +192,7 @@ fn r160_what_a_pending_task_waits_for_is_readable() {
         let mut model = Model::new(1, None);
         model.put(HostNo::default(), &pending, &Clock::of_tests());
         let state = model.row(key(4)).unwrap().state.to_string();
-        // The list alone, and beside a preview, where of several ids the first one has room.
+        // The list alone, and beside a preview, which has room only for the first of several ids.
         for cols in [80, 100, 120] {
             let shown =
                 if ids.len() > 1 && cols > 80 { &state[.."pending (after 00000001,".len()] } else { &state };
@@ -247,7 +247,7 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
     assert_eq!(right(2), "asks: Run `make`?");
     assert_eq!((right(3).as_str(), right(4).as_str()), ("  Allow once", "  No"));
     assert_eq!((right(5).as_str(), right(6).as_str()), ("[x] read it", "[>] mend it"));
-    // A combining character is one more on this row.
+    // This row has an additional combining character.
     assert_eq!((right(7).trim_start(), right(8).as_str()), ("2 tool calls: read, edit", "900 tokens in"));
     assert_eq!((right(9).as_str(), right(10).as_str()), ("red and", "more"));
     let (_, frame) = drawn(&mut ui, &panes, (14, 80));
@@ -372,7 +372,8 @@ fn r163_a_huge_terminal_is_filled() {
     assert_eq!((lines.len(), frame.tasks.len()), (300, 5));
 }
 
-/// Three hosts: one with two tasks, one that is silent and had one, one that is not there yet.
+/// Returns three hosts: one with two tasks, one that had a task and no longer answers, and one that has not answered
+/// yet.
 fn hosts() -> Ui {
     let mut model = Model::new(3, None);
     model.name_hosts(&["build1".into(), "me@a-very-long-name".into(), "new".into()]);

@@ -1,4 +1,4 @@
-//! Puts texts into the cells of a screen.
+//! Puts text into the cells of a screen.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -6,7 +6,7 @@ use ratatui::style::Style;
 
 pub use crate::render::width::{cut, width};
 
-/// A text in lines of this many columns, parted at blanks. A word that is longer has a line of its own.
+/// Wraps a text at blanks to lines of this many columns. A longer word gets a line of its own.
 pub fn fold(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -22,7 +22,7 @@ pub fn fold(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Writes a text on one line of an area, at this column of it. Returns the column behind it.
+/// Writes a text on one line of an area, from this column on. Returns the column after it.
 pub fn put(buffer: &mut Buffer, area: Rect, column: u16, text: &str, style: Style) -> u16 {
     let left = area.width.saturating_sub(column);
     if left == 0 || area.height == 0 {

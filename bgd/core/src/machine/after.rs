@@ -1,5 +1,5 @@
-//! Conditions on other tasks (R103): who waits for whom, and what follows when a task starts or ends. A condition
-//! that can no longer come true cancels its task, and transitively the tasks after it, in the same step.
+//! Conditions on other tasks (R103): which task waits for which, and what happens when a task starts or ends. A
+//! condition that can no longer be met cancels its task, and transitively the tasks after it, in the same step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::plan::{Became, Dependency, EndedTask, HeldBy, HowEnded};
 use crate::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopOrder, StopReason, Task};
 use crate::time::Now;
 
-/// At most this many conditions of a task are left to a cluster: they are on a command line.
+/// The most conditions of a task that are left to a cluster: they go on a command line.
 const PASSED_ON: usize = 64;
 
 impl Core {
-    /// Registers a pending task with the tasks that it comes after, and judges what has already happened to those.
+    /// Registers a pending task with the tasks that it comes after, and judges the current states of those.
     pub(super) fn watch_dependencies(&mut self, now: Now, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
@@ -36,10 +36,10 @@ impl Core {
         self.pass_on(ordinal);
     }
 
-    /// Leaves what a pending task still waits for to the cluster that has all of these tasks, and is to get this one.
+    /// Leaves the open conditions of a pending task to its cluster, if that has all of the tasks they refer to.
     ///
-    /// Only for success: a cluster means the same by that. What else may be waited for, it understands otherwise: it
-    /// takes a task that was cancelled before it started for one that has ended.
+    /// Only conditions on success: a cluster gives these the same meaning. It interprets the others differently: to a
+    /// cluster, a task that was cancelled before it started has ended.
     fn pass_on(&mut self, ordinal: Ordinal) {
         let Some(task) = self.pending(ordinal) else { return };
         let (mut count, mut is_left) = (0, true);
@@ -57,8 +57,8 @@ impl Core {
         });
     }
 
-    /// Takes back what was left to a cluster that can't see to it any more: while the task waited for slots, what it comes
-    /// after has begun to end, or has been given back. Returns whether the task has to wait here.
+    /// Takes back conditions that a cluster can no longer check: while the task waited for slots, a task that it comes
+    /// after has begun to end, or was given back. Returns whether the task has to wait here.
     pub(super) fn takes_back(&mut self, ordinal: Ordinal) -> bool {
         let Some(task) = self.pending(ordinal).filter(|task| task.plan().is_held_by_place()) else {
             return false;
@@ -74,21 +74,21 @@ impl Core {
         true
     }
 
-    /// Whether a cluster can see to a condition of a task that it is to get.
+    /// Reports whether a condition can be left to the cluster that is to get the task.
     fn is_left_to_place(&self, task: &Task, dependency: &Dependency) -> bool {
         let Some(other) = self.registry.get(dependency.ordinal) else { return false };
         let is_same = match (&task.spec.on, &other.spec.on) {
             (Some(one), Some(other)) => one.kind == ExecutorKind::Slurm && one.name == other.name,
             (Some(_) | None, Some(_) | None) => false,
         };
-        // It would follow the first attempt only.
+        // The cluster would track the first attempt only.
         let has_one_attempt = other.plan().again.is_none();
         let is_there = matches!(other.state, State::Starting { stop: None, .. } | State::Running { .. });
         let is_fit = dependency.condition == Condition::Ok && dependency.held_by != HeldBy::CoreAgain;
         is_same && has_one_attempt && is_there && is_fit
     }
 
-    /// Does so for the tasks that come after one that was given to a cluster.
+    /// Leaves conditions to a cluster, for the tasks that come after one that was given to it.
     pub(super) fn pass_on_dependents(&mut self, ordinal: Ordinal) {
         let is_cluster = |task: &Task| task.spec.on.as_ref().is_some_and(|on| on.kind == ExecutorKind::Slurm);
         if self.registry.get(ordinal).is_some_and(is_cluster) {
@@ -100,7 +100,7 @@ impl Core {
         }
     }
 
-    /// Notes that a cluster has started a task, and thus that everything has come true that it saw to.
+    /// Notes that a cluster has started a task, so that all conditions left to it are met.
     pub(super) fn met_there(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         if !task.plan().is_held_by_place() {
@@ -110,7 +110,7 @@ impl Core {
         self.replan(ordinal, |plan| plan.after.iter_mut().for_each(|dependency| dependency.met = true));
     }
 
-    /// Takes a task back that a cluster did not start. What it waits for is judged here from now on.
+    /// Takes back a task that a cluster did not start. Its conditions are judged here from now on.
     pub(super) fn given_back(&mut self, now: Now, ordinal: Ordinal, env: Arc<Env>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Notes that a task started, became ready or ended. Its dependents are judged before this step is over.
+    /// Notes that a task has started, become ready or ended. Its dependents are judged before this step is over.
     pub(super) fn became(&mut self, ordinal: Ordinal) {
         if (self.dependents.contains_key(&ordinal) || self.entering_watches(ordinal))
             && let Some(became) = self.registry.get(ordinal).and_then(became)
@@ -156,7 +156,7 @@ impl Core {
         }
     }
 
-    /// Judges the dependents of the noted tasks, and in turn their dependents. A queue instead of recursion: a
+    /// Judges the dependents of the noted tasks, and in turn their dependents. Uses a queue instead of recursion: a
     /// chain may be as long as there are tasks.
     pub(super) fn settle_dependents(&mut self, now: Now) {
         while let Some((watched, became)) = self.became.pop_front() {
@@ -169,14 +169,14 @@ impl Core {
         }
     }
 
-    /// Judges a task's conditions on one other task. Returns false if that cancelled the task.
+    /// Judges a task's conditions on one other task. Returns false if the task was cancelled.
     fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: Became) -> bool {
         let waits = |task: &&Task| matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
         let task = self.registry.get(ordinal).filter(waits);
         let outlook = task.map(|task| task.plan().outlook(other, became)).unwrap_or_default();
         if let Some((condition, ended)) = outlook.never {
             let reason = StopReason::Dependency(condition, ended);
-            // A cluster that has it may have ended it already, or is told to.
+            // If a cluster has the task, it may have ended it already; otherwise it is told to.
             let grace_ms = self.limits.grace_ms;
             self.stop(now, ordinal, StopOrder { reason, signal: SIGTERM, grace_ms });
             return false;
@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// Returns a predicate for whether a condition's task comes after `other`, directly or through pending tasks.
-    /// Over several calls it visits each task only once.
+    /// Visits each task only once, even over several calls.
     pub(super) fn comes_after(&self, other: Ordinal) -> impl FnMut(&&Dependency) -> bool {
         let mut seen = BTreeSet::new();
         move |dependency| {
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Returns the tasks that a task comes after, as they are now.
+    /// Returns the tasks that a task comes after, in their current states.
     pub(super) fn seen_after(&self, task: &Task) -> Box<[AfterTask]> {
         let of = |dependency: &Dependency| {
             let mut task = self.snapshot(dependency.ordinal);
@@ -222,7 +222,7 @@ impl Core {
         task.plan().after.iter().map(of).collect()
     }
 
-    /// Returns the conditions that have not come true of a task that is pending, here or in another place.
+    /// Returns the open conditions of a task that is pending, here or elsewhere.
     fn unmet(&self, ordinal: Ordinal) -> impl Iterator<Item = &Dependency> {
         let waits = |task: &&Task| matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
         let waiting = self.registry.get(ordinal).filter(waits).into_iter();
@@ -243,7 +243,7 @@ impl Core {
     }
 }
 
-/// Returns what has happened to a task; `None` if it has not started.
+/// Returns the state of a task as its dependents see it; `None` if it has not started.
 pub(super) fn became(task: &Task) -> Option<Became> {
     let ended = |finished: &Finished| {
         Became::Ended(EndedTask {

@@ -22,10 +22,10 @@ const RESTART_DELAY_MS: u64 = 1000;
 /// Upper bound of that delay, in milliseconds.
 const RESTART_MAX_DELAY_MS: u64 = 60_000;
 
-/// An attempt that ends within this time ended early, in milliseconds.
+/// An attempt that ends within this time has ended early, in milliseconds.
 const EARLY_MS: u64 = 60_000;
 
-/// After this many early ends in a row the task is given up.
+/// After this many early ends in a row, the task is given up.
 const EARLY_ENDS: u32 = 10;
 
 /// What follows an end.
@@ -46,15 +46,15 @@ impl Again {
         Self { rule, env, attempt: 1, began: None, early_ends: 0, offset: [0; 2], attempts: Vec::new() }
     }
 
-    /// Whether it is kept alive until it is told to end.
+    /// Reports whether the task is kept alive until it is asked to end.
     fn is_kept_alive(&self) -> bool {
         matches!(self.rule, Rule::Restart(_))
     }
 
-    /// Whether the rule asks for another attempt after this end.
+    /// Reports whether the rule asks for another attempt after this end.
     fn covers(&self, outcome: &Outcome, exit: Option<&Exit>) -> bool {
-        // A kept-alive task also survives a failed start after the first attempt, as while its program is being
-        // replaced, and a start that hangs until the readiness timeout.
+        // After the first attempt, a kept-alive task also survives a failed start, for example while its program is
+        // being replaced, and a start that hangs until the readiness timeout.
         let is_kept_alive = self.is_kept_alive();
         let has_begun = self.began.is_some() || is_kept_alive && self.attempt > 1;
         let has_failed = match outcome {
@@ -110,8 +110,8 @@ impl Again {
         }
     }
 
-    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started
-    /// counts; one that was lost does not, as it would have gone on, and the clock may have stood still.
+    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started counts;
+    /// a lost one does not, as it would have continued, and the clock may have stood still.
     fn early_ends_by(&self, now: Mono, outcome: &Outcome) -> u32 {
         if let Outcome::Failed(Failure::Interrupted(_) | Failure::Elsewhere { cause: Cause::Lost, .. }) =
             outcome
@@ -144,7 +144,7 @@ impl Again {
     }
 }
 
-/// Returns why an attempt failed, if its exit does not say.
+/// Returns why an attempt failed, if its exit does not explain it.
 fn error(outcome: &Outcome) -> Option<AttemptError> {
     Some(match outcome {
         Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
@@ -167,13 +167,13 @@ fn doubled(ms: u64, times: u32) -> u64 {
 }
 
 impl Core {
-    /// Whether further attempts can follow: also while a durable daemon ends, as the next one begins them. What it ends itself
-    /// is cancelled, and no rule covers that.
+    /// Reports whether further attempts can follow. They can even while a durable daemon ends, as the next daemon
+    /// starts them; tasks that the daemon ends itself are cancelled, and no rule covers that.
     fn may_go_on(&self) -> bool {
         self.phase == Phase::Open || self.registry.is_tracked()
     }
 
-    /// Whether the task will start again after this end, so that the rest of its tree must end first.
+    /// Reports whether the task will start again after this end, so that the rest of its tree must end first.
     pub(super) fn starts_again(&self, now: Now, task: &Task, finished: &Finished) -> bool {
         self.may_go_on() && matches!(next(now, task, finished), Next::Attempt(_))
     }
@@ -202,15 +202,15 @@ impl Core {
         }
     }
 
-    /// Whether another attempt may follow an end for this reason, so that a later request to end the task for good
-    /// must replace the reason.
+    /// Reports whether another attempt may follow an end for this reason, so that a later request to end the task for
+    /// good must replace the reason.
     pub(super) fn is_for_next_attempt(task: &Task, reason: StopReason) -> bool {
         let again = task.plan().again.as_deref();
         let is_kept_alive = again.is_some_and(Again::is_kept_alive);
         reason == StopReason::NextAttempt || is_kept_alive && matches!(reason, StopReason::NotReady(_))
     }
 
-    /// Ends the rest of the tree after its leader, before the next attempt starts.
+    /// Ends the rest of the tree after its leader's exit, before the next attempt starts.
     pub(super) fn end_before_attempt(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let Finished { pid, started_at, completed_at, exit, .. } = finished;

@@ -1,4 +1,4 @@
-//! What concerns only agent tasks: resumes, questions and answers, the end of a turn, silence.
+//! Agent tasks: resumes, questions and answers, the end of a turn, silence.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::time::Now;
 use crate::waiters::Until;
 
 impl Core {
-    /// Gives a follow-up prompt to the session of a completed task. The answer comes when the agent has the prompt.
-    /// A resume takes a slot but does not wait for one, so that it can't block its caller.
+    /// Gives a follow-up prompt to the session of a completed task. The reply comes when the agent has received the
+    /// prompt. A resume occupies a slot but does not wait for one, so that it can't block its caller.
     pub(super) fn resume(
         &mut self,
         to: ReplyTo,
@@ -38,7 +38,7 @@ impl Core {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let (id, finished) = resumable(task)?;
-        // A pending clear would remove this task while its agent works.
+        // A pending clear would remove this task while its agent is working.
         if self.waiters.will_remove(ordinal) {
             return Err(CoreError::BeingCleared(id));
         }
@@ -112,7 +112,7 @@ impl Core {
         Ok(())
     }
 
-    /// Notes that the agent has the prompt of a resume: the task is now in a new run.
+    /// Notes that the agent has received a resume's prompt: the task is now in a new run.
     pub(super) fn resumed(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Resuming(resuming) = &task.state else { return };
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// Records what the agent has consumed. It may say so after its turn, too; then this is no event.
+    /// Records what the agent has consumed. Reports may also come after its turn, but then publish no event.
     pub(super) fn consumed(&mut self, now: Now, ordinal: Ordinal, report: &Report) {
         let is_at_work = self.is_at_work(ordinal);
         if is_at_work || self.registry.get(ordinal).is_some_and(Task::is_finished) {
@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    /// Notes a sign of activity that subscribers see.
+    /// Records activity that subscribers see.
     fn moved_on(&mut self, now: Now, ordinal: Ordinal) {
         self.change_agent(ordinal, |agent| agent.note_activity(now));
         self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
@@ -221,12 +221,12 @@ impl Core {
         }
     }
 
-    /// Stores a note. One that casts doubt on success publishes no event: it shows with the end of the turn.
+    /// Stores a note. A note that casts doubt on success publishes no event: it is shown at the end of the turn.
     pub(super) fn noted(&mut self, now: Now, ordinal: Ordinal, note: Note, text: Box<str>) {
         let is_early = note == Note::Warning && self.is_starting(ordinal);
         if self.is_at_work(ordinal) || is_early {
             self.change_agent(ordinal, |agent| agent.note(note, text));
-            // No event may precede the start, whose event includes the note.
+            // No event may precede the start event, which includes the note.
             if note != Note::Suspect && !is_early {
                 self.event(now, EventKind::Progress, ordinal);
             }
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Ends the task with its agent's turn. A turn that we ended did not complete, whatever the agent reports.
+    /// Ends the task with its agent's turn. A turn ended by the daemon did not complete, whatever the agent reports.
     pub(super) fn turn_ended(&mut self, now: Now, ordinal: Ordinal, result: Result<(), Box<str>>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let (pid, started_at, outcome) = match &task.state {
@@ -337,7 +337,7 @@ impl Core {
         self.tell_questions(now, ordinal);
     }
 
-    /// Publishes a change of the pending questions: subscribers see the next one, or that there is none.
+    /// Publishes a change of the pending questions: the next one, or that there is none.
     fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
         let kind = if self.asks(ordinal) { EventKind::NeedsInput } else { EventKind::Progress };
         self.event(now, kind, ordinal);
@@ -354,7 +354,7 @@ impl Core {
             .is_some_and(|task| matches!(task.state, State::Running { .. } | State::Stopping { .. }))
     }
 
-    /// Changes the data that only agent tasks have, and updates the task's timer.
+    /// Changes a task's agent data, if it has any, and updates the task's timer.
     pub(super) fn change_agent<T>(
         &mut self,
         ordinal: Ordinal,
@@ -367,7 +367,7 @@ impl Core {
     }
 }
 
-/// Returns the outcome of a turn that we ended. If it timed out, this includes what the agent said last.
+/// Returns the outcome of a turn ended by the daemon. If it timed out, this includes the agent's last words.
 fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     let last_words = task.agent.as_deref().and_then(|agent| agent.notes.last_words.as_deref());
     match (verdict_of_stop(reason), last_words) {
@@ -378,7 +378,7 @@ fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
     }
 }
 
-/// Returns the id and the end of a task that can be resumed: a completed one, or one whose turn was cut.
+/// Returns the id and the end of a task that can be resumed: a completed one, or one whose turn was cut short.
 fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
     match task.spec.kind() {
         Kind::Agent => {}

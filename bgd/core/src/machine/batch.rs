@@ -1,5 +1,5 @@
-//! Batches (R112): parts are staged until the last one has arrived, then the tasks are added, some in each step. If
-//! too many tasks of a batch fail, the rest are cancelled.
+//! Batches (R112): parts are staged until the last one has arrived, then each step adds some of the tasks. If too many
+//! tasks of a batch fail, the rest are cancelled.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -23,12 +23,12 @@ use crate::time::Now;
 /// How many tasks are added in one step.
 const SLICE: usize = 256;
 
-/// How many repetitions of a submission wait for a batch.
+/// How many repeated submissions may wait for a batch.
 const REPEATS: usize = 64;
 
 impl Core {
-    /// Stages a part of a batch; the last part commits it. If a part is refused, the whole batch is dropped.
-    /// A batch whose key is known is not submitted again: the answers are those of the first time.
+    /// Stages a part of a batch; the last part commits it. If a part is refused, the whole batch is dropped. A batch
+    /// with a known key is not submitted again: its client gets the same replies as the first time.
     pub(super) fn submit_many(&mut self, now: Now, to: ReplyTo, part: Part) -> Result<(), CoreError> {
         let Part { batch, first, items, more } = part;
         let (staged, repeated) =
@@ -50,8 +50,8 @@ impl Core {
         self.stage(now, to, before.map_err(CoreError::Order)?, items, more)
     }
 
-    /// Returns the batch that was submitted with the same key. One that is incomplete is dropped, as its client has
-    /// lost the connection.
+    /// Returns the batch that was submitted with the same key. An incomplete one is dropped, as its client has lost the
+    /// connection.
     fn known_batch(&mut self, common: &Command) -> Option<Repeated> {
         let (session, key) = (common.spec.session.as_deref(), common.key.as_deref()?);
         let is_same =
@@ -60,7 +60,7 @@ impl Core {
         self.batches.by_key(session, key).map(|batch| Repeated { batch, tasks: 0 })
     }
 
-    /// Answers a part of a batch that is known already; the last one once all of its tasks are added.
+    /// Replies to a part of a known batch; to the last part once all of the batch's tasks are added.
     fn repeat(&mut self, to: ReplyTo, known: Repeated, count: usize, more: bool) -> Result<(), CoreError> {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
@@ -80,7 +80,7 @@ impl Core {
         {
             entering.again.push((to, ids));
             if entering.again.len() > REPEATS {
-                // The batch is accepted: the longest wait ends early.
+                // The batch is already accepted, so the longest wait can end early.
                 let (to, ids) = entering.again.remove(0);
                 self.reply(Some(to), Reply::Many { batch, ids });
             }
@@ -90,7 +90,6 @@ impl Core {
         Ok(())
     }
 
-    /// Starts staging a batch.
     fn staged(
         &self,
         now: Now,
@@ -172,7 +171,7 @@ impl Core {
     /// Adds the next tasks of the first committed batch.
     pub(super) fn add_next_members(&mut self, now: Now) {
         if self.phase != Phase::Open && !self.registry.is_tracked() {
-            // The tasks that were not added end with the daemon, as all others do.
+            // The remaining tasks end with the daemon, like all others.
             return self.drop_entering(|_| true);
         }
         let Some(mut entering) = self.batches.entering.pop_front() else { return };
@@ -194,7 +193,7 @@ impl Core {
         self.entered(entering);
     }
 
-    /// Answers those who wait for a batch.
+    /// Replies to the clients that wait for a batch.
     fn entered(&mut self, entering: Entering) {
         let Entering { batch, to, last, again, .. } = entering;
         for (to, ids) in std::iter::once((to, last)).chain(again) {
@@ -202,8 +201,8 @@ impl Core {
         }
     }
 
-    /// Drops the tasks of these batches that are still to be added. The batches were accepted, so their clients are answered
-    /// as if all tasks had been added and removed again: an error would make them submit the batches again.
+    /// Drops the remaining tasks of these batches. The batches were accepted, so their clients get the same reply as if
+    /// all tasks had been added and then removed: an error would make them submit the batches again.
     pub(super) fn drop_entering(&mut self, is_meant: impl Fn(&Entering) -> bool) {
         let entering = std::mem::take(&mut self.batches.entering);
         let (dropped, rest): (VecDeque<_>, VecDeque<_>) = entering.into_iter().partition(is_meant);
@@ -214,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Has the tasks that are still to be added, and that this selection means, end as soon as they are.
+    /// Makes the selected tasks among those still to be added end as soon as they are added.
     pub(super) fn cancel_entering(&mut self, which: &Selection) -> Result<(), CoreError> {
         let is_meant = self.means_entering(which)?;
         for entering in self.batches.entering.iter_mut().filter(|entering| is_meant(entering)) {
@@ -224,7 +223,7 @@ impl Core {
         Ok(())
     }
 
-    /// Holds the tasks that are still to be added, and that this selection means, or releases them.
+    /// Holds or releases the selected tasks among those still to be added.
     pub(super) fn hold_entering(&mut self, which: &Selection, held: bool) -> Result<(), CoreError> {
         let is_meant = self.means_entering(which)?;
         for entering in self.batches.entering.iter_mut().filter(|entering| is_meant(entering)) {
@@ -234,7 +233,8 @@ impl Core {
         Ok(())
     }
 
-    /// Returns whether a selection means the tasks of a batch that are still to be added, as they will be pending.
+    /// Returns a predicate for whether a selection includes a batch's tasks that are still to be added, which will be
+    /// pending.
     pub(super) fn means_entering<'a>(
         &self,
         which: &'a Selection,
@@ -274,14 +274,14 @@ impl Core {
         }
     }
 
-    /// Judges the conditions of tasks that are still to be added.
+    /// Judges the conditions of the tasks that are still to be added.
     pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: Became) {
         for entering in self.batches.entering.iter_mut().filter(|entering| entering.never.is_none()) {
             entering.judge(ordinal, became);
         }
     }
 
-    /// Whether tasks that are still to be added come after this one.
+    /// Reports whether tasks that are still to be added come after this one.
     pub(super) fn entering_watches(&self, ordinal: Ordinal) -> bool {
         self.batches
             .entering
@@ -346,13 +346,13 @@ impl Core {
 }
 
 impl Entering {
-    /// Applies what happened to a task to the plan shared by the remaining ones.
+    /// Applies the other task's state to the plan shared by the remaining tasks.
     fn judge(&mut self, ordinal: Ordinal, became: Became) {
         match self.plan.outlook(ordinal, became).never {
             Some((condition, ended)) => self.never = Some(StopReason::Dependency(condition, ended)),
             None => self.plan.meet(ordinal, became),
         }
-        // The task may be cleared before the next daemon looks at it.
+        // Persist this now: the other task may be cleared before the next daemon can look at it.
         self.is_changed |= self.plan.after.iter().any(|one| one.ordinal == ordinal);
     }
 }

@@ -1,5 +1,5 @@
-//! Orders that a run's processes may not have got when a durable daemon is killed (R126): to go on after a pause, and to
-//! end by a signal. They are written down with the task until the executor reports that they are delivered.
+//! Orders that a run's processes may not have received when a durable daemon is killed (R126): to continue after a
+//! pause, and to end by a signal. They are persisted with the task until the executor reports their delivery.
 
 use super::{Core, orders};
 use crate::control::Control;
@@ -9,14 +9,15 @@ use crate::time::{Mono, Now};
 use crate::undelivered::{Order, Undelivered};
 
 impl Core {
-    /// Notes that a run is ordered to end by this signal, with SIGKILL to come at that time.
+    /// Notes that a run was sent this signal to end it, with SIGKILL due at `kill_at`.
     pub(super) fn note_end(&mut self, now: Now, ordinal: Ordinal, signal: i32, kill_at: Mono) {
         let grace_ms = kill_at.0.saturating_sub(now.mono.0);
         self.note_order(ordinal, Some(Order::End { signal, grace_ms }));
     }
 
-    /// Notes an order for the next daemon; `None` is one that changes nothing, and that is reported as all others are. Runs
-    /// that are not on this machine are looked at when the next daemon takes them up, and turns of agents do not go on.
+    /// Notes an order for the next daemon; `None` for an order without effect, whose delivery is reported like any
+    /// other's. Only for processes on this machine: the next daemon queries runs elsewhere, and agent turns do not
+    /// survive.
     pub(super) fn note_order(&mut self, ordinal: Ordinal, order: Option<Order>) {
         let is_noted = self.registry.get(ordinal).is_some_and(|task| task.spec.is_here());
         if !is_noted || !self.registry.is_tracked() {
@@ -29,7 +30,7 @@ impl Core {
         });
     }
 
-    /// Notes that the first of the orders that were not delivered is.
+    /// Notes the delivery of the oldest undelivered order.
     pub(super) fn delivered(&mut self, ordinal: Ordinal) {
         let undelivered = self.registry.get(ordinal).and_then(|task| task.undelivered.as_deref().copied());
         if let Some(Undelivered { last, count }) = undelivered {
@@ -39,21 +40,21 @@ impl Core {
         }
     }
 
-    /// Drops the orders of a run that is over.
+    /// Drops the undelivered orders of a run.
     pub(super) fn drop_undelivered(&mut self, ordinal: Ordinal) {
         if self.registry.get(ordinal).is_some_and(|task| task.undelivered.is_some()) {
             self.registry.change(ordinal, |task| task.undelivered = None);
         }
     }
 
-    /// Takes what the processes of a run may not have got from the daemon before.
+    /// Takes the last order that a run's processes may not have received from the previous daemon.
     pub(super) fn take_order(&mut self, ordinal: Ordinal) -> Option<Order> {
         let undelivered = self.registry.get(ordinal)?.undelivered.as_deref().copied();
         self.drop_undelivered(ordinal);
         undelivered?.last
     }
 
-    /// Repeats an order that may not have been delivered. With the signal, its grace begins anew.
+    /// Repeats an order that may not have been delivered. The grace of a signal starts over.
     pub(super) fn order_again(&mut self, now: Now, ordinal: Ordinal, order: Order) -> Option<Effect> {
         let task = self.registry.get(ordinal)?;
         let effect = match (order, &task.state) {

@@ -1,5 +1,5 @@
-//! What a durable daemon writes down of the core after each step, how a core is built from that again, and what becomes
-//! of the tasks that ran meanwhile (R125 to R128).
+//! Persistence of a durable daemon's core: the changes to write after each step, the reconstruction of a core, and the
+//! handling of tasks that were running meanwhile (R125 to R128).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,23 +27,22 @@ use crate::waiters::{Then, Until};
 use super::facts::verdict_of_tree;
 use super::stop::verdict_of_stop;
 
-/// Nobody: whoever asked is gone.
+/// Stands for a client that is gone.
 const NOBODY: ReplyTo = ReplyTo { client: 0, call: 0 };
 
 impl Core {
-    /// Notes from now on what is changed, for [`Self::take_changes`].
+    /// Starts recording changes for [`Self::take_changes`].
     pub fn track(&mut self) {
         self.registry.track();
         self.inboxes.track();
     }
 
-    /// Returns what was changed since the last call; `None` if nothing was that must be written down. Only after
-    /// [`Self::track`].
+    /// Returns the changes since the last call; `None` if there is nothing to write. Requires [`Self::track`].
     pub fn take_changes(&mut self, now: Now) -> Option<Changes> {
         let (touched, items) = (self.registry.take_touched(), self.inboxes.take_touched());
         let (groups, entering) = (self.queue.take_groups(), self.changed_entering());
         let is_same = touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty();
-        // An event may tell of what is not written down, but its number must not be given to another one.
+        // An event may report something that is not persisted, but its number must not be reused.
         if is_same && self.seq == self.written_seq {
             return None;
         }
@@ -71,8 +70,9 @@ impl Core {
         })
     }
 
-    /// Goes on with numbers that were not told yet, after a daemon that has told events up to number `told`; `None` if nobody
-    /// knows up to which. If that is more than it has written down, it may have told items and notices, too.
+    /// Continues with unused numbers after a daemon that has published events up to number `told`; `None` if that
+    /// number is unknown. If `told` exceeds the persisted number, items and notices may have been published beyond
+    /// theirs, too.
     pub fn number_after(&mut self, now: Now, told: Option<u64>) {
         if told.is_some_and(|told| told <= self.seq) {
             return;
@@ -84,7 +84,7 @@ impl Core {
         self.last_notice = counters.notices;
     }
 
-    /// Returns the numbers that only grow, as they are now.
+    /// Returns the current values of the numbers that only grow.
     pub fn counters(&self, now: Now) -> Counters {
         let (seq, last, inboxes) = (self.seq, self.registry.last(), self.inboxes.counts());
         Counters { seq, last, inboxes, notices: self.last_notice, mono: now.mono, wall: now.wall }
@@ -97,8 +97,8 @@ impl Core {
         Some(TaskRow { task, slots, kept })
     }
 
-    /// Returns the batches whose tasks begin to be added, or are to be added in another way than before, and those whose
-    /// tasks all are.
+    /// Returns the new batches with tasks to add, those whose remaining tasks are to be added differently, and those
+    /// whose tasks are all added (`None`).
     fn changed_entering(&mut self) -> Vec<(TaskId, Option<Box<Entering>>)> {
         let mut changed = Vec::new();
         for entering in &mut self.batches.entering {
@@ -116,14 +116,15 @@ impl Core {
         changed
     }
 
-    /// Builds a core from what was written down. Tasks that ran seem to run still: say what became of them.
+    /// Builds a core from its persisted state. Tasks that were running still appear to run: the caller has to report
+    /// what happened to them.
     pub fn again(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
         let Kept { tasks, items, notices, batches, entering, groups: before, counters } = kept;
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
         core.configure(limits, groups);
         (core.seq, core.written_seq) = (counters.seq, counters.seq);
-        // Of a damaged journal only some rows may be known.
+        // If the journal was damaged, some rows may be missing.
         let last_notice = notices.last().map(|(number, _)| *number);
         core.last_notice = counters.notices.max(last_notice.unwrap_or_default());
         for (id, batch) in batches {
@@ -147,7 +148,7 @@ impl Core {
         }
         for mut left in entering {
             let is_known = |item: &crate::input::BatchItem| core.registry.ordinal(item.id).is_some();
-            // One that knows how many are left may have added others that were cleared since.
+            // If the batch knows how many are left, it may have added others that were cleared since.
             let rest = core.batches.known.get(&left.batch).and_then(|batch| batch.left);
             let added = rest.map_or(0, |rest| left.items.len().saturating_sub(rest));
             let added = left.items.iter().rposition(is_known).map_or(added, |last| added.max(last + 1));
@@ -183,7 +184,7 @@ impl Core {
         self.wall_timers.extend(time.map(|at| (at, ordinal)));
     }
 
-    /// Returns the tasks that have a run, or processes that outlived it.
+    /// Returns the tasks that have a run, or processes that outlived their run.
     pub fn with_runs(&self) -> Vec<Snapshot> {
         let tasks = self.registry.iter().filter(|(_, task)| task.has_run());
         tasks.map(|(_, task)| Box::new(task.clone())).collect()
@@ -196,8 +197,8 @@ impl Core {
         clients
     }
 
-    /// Has a task start again whose process was ordered, but certainly not started. Returns false if it is to end, a
-    /// daemon that kept no environments has ordered it, or its descriptors are gone.
+    /// Requeues a task whose process was about to be started, but certainly was not. Returns false if the task is to
+    /// end, its environment was not kept, or its descriptors are gone.
     #[must_use]
     pub fn take_back_start(&mut self, id: TaskId) -> bool {
         let Some(ordinal) = self.registry.ordinal(id) else { return false };
@@ -218,7 +219,8 @@ impl Core {
         true
     }
 
-    /// Returns a task's run on another machine or a cluster that goes on after the daemon before; `None` if it has none.
+    /// Returns a task's run on another machine or a cluster that continues after the previous daemon; `None` if it has
+    /// none.
     pub fn run_elsewhere(&self, id: TaskId) -> Option<KnownRun> {
         let ordinal = self.registry.ordinal(id)?;
         let task =
@@ -226,7 +228,7 @@ impl Core {
         let (has_started, stop) = match &task.state {
             State::Starting { stop, .. } => (false, stop.map(|order| order.signal)),
             State::Running { .. } => (true, None),
-            // Which signal it was told is not known any more.
+            // The signal that was sent is no longer known.
             State::Stopping { kill_at: Some(_), .. } => (true, Some(SIGTERM)),
             State::Stopping { kill_at: None, .. } => (true, Some(SIGKILL)),
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return None,
@@ -248,7 +250,7 @@ impl Core {
         })
     }
 
-    /// Returns the runs elsewhere that have ended since this time, and of which it is not known yet what they have used.
+    /// Returns the runs elsewhere that have ended since this time and whose usage is still unknown.
     pub fn uncounted(&self, since: Timestamp) -> Vec<Uncounted> {
         let uncounted = |task: &Task| {
             let ended =
@@ -260,8 +262,8 @@ impl Core {
         self.registry.iter().filter_map(|(_, task)| uncounted(task)).collect()
     }
 
-    /// Returns what is to be done again for a run that outlived the daemon before: its pause, its end by force, or what its
-    /// processes may not have got. A signal to end that was delivered is not sent twice.
+    /// Returns the effects to repeat for a run that outlived the previous daemon: its pause, its SIGKILL, or an order
+    /// that its processes may not have received. A delivered signal is not sent twice.
     #[must_use]
     pub fn orders_again(&mut self, now: Now, id: TaskId) -> Vec<Effect> {
         let Some(ordinal) = self.registry.ordinal(id) else { return Vec::new() };
@@ -269,7 +271,7 @@ impl Core {
         let again = self.registry.get(ordinal).and_then(|task| match &task.state {
             State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
             State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
-            // One whose start was given up may have begun since.
+            // A run whose start was given up may have begun since.
             State::Finished(finished)
                 if matches!(finished.lingering, Lingering::Ending(None) | Lingering::Stuck) =>
             {
@@ -286,7 +288,7 @@ impl Core {
         again.or_else(repeat).into_iter().collect()
     }
 
-    /// Ends the runs of these tasks, as nobody knows what has become of them, and says why.
+    /// Ends the runs of these tasks, whose fate is unknown, for this reason.
     #[must_use]
     pub fn lose(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
         for id in tasks {
@@ -294,15 +296,15 @@ impl Core {
                 self.lose_one(now, ordinal, why);
             }
         }
-        // Some of them are to be tried again.
+        // Some of the tasks may be retried.
         self.end_without_descriptors(now);
         self.propagate(now);
         self.take_effects()
     }
 
-    /// Ends the pending tasks that can never start: those that need descriptors which were sent with them, as these ended
-    /// with the daemon before, and those that wait for a task which a damaged journal has lost. Call it before anything can
-    /// start.
+    /// Ends the pending tasks that can never start: those that need descriptors sent with them, which were lost with
+    /// the previous daemon, and those that wait for a task lost from a damaged journal. Must be called before anything
+    /// can start.
     #[must_use]
     pub fn end_unstartable(&mut self, now: Now) -> Vec<Effect> {
         self.end_without_descriptors(now);
@@ -352,7 +354,7 @@ impl Core {
                 (*pid, *started_at, verdict_of_tree(*reason, known))
             }
             State::Stopping { pid, started_at, reason, .. } => (*pid, *started_at, verdict_of_stop(*reason)),
-            // As if the agent had not taken the prompt.
+            // As if the agent had not accepted the prompt.
             State::Resuming(resuming) => {
                 let finished = resuming.finished.clone();
                 return self.set_state(ordinal, State::Finished(finished));
@@ -376,7 +378,7 @@ impl Core {
         self.finish(now, ordinal, finished);
     }
 
-    /// Notes that a batch lacks a task: whoever submits it again with its key is told.
+    /// Notes that a batch lacks a task: a client that submits the batch again with its key gets an error.
     fn tear_batch(&mut self, ordinal: Ordinal) {
         let batch = self.registry.get(ordinal).and_then(|task| task.plan().batch);
         if let Some(key) =
@@ -386,7 +388,8 @@ impl Core {
         }
     }
 
-    /// Ends and removes tasks whose submission could not be written down: they have not started, and may have ended at once.
+    /// Ends and removes tasks whose submission could not be persisted: they have not started, and may already have
+    /// ended.
     #[must_use]
     pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
         for id in tasks {
@@ -395,7 +398,7 @@ impl Core {
             match task.state {
                 State::Queued { .. } | State::Starting { .. } => {
                     let failed = Failure::Spawn(Box::new(why.into()));
-                    // Whoever has submitted it is told by the refusal.
+                    // The refusal informs the submitter.
                     self.end_without_notice(
                         now,
                         ordinal,

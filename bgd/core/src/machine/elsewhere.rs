@@ -1,5 +1,5 @@
-//! Facts about runs on other machines and clusters (R145 to R151). A run is starting until that place runs it, however
-//! long it waits there, and may be put back into the queue.
+//! Facts about runs on other machines and clusters (R145 to R151). A run counts as starting until that place runs it,
+//! however long it waits there, and may be requeued.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopRea
 use crate::time::Now;
 
 impl Core {
-    /// Notes what a place says of a run.
+    /// Handles a place's report about a run.
     pub(super) fn elsewhere(&mut self, now: Now, ordinal: Ordinal, fact: PlaceFact) {
         match fact {
             PlaceFact::Submitting { key, index } => self.submitting(ordinal, key, index),
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// Changes what is known of an unfinished run, and publishes an event if that makes a difference.
+    /// Changes the data of an unfinished run, and publishes an event if that makes a difference.
     fn change_elsewhere(&mut self, now: Now, ordinal: Ordinal, change: impl FnOnce(&mut Elsewhere)) {
         let changed = self.registry.change(ordinal, |task| {
             let has_run = match &task.state {
@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// Notes that a part of the output is not here.
+    /// Notes that part of the output is missing here.
     fn lost_elsewhere(&mut self, now: Now, ordinal: Ordinal, stream: Stream, bytes: u64, why: Box<str>) {
         self.registry.change(ordinal, |task| {
             let missing = &mut task.elsewhere.get_or_insert_default().missing;
@@ -87,7 +87,7 @@ impl Core {
         self.tell_written(ordinal);
     }
 
-    /// Notes by what a run is found again that is about to be submitted.
+    /// Notes how to find a run that is about to be submitted.
     fn submitting(&mut self, ordinal: Ordinal, key: Arc<str>, index: u32) {
         self.registry.change(ordinal, |task| {
             task.elsewhere.get_or_insert_default().submission = Some((key, index));
@@ -95,14 +95,14 @@ impl Core {
         self.tell_written(ordinal);
     }
 
-    /// Tells the executor once this step is written down.
+    /// Informs the executor once this step is persisted.
     fn tell_written(&mut self, ordinal: Ordinal) {
         if let Some(task) = self.registry.get(ordinal).filter(|_| self.registry.is_tracked()) {
             self.effects.push(orders::written(task));
         }
     }
 
-    /// Takes back that a waiting task is held or released, as its place has not done it.
+    /// Reverts the hold or release of a waiting task, as its place has not carried it out.
     fn not_held(&mut self, now: Now, ordinal: Ordinal, held: bool) {
         let is_wrong = |task: &Task| task.waits_elsewhere() && task.plan().held == held;
         if self.registry.get(ordinal).is_some_and(is_wrong) {
@@ -111,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Notes whether the processes of a running task are stopped in its place.
+    /// Notes whether the processes of a running task are paused in its place.
     fn paused_elsewhere(&mut self, now: Now, ordinal: Ordinal, paused: bool) {
         let is_wrong = |task: &Task| {
             let is_running = matches!(task.state, State::Running { .. });
@@ -131,7 +131,7 @@ impl Core {
                 (known.reason, known.unknown) = (None, None);
                 known.started = at;
             });
-            // Somebody may have released it there.
+            // Somebody may have released the task there.
             self.met_there(ordinal);
             if self.registry.get(ordinal).is_some_and(|task| task.plan().held) {
                 self.replan(ordinal, |plan| plan.held = false);
@@ -140,7 +140,7 @@ impl Core {
         self.started_at(now, ordinal, None, at);
     }
 
-    /// Puts a running task back among the pending ones. One that is being ended stays as it is: it ends there, too.
+    /// Makes a running task pending again. A task that is being ended stays as it is: it also ends there.
     fn requeued(&mut self, now: Now, ordinal: Ordinal, reason: Box<str>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
@@ -162,7 +162,7 @@ impl Core {
         self.event(now, EventKind::Retrying, ordinal);
     }
 
-    /// Ends a run as that place says it ended.
+    /// Ends a run with the end that its place reports.
     fn concluded(&mut self, now: Now, ordinal: Ordinal, conclusion: Conclusion) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let time_limit_ms = task.spec.time_limit_ms;
@@ -204,7 +204,7 @@ impl Core {
 /// Returns the outcome of a run that nobody here ended.
 fn outcome(concluded: &Verdict, exit: Option<&Exit>, time_limit_ms: Option<u64>) -> Outcome {
     match (concluded, exit) {
-        // That place enforces the task's own limit, too, and may notice first.
+        // That place also enforces the task's own limit, and may do so first.
         (Verdict::Failed(Cause::Timeout, _), _) if let Some(limit_ms) = time_limit_ms => {
             Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None })
         }
@@ -217,15 +217,15 @@ fn outcome(concluded: &Verdict, exit: Option<&Exit>, time_limit_ms: Option<u64>)
     }
 }
 
-/// Returns a time of another machine's clock by the clock here: what began there at a time, and at another one here, has
-/// lasted as long here as there.
+/// Converts a time of another machine's clock to the clock here, from a common moment on both clocks: the time since
+/// then is the same.
 fn by_clock_here(at: Timestamp, began: Option<(Timestamp, Timestamp)>) -> Timestamp {
     let Some((there, here)) = began else { return at };
     let lasted = at.unix_ms().saturating_sub(there.unix_ms());
     here.plus_ms(u64::try_from(lasted).unwrap_or(0))
 }
 
-/// Returns a time of another machine's clock, which may be wrong, as one that fits between an earlier one and now.
+/// Clamps a time of another machine's clock, which may be wrong, between an earlier time and now.
 pub(super) fn within(at: Timestamp, earliest: Option<Timestamp>, now: Now) -> Timestamp {
     earliest.map_or(at, |earliest| at.max(earliest)).min(now.wall)
 }

@@ -29,7 +29,7 @@ impl Core {
                 | Fact::TreeEmpty
                 | Fact::Elsewhere(PlaceFact::Concluded(_))
         );
-        // The task may be removed by this.
+        // Build it now: handling the fact may remove the task.
         let over = Effect::Over { executor: known.spec.executor(), task, run };
         if ends {
             self.drop_undelivered(ordinal);
@@ -72,7 +72,7 @@ impl Core {
         self.started_at(now, ordinal, pid, None);
     }
 
-    /// Notes that a run has started, at this time if another clock tells it.
+    /// Notes that a run has started, at this time if another clock provides it.
     pub(super) fn started_at(&mut self, now: Now, ordinal: Ordinal, pid: Option<i32>, at: Option<Timestamp>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let stop = match &task.state {
@@ -109,7 +109,7 @@ impl Core {
                 let outcome = verdict_of_stop(order.reason);
                 self.finish_unstarted(now, ordinal, outcome);
             }
-            // Nobody waited for it any longer.
+            // The daemon had stopped waiting for this process.
             State::Finished(finished) if finished.lingering == Lingering::Stuck => {
                 let settled = Finished { lingering: Lingering::No, ..finished.clone() };
                 self.set_state(ordinal, State::Finished(settled));
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Keeps what a run has used. A cluster says so long after the end, which subscribers have heard of by then.
+    /// Records what a run has used. A cluster reports it long after the end, when subscribers already know of the end.
     fn used(&mut self, now: Now, ordinal: Ordinal, usage: Usage) {
         let is_late = self.registry.change(ordinal, |task| match task.state {
             State::Running { .. } | State::Stopping { .. } => {
@@ -217,8 +217,8 @@ impl Core {
         }
     }
 
-    /// Gives up on a tree that SIGKILL does not end. Whoever waits for the tree is answered, and the task shows
-    /// that processes are left.
+    /// Gives up on a tree that SIGKILL does not end. Waiters for the tree get their replies, and the task shows that
+    /// processes are left.
     fn gave_up(&mut self, now: Now, ordinal: Ordinal, why: Box<str>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
@@ -260,7 +260,7 @@ impl Core {
             if grew {
                 task.updated_at = Some(now.wall);
             }
-            // Neither count ever shrinks, and a later run may not know what an earlier one dropped.
+            // Neither count ever shrinks, and a later run may not know how much an earlier one dropped.
             task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
             task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
             grew
@@ -301,7 +301,7 @@ pub(super) fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
     }
 }
 
-/// Whether this is the first attempt.
+/// Reports whether this is the first attempt.
 fn is_first_attempt(task: &Task) -> bool {
     task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
         && task.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.requeued == 0)

@@ -1,5 +1,5 @@
-//! Foreground jobs: they move to the background (R61 to R67), or end when their client is gone (R71). Also
-//! processes of other programs, which are taken over straight into the background (R70).
+//! Foreground jobs: they move to the background (R61 to R67), or end when their client is gone (R71). Also processes of
+//! other programs, which are adopted straight into the background (R70).
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskRef;
@@ -15,11 +15,12 @@ use crate::input::Command;
 use crate::task::{Ordinal, State, StopOrder, StopReason};
 use crate::time::Now;
 
-/// SIGHUP: what a process gets when its terminal closes.
+/// SIGHUP: the signal sent to a process whose terminal closes.
 const SIGHUP: i32 = 1;
 
 impl Core {
-    /// Moves a foreground job of the calling client to the background. If the job ended first, that wins (R66).
+    /// Moves a foreground job of the calling client to the background. If the job has already ended, its end wins
+    /// (R66).
     pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
         let ordinal = self.registry.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
@@ -44,13 +45,13 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
-        // A pending question was only shown in the foreground, where nobody will see it any more.
+        // A pending question was only shown in the foreground, where nobody can see it any more.
         self.tell_question(now, ordinal);
         Ok(())
     }
 
-    /// Takes over a running process. It takes a slot but never waits for one, and its time limit counts from now.
-    /// An idempotency key is ignored: another process is never the same task.
+    /// Adopts a running process. It occupies a slot but never waits for one, and its time limit counts from now. An
+    /// idempotency key is ignored: another process is never the same task.
     pub(super) fn adopt(
         &mut self,
         now: Now,
@@ -76,7 +77,7 @@ impl Core {
     }
 
     /// Ends the foreground jobs of a client that is gone, as if their terminal had closed, and moves those that stay to
-    /// the background (R142). Returns the ended ones.
+    /// the background (R142). Returns the jobs that were ended.
     pub(super) fn abandon(&mut self, now: Now, client: u64) -> Vec<Ordinal> {
         let order =
             StopOrder { reason: StopReason::Abandoned, signal: SIGHUP, grace_ms: self.limits.grace_ms };
@@ -95,8 +96,8 @@ impl Core {
         jobs
     }
 
-    /// Makes a task that stays without its client a foreground job again: of this one, which was its own before a
-    /// connection was lost. That one may not be known to be lost yet.
+    /// Makes a task that stays without its client a foreground job of this client, which lost its earlier connection.
+    /// The daemon may not have noticed that loss yet.
     pub(super) fn regain(&mut self, ordinal: Ordinal, client: u64) -> Result<(), CoreError> {
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         if !task.spec.stays || task.is_finished() || task.foreground == Some(client) {
@@ -121,7 +122,7 @@ impl Core {
         self.foreground.range(jobs).map(|(_, ordinal)| *ordinal).collect()
     }
 
-    /// Makes a task nobody's foreground job. Returns whether it was one.
+    /// Makes a task a background job. Returns whether it was in the foreground.
     pub(super) fn leave_foreground(&mut self, ordinal: Ordinal) -> bool {
         match self.registry.change(ordinal, |task| task.foreground.take()).flatten() {
             Some(client) => self.foreground.remove(&(client, ordinal)),

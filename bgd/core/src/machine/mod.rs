@@ -46,7 +46,7 @@ use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
-/// What a timer belongs to.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Timer {
     Task(Ordinal),
@@ -54,7 +54,7 @@ enum Timer {
     Inbox(InboxWaitId),
 }
 
-/// How far the daemon's shutdown has come.
+/// The state of the daemon's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Phase {
     Open,
@@ -80,23 +80,22 @@ pub struct Core {
     /// For each task, the pending tasks with open conditions on it.
     dependents: BTreeMap<Ordinal, BTreeSet<Ordinal>>,
     seq: u64,
-    /// The number of the last notice.
     #[serde(default)]
     last_notice: u64,
     phase: Phase,
     /// Whether pending tasks may not start for now.
     #[serde(default)]
     holds_starts: bool,
-    /// What happened to tasks in this step, until their dependents are judged.
+    /// State changes of tasks in this step whose dependents are still to be judged.
     #[serde(skip)]
     became: VecDeque<(Ordinal, Became)>,
-    /// Batches that reached their limit of failures in this step.
+    /// Batches that reached their failure limit in this step.
     #[serde(skip)]
     failed_batches: Vec<TaskId>,
-    /// Batches whose tasks are being added, as far as that was written down.
+    /// Batches persisted as having tasks to add.
     #[serde(skip)]
     written_entering: BTreeSet<TaskId>,
-    /// The number of the last event that was written down.
+    /// The number of the last persisted event.
     #[serde(skip)]
     written_seq: u64,
     #[serde(skip)]
@@ -104,12 +103,12 @@ pub struct Core {
     /// Whether the shutdown became complete in this step.
     #[serde(skip)]
     exits: bool,
-    /// Set while a request that ends tasks is handled, as some tasks end right away.
+    /// Set while a request that ends tasks is handled, as some tasks end at once.
     #[serde(skip)]
     asker: Option<Asker>,
 }
 
-/// A client that requests the end of tasks.
+/// A client that requested the end of tasks.
 #[derive(Clone, Copy, Debug)]
 struct Asker {
     client: u64,
@@ -148,10 +147,10 @@ impl Core {
         core
     }
 
-    /// Handles an input. Returns what is to be done.
+    /// Handles an input. Returns the effects to carry out.
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        // Not with each fact: however much these are, a batch does not enter faster than its steps can be written down.
+        // Not with facts: however many there are, a batch must not enter faster than its steps can be persisted.
         let adds = matches!(input, Input::Request { .. } | Input::GoOn);
         match input {
             Input::Request { to, request } => self.request(now, to, request),
@@ -176,7 +175,7 @@ impl Core {
         self.take_effects()
     }
 
-    /// Ends a step. Returns what is to be done, with the exit at the end if the shutdown is complete.
+    /// Ends a step. Returns its effects, with the exit at the end if the shutdown is complete.
     fn take_effects(&mut self) -> Vec<Effect> {
         if std::mem::take(&mut self.exits) {
             self.refuse_reads();
@@ -190,13 +189,13 @@ impl Core {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Returns the wall-clock time at which to call [`Core::on_deadline`], even if that clock is set meanwhile.
+    /// Returns the wall-clock time at which to call [`Core::on_deadline`], even if the wall clock is set meanwhile.
     pub fn wall_deadline(&self) -> Option<Timestamp> {
         let old = self.registry.history().due().filter(|_| self.phase == Phase::Open);
         self.wall_timers.first().map(|(at, _)| *at).into_iter().chain(old).min()
     }
 
-    /// Does what is due at this time. Returns what is to be done.
+    /// Does the work that is due at this time. Returns the effects to carry out.
     #[must_use]
     pub fn on_deadline(&mut self, now: Now) -> Vec<Effect> {
         while let Some((at, timer)) = self.timers.first().copied() {
@@ -231,8 +230,7 @@ impl Core {
         self.inboxes.status()
     }
 
-    /// Returns how many of the tasks that an executor runs are pending, and how many run; `None` stands for the tasks
-    /// of this machine.
+    /// Returns the numbers of pending and running tasks of an executor; `None` means the tasks of this machine.
     pub fn count_on(&self, name: Option<&str>) -> (u64, u64) {
         let is_on = |task: &Task| task.spec.on.as_ref().map(|on| &*on.name) == name;
         let mut counts = (0, 0);
@@ -246,7 +244,7 @@ impl Core {
         counts
     }
 
-    /// Returns what tasks hold, in bytes.
+    /// Returns the memory of tasks, in bytes.
     pub fn held_by_tasks(&self) -> usize {
         self.registry.held()
     }
@@ -257,12 +255,12 @@ impl Core {
         self.inboxes.list(after)
     }
 
-    /// Returns what tasks, inboxes, batches and the waits for cleared tasks hold, in bytes.
+    /// Returns the memory of tasks, inboxes, batches and the waits for cleared tasks, in bytes.
     pub fn held(&self) -> usize {
         self.registry.held() + self.inboxes.held() + self.batches.held() + self.waiters.held()
     }
 
-    /// Whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
+    /// Reports whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
     pub fn has_more(&self) -> bool {
         let is_too_large = self.phase == Phase::Open && self.registry.history().is_too_large();
         !self.batches.entering.is_empty() || is_too_large
@@ -295,7 +293,7 @@ impl Core {
         self.snapshot(ordinal).ok_or_else(|| CoreError::NotFound(id.as_str().to_owned()))
     }
 
-    /// Returns the first of these tasks whose process is being started.
+    /// Returns the first of these tasks whose process is being started on this machine.
     pub fn starting(&self, ids: &[TaskRef]) -> Option<TaskId> {
         let known = |id: &TaskRef| self.registry.find(id).ok().and_then(|ordinal| self.registry.get(ordinal));
         let mut tasks = ids.iter().filter_map(known);
@@ -306,12 +304,12 @@ impl Core {
         tasks.find(is_starting).map(|task| task.id)
     }
 
-    /// Whether the daemon is shutting down, so that new work is refused.
+    /// Reports whether the daemon is shutting down, so that new work is refused.
     pub fn is_closing(&self) -> bool {
         self.phase != Phase::Open
     }
 
-    /// Whether the shutdown is complete: no later order changes what it has left.
+    /// Reports whether the shutdown is complete: no later order changes what it leaves.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
@@ -322,7 +320,7 @@ impl Core {
         Some(snapshot)
     }
 
-    /// Fills in how the snapshot's task stands in the queue.
+    /// Fills in the queue place of the snapshot's task.
     fn place(&self, snapshot: &mut Snapshot) {
         let Some(ordinal) = self.registry.ordinal(snapshot.id) else { return };
         let is_pending = matches!(snapshot.state, State::Queued { .. });
@@ -392,8 +390,8 @@ impl Core {
         self.retime_to(ordinal, before, after);
     }
 
-    /// Replaces the timer even if both deadlines are equal: the old one may have just fired, as with a time limit
-    /// and no grace.
+    /// Replaces the timer even if both deadlines are equal: the old one may just have fired, as with a time limit and
+    /// no grace.
     fn retime_to(&mut self, ordinal: Ordinal, before: Option<Mono>, after: Option<Mono>) {
         if let Some(at) = before {
             self.timers.remove(&(at, Timer::Task(ordinal)));
@@ -429,7 +427,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
         let is_here = task.spec.is_here();
-        // Only where there may be a next daemon.
+        // Only needed if there may be a next daemon.
         let (env, is_kept) = (env.clone(), is_here && self.registry.is_tracked());
         if self.takes_back(ordinal) {
             return;

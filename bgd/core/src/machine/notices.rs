@@ -1,5 +1,5 @@
-//! Notices for whoever requested a task (R51, R55): they go to its channel and to the inbox of its parent session.
-//! Also the owners of parent sessions, with whom the sessions end (R54).
+//! Notices for the requester of a task (R51, R55): they go to the task's channel and to the inbox of its parent
+//! session. Also the owners of parent sessions: a session ends when its last owner disconnects (R54).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
 use crate::time::Now;
 
 impl Core {
-    /// Sends a notice about a task. Not about a foreground job: its client is watching it.
+    /// Sends a notice about a task, except for a foreground job: its client is watching it.
     pub(super) fn notice(&mut self, now: Now, kind: NoticeKind, ordinal: Ordinal) {
         let Some(mut task) = self.snapshot(ordinal).filter(|task| task.foreground.is_none()) else { return };
         let session = task.spec.session.clone();
@@ -46,8 +46,8 @@ impl Core {
         }
     }
 
-    /// Whether the parent session of a task has ended, so that nobody reads its inbox: another session with the
-    /// same key may have begun. The task itself may end for an earlier reason.
+    /// Reports whether the parent session of a task has ended, so that its inbox has no reader: another session with
+    /// the same key may have begun. The task itself may end for an earlier reason.
     fn is_of_ended_session(&self, ordinal: Ordinal, task: &Task) -> bool {
         let is_ended_by_it = matches!(
             &task.state,
@@ -56,8 +56,8 @@ impl Core {
         is_ended_by_it || self.waiters.ends_with_session(ordinal)
     }
 
-    /// Sends a notice about the next pending question. Once per question, and only if the task is not in the
-    /// foreground, where the question is visible.
+    /// Sends a notice about the next pending question: once per question, and only for background tasks. In the
+    /// foreground, the question is visible.
     pub(super) fn tell_question(&mut self, now: Now, ordinal: Ordinal) {
         let is_hidden = self.registry.get(ordinal).is_some_and(|task| task.foreground.is_none());
         if is_hidden && self.change_agent(ordinal, AgentPart::is_to_be_told) == Some(true) {
@@ -65,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Answers with the items of an inbox, or waits for the first one.
+    /// Replies with the items of an inbox, or waits for the first one.
     pub(super) fn read_inbox(
         &mut self,
         now: Now,
@@ -81,11 +81,11 @@ impl Core {
             self.give_items(&wait);
             return Ok(());
         }
-        // No item can follow.
+        // No more items can follow.
         if self.phase == Phase::Closed {
             return Err(CoreError::ShuttingDown);
         }
-        // All of them can be answered at once, and the client may not read.
+        // All of these reads may be answered at once, and the client may not read its replies.
         if self.inboxes.waits_of(to.client).count() >= INBOX_WAITS {
             return Err(CoreError::TooManyReads(INBOX_WAITS));
         }
@@ -95,7 +95,7 @@ impl Core {
     }
 
     fn give_items(&mut self, wait: &InboxWait) {
-        // Asks for one item more to learn whether there are more.
+        // Ask for one extra item to learn whether there are more.
         let (mut items, lost) = self.inboxes.read(&wait.session, wait.after, wait.limit.saturating_add(1));
         let more = items.len() > wait.limit;
         items.truncate(wait.limit);
@@ -108,7 +108,7 @@ impl Core {
         }
     }
 
-    /// Refuses the waiting reads: the daemon is about to end, and no item will follow.
+    /// Refuses the waiting reads: the daemon is about to end, and no more items will follow.
     pub(super) fn refuse_reads(&mut self) {
         for (id, wait) in self.inboxes.end_waits() {
             self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
@@ -121,7 +121,6 @@ impl Core {
         self.reply(Some(to), Reply::Acknowledged { acknowledged, left });
     }
 
-    /// Makes a client an owner of a parent session.
     pub(super) fn own(&mut self, to: ReplyTo, session: Arc<str>) -> Result<(), CoreError> {
         if !self.owners.insert(to.client, session, OWNED_SESSIONS) {
             return Err(CoreError::TooManySessions(OWNED_SESSIONS));
@@ -130,8 +129,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the waiting reads of a client that is gone, and the parent sessions whose last owner it was. Its
-    /// foreground jobs (`jobs`) were already told to end, and get no second signal.
+    /// Ends the waiting reads of a client that is gone, and the parent sessions of which it was the last owner. Its
+    /// foreground jobs (`jobs`) were already asked to end, and get no second signal.
     pub(super) fn leave_sessions(&mut self, now: Now, client: u64, jobs: &[Ordinal]) {
         for (id, wait) in self.inboxes.disconnect(client) {
             self.timers.remove(&(wait.deadline, Timer::Inbox(id)));

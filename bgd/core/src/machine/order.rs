@@ -47,8 +47,8 @@ impl Core {
         self.queue.find(name).ok_or_else(|| self.unknown_group(name))
     }
 
-    /// Resolves the batch that a filter names, if any. A group that it names must exist, or still have tasks that
-    /// ended in it before it was removed.
+    /// Resolves the batch that a filter names, if any. A named group must exist, or still have tasks that ended in it
+    /// before it was removed.
     pub(super) fn resolve(&self, filter: &Filter) -> Result<Option<TaskId>, CoreError> {
         if let Some(name) = &filter.group
             && self.queue.find(name).is_none()
@@ -81,7 +81,7 @@ impl Core {
         for After { id, condition } in after {
             let ordinal = self.registry.find(id)?;
             let Some(task) = self.registry.get(ordinal) else { continue };
-            // A condition on a task that has ended is judged like any other.
+            // Conditions on ended tasks are judged like any others.
             if *condition == Condition::Ready && task.spec.ready.is_none() && !task.is_finished() {
                 return Err(CoreError::Order(OrderError::NeverReady(task.id)));
             }
@@ -99,7 +99,7 @@ impl Core {
         Ok(conditions)
     }
 
-    /// Whether something tells when a task is ready.
+    /// Reports whether a task defines its readiness.
     pub(super) fn can_be_ready(&self, task: TaskId) -> bool {
         let task = self.registry.ordinal(task).and_then(|ordinal| self.registry.get(ordinal));
         task.is_some_and(|task| task.spec.ready.is_some())
@@ -116,7 +116,6 @@ impl Core {
         });
     }
 
-    /// Holds pending tasks, or releases them.
     pub(super) fn hold(
         &mut self,
         now: Now,
@@ -153,7 +152,7 @@ impl Core {
         Ok(tasks)
     }
 
-    /// Changes what a pending task waits for. Checks everything before it changes anything.
+    /// Changes a pending task's plan. Checks everything before changing anything.
     pub(super) fn edit(&mut self, now: Now, to: ReplyTo, edit: Edit) -> Result<(), CoreError> {
         let ordinal = self.registry.find(&edit.id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
@@ -205,7 +204,7 @@ impl Core {
         Ok(())
     }
 
-    /// Passes an order on to the place in whose queue a task waits, if it does.
+    /// Passes a command on to the place in whose queue a task waits, if any.
     fn control_elsewhere(&mut self, ordinal: Ordinal, control: Control) {
         if let Some(task) = self.registry.get(ordinal).filter(|task| task.waits_elsewhere()) {
             let order = orders::control(task, control);
@@ -213,8 +212,8 @@ impl Core {
         }
     }
 
-    /// Returns the plan that a task has after an edit. What is wrong with the edit itself is told before a lack of memory,
-    /// which may pass.
+    /// Returns a task's plan after an edit. Errors in the edit itself are reported before a lack of memory, which may
+    /// be temporary.
     fn edited(&self, now: Now, ordinal: Ordinal, task: &Task, edit: Edit) -> Result<Plan, CoreError> {
         let before = task.plan();
         let mut plan = before.clone();
@@ -243,14 +242,13 @@ impl Core {
         Ok(plan)
     }
 
-    /// Lifts the earliest start of a pending task, as that time has come.
+    /// Drops the earliest start of a pending task, as that time has come.
     pub(super) fn may_start(&mut self, ordinal: Ordinal) {
         if self.registry.get(ordinal).is_some_and(|task| task.plan().not_before.is_some()) {
             self.replan(ordinal, |plan| plan.not_before = None);
         }
     }
 
-    /// Creates a group, or changes its number of slots.
     pub(super) fn set_group(&mut self, to: ReplyTo, name: &str, slots: u32) -> Result<(), CoreError> {
         if self.queue.find(name).is_none() && self.queue.len() >= GROUPS {
             return Err(CoreError::Order(OrderError::TooManyGroups(GROUPS)));
@@ -259,7 +257,6 @@ impl Core {
         self.reply_with_group(to, name)
     }
 
-    /// Pauses or unpauses a group.
     pub(super) fn pause_group(&mut self, to: ReplyTo, name: &str, paused: bool) -> Result<(), CoreError> {
         self.queue.pause(name, paused);
         self.reply_with_group(to, name)
@@ -280,7 +277,7 @@ impl Core {
         Ok(())
     }
 
-    /// Moves a task that is resumed after its group was removed to the default group.
+    /// Moves a task whose group was removed to the default group when it is resumed.
     pub(super) fn leave_removed_group(&mut self, ordinal: Ordinal) {
         let group = self.registry.get(ordinal).and_then(|task| task.plan().group.as_ref());
         if group.is_some_and(|name| self.queue.find(name).is_none()) {
@@ -307,7 +304,7 @@ impl Core {
         groups
     }
 
-    /// Counts the tasks of each group. On demand, as people ask for groups only now and then.
+    /// Counts the tasks of each group. Counted on demand, as groups are rarely queried.
     fn count_tasks(&self, groups: &mut [GroupState]) {
         let places: std::collections::HashMap<Arc<str>, usize> =
             groups.iter().enumerate().map(|(place, group)| (group.name.clone(), place)).collect();

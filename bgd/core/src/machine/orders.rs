@@ -22,7 +22,7 @@ pub(super) fn end(task: &Task, signal: i32) -> Effect {
     Effect::End { executor: task.spec.executor(), task: task.id, run: task.run, signal }
 }
 
-/// Removes everything kept for the task.
+/// Removes all data kept for the task.
 pub(super) fn forget(task: &Task) -> Effect {
     Effect::Forget { executor: task.spec.executor(), task: task.id, run: task.run }
 }

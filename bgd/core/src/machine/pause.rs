@@ -12,8 +12,8 @@ use crate::time::Now;
 use crate::undelivered::Order;
 
 impl Core {
-    /// Pauses tasks, or continues them. If a task named by id can't be paused, this is an error and no task
-    /// changes; other selections skip such tasks. Repeating it also covers processes that were started meanwhile.
+    /// Pauses tasks, or continues them. If a task named by id can't be paused, this is an error and no task changes;
+    /// other selections skip such tasks. A repeated pause also covers processes that were started meanwhile.
     pub(super) fn set_paused(
         &mut self,
         now: Now,
@@ -46,7 +46,7 @@ impl Core {
             let order = orders::control(task, if paused { Control::Pause } else { Control::Continue });
             self.effects.push(order);
             if !paused {
-                // Processes of a task that was not paused stay as they are.
+                // The processes of a task that was not paused stay as they are.
                 self.note_order(ordinal, changed.and_then(|changed| changed.then_some(Order::Continue)));
             }
         }
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// Pauses a process that has just started, if that was asked for while it was starting.
+    /// Pauses a process that has just started, if that was requested during its start.
     pub(super) fn pause_started(&mut self, ordinal: Ordinal) {
         let paused = self.registry.get(ordinal).filter(|task| task.paused);
         if let Some(order) = paused.map(|task| orders::control(task, Control::Pause)) {
@@ -71,7 +71,7 @@ impl Core {
     }
 }
 
-/// Whether the processes of a task can be paused and continued.
+/// Checks that the processes of a task can be paused and continued.
 fn pausable(task: &Task) -> Result<(), CoreError> {
     let why = match &task.state {
         State::Finished(_) | State::Resuming(_) => {

@@ -144,7 +144,7 @@ impl Core {
         Ok(())
     }
 
-    /// Creates and adds a pending task. With `client`, it is that client's foreground job.
+    /// Creates and adds a pending task: the foreground job of `client`, if given.
     pub(super) fn insert(
         &mut self,
         now: Now,
@@ -251,7 +251,7 @@ impl Core {
 
     fn cancel(&mut self, now: Now, to: ReplyTo, cancel: &Cancel) -> Result<(), CoreError> {
         let mut tasks = self.select(&cancel.which)?;
-        // A task that is being resumed has not ended, although its status is not active yet.
+        // A task being resumed has not ended, although its status is not active yet.
         if !matches!(cancel.which, Selection::Ids(_)) {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
@@ -317,8 +317,9 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. What is still to be added of its batches
-    /// is dropped, and so are its incomplete batches. The tasks in `told` were already told to end, and are not told again.
+    /// Ends a parent session: cancels and clears its tasks, and empties its inbox. Drops the tasks of its batches that
+    /// are still to be added, and its incomplete batches. The tasks in `told` were already asked to end, and are not
+    /// asked again.
     pub(super) fn end_session(
         &mut self,
         now: Now,
@@ -340,7 +341,7 @@ impl Core {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
-        // What is pending outlives a durable daemon in any case.
+        // Pending tasks outlive a durable daemon in any case.
         let is_left = |task: &Task| match leaves {
             Leaves::Nothing => false,
             Leaves::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
@@ -365,8 +366,8 @@ impl Core {
         self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled, left }));
     }
 
-    /// Takes out those who are shutting down the daemon already. A later order may end more tasks, for which they are to wait,
-    /// too: the daemon ends with the first of these waits that is over.
+    /// Takes out the waits of earlier shutdown requests. As a later request may end more tasks, earlier ones have to
+    /// wait for these, too: the daemon ends with the first of these waits that is over.
     fn earlier_shutdowns(
         &mut self,
         tasks: &[Ordinal],
@@ -394,8 +395,7 @@ impl Core {
         self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
     }
 
-    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if
-    /// any.
+    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if any.
     pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
         let task = self.registry.get(ordinal);
         let again = task.and_then(|task| task.plan().again.as_deref());

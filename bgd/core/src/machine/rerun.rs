@@ -36,7 +36,7 @@ impl Core {
         }
         if let Some(key) = rerun.key.as_deref() {
             let pairs = self.rerun_by(key);
-            // Whoever selects none of these tasks has chosen the same key by chance.
+            // A request that selects none of these tasks has the same key by coincidence.
             let selected: BTreeSet<TaskId> =
                 self.with_ids(&self.select(&rerun.which)?).into_iter().map(|(_, id)| id).collect();
             if pairs.iter().any(|(_, old)| selected.contains(old)) {
@@ -77,7 +77,7 @@ impl Core {
         Ok(())
     }
 
-    /// Returns what an earlier call with this key has submitted, oldest first: pairs of new and old id.
+    /// Returns the result of an earlier rerun with this key, oldest first: pairs of new and old id.
     fn rerun_by(&self, key: &str) -> Vec<(TaskId, TaskId)> {
         let pair = |task: &Task| {
             let old = task.plan().rerun_of?;
@@ -149,7 +149,7 @@ impl Core {
         let mut after = Vec::new();
         for one in plan.after.iter().filter(|one| is_tied && (is_again(one) || !one.met)) {
             let (new, condition) = (new_ids.get(&one.task), one.condition);
-            // This was not asked of one that had ended, and its rerun has not.
+            // A condition on an ended task is not checked for this, but the new task has not ended.
             if new.is_some() && condition == Condition::Ready && !self.can_be_ready(one.task) {
                 return Err(CoreError::Order(OrderError::NeverReady(one.task)));
             }
@@ -187,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Adds the tasks, and registers their conditions once all exist. Returns pairs of new and old id.
+    /// Adds the tasks, and registers their conditions once all of them exist. Returns pairs of new and old id.
     fn add_repeated(&mut self, now: Now, repeated: Vec<PendingRerun>) -> Vec<(TaskId, TaskId)> {
         let mut pairs = Vec::with_capacity(repeated.len());
         let mut ties = Vec::new();
@@ -202,7 +202,7 @@ impl Core {
             ties.push((ordinal, after));
         }
         for (ordinal, after) in ties {
-            // Can't fail: each was checked before, or is one of the new tasks.
+            // Can't fail: each condition was checked before, or names one of the new tasks.
             let after = self.conditions(&after).unwrap_or_default();
             if !after.is_empty() {
                 self.replan(ordinal, |plan| plan.after = after);
@@ -214,12 +214,12 @@ impl Core {
     }
 }
 
-/// Returns the key of the task that a rerun with this key makes of an old one.
+/// Returns the key of an old task's copy in a rerun with this key.
 fn own_key(key: &str, old: TaskId) -> Arc<str> {
     format!("{key} {old}").into()
 }
 
-/// Returns two of these tasks that come after each other. That can happen if their old conditions came true at
+/// Returns two of these tasks that would wait for each other. That can happen if their old conditions were met at
 /// different times. Visits each condition once: a chain may be as long as there are tasks.
 fn find_cycle(repeated: &[PendingRerun]) -> Option<(TaskId, TaskId)> {
     let all: BTreeSet<TaskId> = repeated.iter().map(|one| one.new.id).collect();

@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// Tells a task to end. If told again, the first reason is kept, and SIGKILL can only come sooner.
+    /// Asks a task to end. If asked again, the first reason is kept, and SIGKILL can only come sooner.
     pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
@@ -38,8 +38,8 @@ impl Core {
             State::Starting { stop, env, give_up_at } => {
                 let env = env.clone();
                 let stop = Some(stop.map_or(order, |first| first.then(order)));
-                // A process starts within a moment, and is ended then; its start may hang on a disk that does. An agent or a
-                // cluster may take long to start it.
+                // A process usually starts in a moment and is then ended, but its start may hang with its disk. An
+                // agent or a cluster may legitimately take long to start.
                 let give_up_at = task.spec.is_here().then(|| {
                     let at = kill_at.unwrap_or(now.mono).plus_ms(GIVE_UP_MS);
                     give_up_at.map_or(at, |before| before.min(at))
@@ -61,7 +61,7 @@ impl Core {
                 kill_at,
                 exit: None,
             },
-            // SIGKILL was sent, and nothing is stronger. But now no attempt may follow.
+            // SIGKILL was sent, and nothing is stronger. But no further attempt may follow now.
             State::Stopping { pid, started_at, reason, kill_at: None, exit }
                 if Self::is_for_next_attempt(task, *reason) =>
             {
@@ -96,8 +96,8 @@ impl Core {
         self.set_state(ordinal, next);
     }
 
-    /// Ends a task whose process is still being started, long after it was told to end. Its executor ends the process if
-    /// that starts after all, even if the task is removed by then.
+    /// Ends a task whose process is still being started long after it was asked to end. If the process starts after
+    /// all, the executor ends it, even if the task is removed by then.
     fn give_up_start(&mut self, now: Now, ordinal: Ordinal, reason: StopReason) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
@@ -106,8 +106,8 @@ impl Core {
         self.end(now, ordinal, Finished { lingering: Lingering::Stuck, ..unstarted });
     }
 
-    /// Handles a deadline of a task: its earliest start, the end of the wait for its start, its time limit, the end of its
-    /// grace, or one of its agent's.
+    /// Handles a task's deadline: its earliest start, the end of the wait for its start, its time limit, the end of its
+    /// grace, or a deadline of its agent.
     pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
@@ -156,13 +156,13 @@ impl Core {
         }
     }
 
-    /// Ends a task: publishes its one terminal event, notifies of it unless its client watches, and answers everybody who
-    /// waits for it.
+    /// Ends a task: publishes its only terminal event, sends a notice unless its client is watching, and replies to all
+    /// waiters.
     pub(super) fn end(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         self.end_with(now, ordinal, finished, true);
     }
 
-    /// Like [`Self::end`], but notifies nobody.
+    /// Like [`Self::end`], but without a notice.
     pub(super) fn end_without_notice(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         self.end_with(now, ordinal, finished, false);
     }
@@ -190,7 +190,7 @@ impl Core {
         self.set_state(ordinal, State::Finished(Finished { in_foreground: is_looked_at, ..finished }));
         self.drop_plan_env(ordinal);
         self.became(ordinal);
-        // Of what nobody may know a batch knows nothing either.
+        // A task that ends without notice does not count for its batch either.
         if kind == EventKind::Failed && notifies {
             self.count_failure(ordinal);
         }
@@ -213,7 +213,7 @@ pub(super) fn verdict(exit: &Exit) -> Outcome {
     }
 }
 
-/// Returns the outcome of a task that was ended for this reason, however its leader exited.
+/// Returns the outcome of a task that was ended for this reason, regardless of its leader's exit.
 pub(super) fn verdict_of_stop(reason: StopReason) -> Outcome {
     match reason {
         StopReason::Cancelled

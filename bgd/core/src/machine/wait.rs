@@ -56,15 +56,15 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses a wait for so many tasks if a client would have too many in the answers that it waits for: all of them can
-    /// come at once, and the client may not read. One answer may have any number.
+    /// Refuses a wait that would give a client's pending replies too many tasks: all replies may come at once, and the
+    /// client may not read them. A single reply may have any number of tasks.
     pub(super) fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
         let shown = self.waiters.shown_to(to.client);
         let fits = shown == 0 || shown + tasks <= WAITED_TASKS;
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
     }
 
-    /// Whether this call waits for tasks, or for an item of an inbox.
+    /// Reports whether this call waits for tasks or for an inbox item.
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.waiters.waits(to) || self.inboxes.waits(to)
     }
@@ -78,7 +78,7 @@ impl Core {
         }
     }
 
-    /// Builds a wait, without a deadline, until all of these tasks have reached the state.
+    /// Builds a wait without a deadline for all of these tasks to reach the state.
     pub(super) fn waiter(
         &self,
         to: impl Into<Option<ReplyTo>>,
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// Whether the task's agent is waiting for an answer.
+    /// Reports whether the task's agent is waiting for an answer.
     pub(super) fn asks(&self, ordinal: Ordinal) -> bool {
         let agent = self.registry.get(ordinal).and_then(|task| task.agent.as_ref());
         agent.is_some_and(|agent| !agent.questions.is_empty())
@@ -124,8 +124,8 @@ impl Core {
         self.registry.get(ordinal).is_none_or(|task| until.holds(task))
     }
 
-    /// Completes the waits that end because a task reached a state. Those that only look come before those that
-    /// remove tasks, so that they still see them; the one that ends the daemon comes last.
+    /// Completes the waits that end because a task reached a state. Waits that only read tasks come before those that
+    /// remove them, so that they still see the tasks; the one that ends the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
         let over = self.waiters.became(ordinal, what);
         self.end_waits(now, ordinal, &over);
@@ -164,7 +164,7 @@ impl Core {
         }
     }
 
-    /// Returns every named task; those cleared meanwhile as they last were.
+    /// Returns all named tasks, with those cleared meanwhile in their last state.
     fn summary_of(&self, waiter: &Waiter) -> Vec<Snapshot> {
         let cleared: HashMap<TaskId, &Arc<Task>> =
             waiter.cleared.iter().map(|task| (task.id, task)).collect();
@@ -221,7 +221,7 @@ impl Core {
         true
     }
 
-    /// Removes finished tasks beyond the limits of the history (R129), a part of them in each step.
+    /// Removes finished tasks beyond the limits of the history (R129), some in each step.
     pub(super) fn forget_old(&mut self, now: Now) {
         let mut left = History::at_once();
         while left > 0

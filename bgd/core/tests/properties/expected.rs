@@ -14,7 +14,7 @@ use bgd_shared::time::Timestamp;
 
 use super::support::KILL;
 
-/// The expected content of an answer.
+/// The expected content of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Task(TaskId, Status),
@@ -130,7 +130,8 @@ pub struct Decision {
     pub option: Option<String>,
 }
 
-/// What the core must do in one step. The order of starts is fixed; otherwise only the order within each task is.
+/// The required behaviour of the core in one step. The order of starts is fixed; otherwise only the order within each
+/// task is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Starts of processes and agents.
@@ -154,7 +155,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Returns the names of what happened, for counting.
+    /// Returns the names of the situations that occurred, for counting.
     pub fn places(&self) -> Vec<&'static str> {
         let answer = |answer: &Answer| match answer {
             Answer::Task(..) => "task",

@@ -1,5 +1,5 @@
-//! Random histories of tasks on clusters and machines, among local ones. The places are fake: each does what a real one
-//! may do at that moment, in any order, and the core's view is held against theirs.
+//! Random histories of tasks on clusters and machines, among local ones. The places are fake: each does anything that a
+//! real one may do at that moment, in any order, and the core's view is compared with theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,20 +24,20 @@ use super::support::{command, exited, limits};
 
 type Checked<T = ()> = Result<T, TestCaseError>;
 
-/// A step: what is done, and three numbers that choose among what there is.
+/// A step: the action, and three numbers that choose among its targets.
 type Step = (u8, u8, u8, u8);
 
 /// How many local tasks run at once.
 const SLOTS: usize = 2;
 
-/// How many tasks of a place are given to it at once.
+/// How many tasks are given to a place at once.
 const PLACE_SLOTS: u32 = 3;
 
 /// The places: two clusters and a machine.
 const PLACES: [(&str, ExecutorKind); 3] =
     [("west", ExecutorKind::Slurm), ("east", ExecutorKind::Slurm), ("far", ExecutorKind::Ssh)];
 
-/// The latest number of tasks. Older ones are cleared.
+/// The largest number of tasks. Older ones are cleared.
 const TASKS: usize = 16;
 
 /// A run, as its executor knows it.
@@ -45,11 +45,11 @@ const TASKS: usize = 16;
 struct Run {
     task: TaskId,
     number: u32,
-    /// Its place; `None`: this machine.
+    /// Its place; `None` for this machine.
     on: Option<Arc<str>>,
     has_started: bool,
     is_told_to_end: bool,
-    /// What must have succeeded before the place starts it.
+    /// The tasks that must succeed before the place starts it.
     awaits: Vec<TaskId>,
     env: Arc<Env>,
 }
@@ -60,14 +60,14 @@ struct World {
     runs: Vec<Run>,
     /// The latest run of each task.
     numbers: BTreeMap<TaskId, u32>,
-    /// How each run in a place has ended there, by task.
+    /// Whether each run in a place has succeeded there, by task.
     ended_there: BTreeMap<TaskId, bool>,
     tasks: Vec<TaskId>,
     /// The tasks whose end was published.
     ended: BTreeSet<TaskId>,
-    /// The tasks that a user has cancelled while they were active.
+    /// The tasks that a user cancelled while they were active.
     cancelled: BTreeSet<TaskId>,
-    /// Since when a task is unknown.
+    /// Since when the state of a task is unknown.
     unknown: BTreeMap<TaskId, Timestamp>,
     calls: u64,
     submitted: u64,
@@ -227,7 +227,7 @@ impl World {
         let fail = |error: serde_json::Error| TestCaseError::fail(error.to_string());
         let text = serde_json::to_string(&self.core).map_err(fail)?;
         self.core = serde_json::from_str(&text).map_err(fail)?;
-        // What the next daemon or program takes up is what this one has.
+        // What the next daemon or program takes over must equal what this one has.
         for id in &self.tasks {
             let known = self.core.run_elsewhere(*id);
             let run = self.runs.iter().find(|run| run.task == *id && run.on.is_some());
@@ -244,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends a fact of a run that is over.
+    /// Sends a fact about a run that is over.
     fn late(&mut self, one: u8, two: u8) -> Checked {
         let Some(id) = self.pick(one) else { return Ok(()) };
         if self.runs.iter().any(|run| run.task == id) {
@@ -311,7 +311,7 @@ impl World {
         };
         let stopped = match (&fact, &control) {
             (PlaceFact::Paused { paused }, _) => Some(*paused),
-            // What was not done is taken back.
+            // A refused operation is reverted.
             (_, Some(Control::Pause)) => Some(false),
             (_, Some(Control::Continue)) => Some(true),
             _ => None,
@@ -322,7 +322,7 @@ impl World {
             let (held, priority) = (before.plan().held, before.plan().priority);
             let waits = !run.has_started;
             let expected = match control {
-                // What was not done is taken back.
+                // A refused operation is reverted.
                 Some(Control::Hold { held: asked }) if waits && asked == held => !held,
                 _ => held,
             };
@@ -403,7 +403,7 @@ impl World {
         Ok(())
     }
 
-    /// Does what the core wants, and checks that it makes sense.
+    /// Carries out the effects, and checks that they make sense.
     fn carry_out(&mut self, effects: Vec<Effect>) -> Checked {
         for effect in effects {
             match effect {
@@ -417,7 +417,7 @@ impl World {
                     let Some(index) = known else { continue };
                     self.runs[index].is_told_to_end = true;
                     if self.runs[index].on.is_none() && !self.runs[index].has_started {
-                        // Its start hangs, and nobody waits for it any longer.
+                        // Its start hangs, and nothing waits for it any longer.
                         self.runs.remove(index);
                     }
                 }
@@ -487,7 +487,7 @@ impl World {
             );
         }
         if kind == EventKind::Started {
-            // What it comes after, and was not left to chance, is as it was ordered.
+            // The tasks that it depends on must have met its conditions.
             for dependency in task.plan().after.iter().filter(|one| one.condition == Condition::Ok) {
                 let other = self.get(dependency.task).map(|other| other.status());
                 let has_succeeded = other.is_none_or(|status| status == Status::Completed);
@@ -497,7 +497,7 @@ impl World {
         Ok(())
     }
 
-    /// Tasks elsewhere take no slot of this machine, and no slot is idle for their sake.
+    /// Tasks elsewhere occupy no slot of this machine, and no slot is idle because of them.
     fn slots_are_right(&self) -> Checked {
         let all: Vec<Snapshot> = self.tasks.iter().filter_map(|id| self.get(*id)).collect();
         let has_slot = |task: &&Snapshot| {
@@ -543,7 +543,7 @@ impl World {
     }
 }
 
-/// What a place may have been asked for.
+/// The command that a place refuses, if any.
 fn refused(roll: u8) -> Option<Control> {
     match roll % 6 {
         0 => None,

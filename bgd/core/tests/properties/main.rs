@@ -31,7 +31,7 @@ use std::cell::{Cell, RefCell};
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-// By the name that it has in the daemon.
+// Under its name in the daemon.
 use bgd_core as core;
 use expected::{PLACES, Reached};
 use ops::history;
@@ -40,8 +40,8 @@ use sim::Sim;
 /// Minimum number of steps in a normal run.
 const STEPS: u64 = 1_250_000;
 
-/// Runs histories of this length until that many steps are made, and shrinks a failing one. Without a seed they
-/// differ each time.
+/// Runs histories of this length until this many steps are made, and shrinks a failing one. Without a seed, they differ
+/// each time.
 fn run_histories(seed: Option<u8>, length: std::ops::Range<usize>, steps: u64) -> (u64, Reached) {
     let average = (length.start + length.end) as u64 / 2;
     // The exact number of cases can't be known in advance, so add a tenth.
@@ -55,7 +55,7 @@ fn run_histories(seed: Option<u8>, length: std::ops::Range<usize>, steps: u64) -
         None => TestRunner::new(config),
     };
     let (made, reached) = (Cell::new(0), RefCell::new(Reached::new()));
-    // Of a plain daemon, or of a durable one.
+    // With a plain daemon, or with a durable one.
     let result = runner.run(&(any::<bool>(), history(length)), |(is_durable, ops)| {
         let mut sim = Sim::new(is_durable);
         let result = sim.run(&ops);
@@ -85,12 +85,12 @@ fn a_million_random_steps_break_no_rule() {
     let places = PLACES.map(|place| (place, times(place)));
     println!("{steps} steps; {places:?}");
     assert!(steps >= STEPS, "{steps}");
-    // A durable daemon stops once a history, and seldom while a task ends that would be tried again.
+    // A durable daemon stops once per history, and seldom while a task ends that would be retried.
     let wanted = |place| if place == "left to be tried again" { 1 } else { 100 };
     assert!(places.iter().all(|(place, times)| *times >= wanted(*place)), "{places:?}");
 }
 
-/// Different histories in every run, and short ones, as they show a failure best.
+/// Different histories in every run. Short ones, as they show a failure best.
 #[test]
 fn random_histories_break_no_rule() {
     let (steps, _) = run_histories(None, 1..100, 50_000);

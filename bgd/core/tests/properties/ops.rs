@@ -33,7 +33,7 @@ pub enum Op {
         parts: Vec<usize>,
         /// Whether the parts continue a batch that was never begun.
         stray: bool,
-        /// Whether the last part announces more parts, and none follows.
+        /// Whether the last part announces more parts that never follow.
         open: bool,
     },
     /// Pauses or continues tasks.
@@ -88,7 +88,7 @@ pub enum Op {
         client: usize,
         pick: Pick,
         aimed: bool,
-        /// Index of an open question; beyond them, of one that was never asked or is not open.
+        /// Index of an open question; beyond those, a question that was never asked or is not open.
         question: usize,
         option: u8,
     },
@@ -114,7 +114,6 @@ pub enum Op {
         client: usize,
         session: u8,
     },
-    /// The client owns the session.
     Own {
         client: usize,
         session: u8,
@@ -156,12 +155,12 @@ pub enum Op {
         memory: usize,
         grace: u64,
         inbox_items: usize,
-        /// How long finished tasks are kept, in milliseconds and bytes, and how many.
+        /// Limits on finished tasks: age in milliseconds, bytes of output, and number.
         history: Option<(u64, u64, usize)>,
     },
-    /// Nothing may start for now, or again.
+    /// Nothing may start for now, or everything may again.
     HoldStarts(bool),
-    /// Advances the clock; timers run on time, or all together at the end. The wall clock may jump, too.
+    /// Advances the clock; timers fire on time, or all together at the end. The wall clock may jump, too.
     Advance {
         ms: u64,
         late: bool,
@@ -182,7 +181,7 @@ pub enum Op {
         kind: Stale,
         fact: usize,
     },
-    /// The core is serialized and read back; the copy takes over.
+    /// The core is serialised and read back; the copy takes over.
     Reload,
     /// Compares the lists with the model.
     List {
@@ -209,7 +208,7 @@ pub struct PlanPick {
 #[derive(Clone, Copy, Debug)]
 pub enum StartPick {
     In(u16),
-    /// Milliseconds from a time that is already over.
+    /// Milliseconds from a time that has already passed.
     At(u16),
 }
 
@@ -408,7 +407,6 @@ fn plan() -> impl Strategy<Value = PlanPick> {
         })
 }
 
-/// A batch.
 fn many() -> impl Strategy<Value = Op> {
     (
         0..CLIENTS,
@@ -454,7 +452,7 @@ fn order() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Usually more than is ever held.
+/// Usually more than is ever used.
 fn memory() -> impl Strategy<Value = usize> {
     prop_oneof![3 => Just(1 << 20), 1 => 2_000usize..40_000]
 }
@@ -463,7 +461,7 @@ fn stale() -> impl Strategy<Value = Stale> {
     prop_oneof![Just(Stale::LaterRun), Just(Stale::EarlierRun), Just(Stale::Cleared), Just(Stale::Settled)]
 }
 
-/// Milliseconds that pass in one step; rarely longer than any wait for what hangs.
+/// Milliseconds that pass in one step; rarely more than the longest wait for a hanging start.
 fn advance() -> impl Strategy<Value = u64> {
     prop_oneof![8 => Just(0u64), 8 => Just(100), 8 => 0u64..300, 8 => 0u64..5000, 1 => 10_000u64..15_000]
 }

@@ -202,12 +202,12 @@ fn r22_the_answers_that_a_client_waits_for_have_only_so_many_tasks() {
     assert_eq!(refusal(&desk.ask(block())), &too_many);
     assert_eq!(refusal(&desk.ask(cancel())), &too_many, "none is cancelled");
     assert_eq!(desk.status(id(1)), Status::Running);
-    // What needs no wait is answered, and so are others.
+    // A call that need not wait gets its reply, and so do other calls.
     let any = Request::Block { which: all(), timeout_ms: None, mode: Any, until: BlockUntil::Ended };
     assert!(desk.ask_as(2, any.clone()).is_empty());
     assert_eq!(replies(&desk.fact(id(1), Fact::StartFailed { failure: "no".into() })).len(), 1);
     assert!(matches!(only_reply(&desk.ask(any)), Reply::Blocked { .. }));
-    // Of a client that is gone nothing counts.
+    // The waits of a client that is gone do not count.
     assert!(desk.input(Input::Disconnected { client: 1 }).is_empty());
     assert!(desk.ask(block()).is_empty());
 }
@@ -215,7 +215,7 @@ fn r22_the_answers_that_a_client_waits_for_have_only_so_many_tasks() {
 #[test]
 fn r05_a_cancel_does_not_wait_for_a_start_that_hangs() {
     let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
-    // Orders, and how long the last one waits for the start.
+    // Orders, and how long the last of them waits for the start.
     let cases = [
         (vec![order(TERM, Some(70))], 70 + GIVE_UP_MS),
         (vec![order(TERM, Some(70)), order(TERM, Some(900))], 70 + GIVE_UP_MS),
@@ -238,7 +238,7 @@ fn r05_a_cancel_does_not_wait_for_a_start_that_hangs() {
         assert_eq!(desk.status(next), Status::Running, "its slot is free");
         let lingering = |desk: &Desk| desk.task(task).finished().map(|finished| finished.lingering);
         assert_eq!(lingering(&desk), Some(Lingering::Stuck));
-        // It is told nothing again, and its end counts.
+        // The process gets no further orders, and its end counts.
         assert!(desk.fact(task, Fact::Started { pid: Some(7) }).is_empty());
         assert_eq!(desk.core.deadline(), None);
         assert!(desk.fact(task, exited(0, false)).is_empty());

@@ -25,7 +25,7 @@ fn part(count: u64, after: &[TaskId], more: bool) -> Part {
     }
 }
 
-/// Returns a batch of 1000 tasks in the parent session `s`, of which another part may follow.
+/// Returns a batch of 1000 tasks in the parent session `s`, possibly with another part to follow.
 fn in_session(batch: u128, more: bool) -> Part {
     let mut part = Part { batch: TaskId::from_u128(batch), ..part(1000, &[], more) };
     if let Some((common, _)) = &mut part.first {
@@ -34,7 +34,7 @@ fn in_session(batch: u128, more: bool) -> Part {
     part
 }
 
-/// Lets a batch enter to its end. Returns the effects of the last step.
+/// Adds all tasks of a batch. Returns the effects of the last step.
 fn enter(desk: &mut Desk) -> Vec<Effect> {
     let mut last = Vec::new();
     while desk.core.has_more() {
@@ -56,7 +56,7 @@ fn submit(desk: &mut Desk, part: Part) -> Vec<Effect> {
     desk.ask(Request::SubmitMany(Box::new(part)))
 }
 
-/// Returns a desk with room for more tasks than enter in one step.
+/// Returns a desk with room for more tasks than are added in one step.
 fn desk() -> Desk {
     let mut desk = Desk::new(1);
     let mut limits = super::support::limits(1);
@@ -72,7 +72,7 @@ fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
     assert!(replies(&effects).is_empty() && desk.core.has_more());
     let there = desk.core.summary().total();
     assert!((1..1000).contains(&there), "{there}");
-    // Other requests are answered meanwhile, and get the room that is left.
+    // Other requests get replies meanwhile, and the remaining room.
     let other = desk.submit(1);
     assert_eq!(desk.status(other), Status::Pending);
     let mut last = Vec::new();
@@ -125,7 +125,7 @@ fn r112_a_part_that_is_refused_elsewhere_ends_its_batch() {
     assert_eq!((desk.core.summary().total(), desk.core.held()), (0, 0));
 }
 
-/// Returns the answer to a part.
+/// Returns the reply to a part.
 fn taken(effects: &[Effect]) -> (TaskId, Vec<TaskId>) {
     let Reply::Many { batch, ids } = only_reply(effects) else { panic!("{effects:?}") };
     (*batch, ids.clone())
@@ -137,7 +137,7 @@ fn r142_a_batch_with_a_key_is_submitted_once() {
     let (batch, mut ids) = taken(&submit(&mut desk, keyed(7, 600, true)));
     let rest = |batch| Part { batch, first: None, items: items(600, 400), more: false };
     assert!(replies(&submit(&mut desk, rest(batch))).is_empty() && desk.core.has_more());
-    // Another client repeats it before all of its tasks are added, and gets the same ids as soon as they are.
+    // Another client repeats the batch before all of its tasks are added, and gets the same ids once they are.
     let again = |part| Request::SubmitMany(Box::new(part));
     let first = taken(&desk.ask_as(9, again(keyed(8, 600, true))));
     assert_eq!(first, (batch, ids.clone()));
@@ -153,10 +153,11 @@ fn r142_a_batch_with_a_key_is_submitted_once() {
     ids.extend(one);
     assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
     assert!(ids.iter().all(|id| desk.core.get(&(*id).into()).is_ok()));
-    // The same once more; what is beyond the first time's is not submitted.
+    // The same again; tasks beyond the first submission are not submitted.
     assert_eq!(taken(&desk.ask(again(keyed(11, 2000, false)))), (batch, ids.clone()));
     assert_eq!(desk.core.summary().total(), 1000);
-    // An incomplete one is dropped for the next with its key. Without tasks a batch is forgotten, with its key.
+    // A batch without tasks is forgotten together with its key. An incomplete batch is dropped for the next one with
+    // its key.
     let held = desk.core.held();
     desk.ask(Request::Cancel(bgd_core::Cancel {
         which: bgd_core::Selection::All { session: None },
@@ -200,7 +201,7 @@ fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
         let mut desk = desk();
         let first = desk.submit(1);
         desk.fact(first, Fact::Started { pid: Some(100) });
-        // Keeps everything else from starting.
+        // Keep everything else from starting.
         desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
         submit(&mut desk, part(1000, &[first], false));
         desk.fact(first, exited(code, false));
@@ -230,7 +231,7 @@ fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
     assert_eq!(desk.core.summary().total(), there);
 }
 
-/// A batch that is not whole yet: some of its tasks are there, and others are still to be added.
+/// Submits a batch that is only partly added so far. Returns the number of tasks that exist by then.
 fn entering(desk: &mut Desk) -> u64 {
     desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
     assert!(replies(&submit(desk, in_session(7, false))).is_empty());
@@ -247,7 +248,7 @@ fn r54_what_is_still_to_be_added_of_a_batch_ends_with_its_session() {
             desk.ask_as(2, Request::OwnSession { session: "s".into() });
         }
         let there = entering(&mut desk);
-        // Another one whose last part has not come, and one of another session.
+        // Another batch whose last part has not arrived, and a batch of another session.
         desk.ask_as(3, Request::SubmitMany(Box::new(in_session(8, true))));
         let other = Part { batch: TaskId::from_u128(9), ..part(0, &[], true) };
         desk.ask_as(4, Request::SubmitMany(Box::new(other)));

@@ -1,4 +1,4 @@
-//! Example tests of R126 and R131 in the core: what a durable daemon leaves to the next one.
+//! Example tests of R126 and R131 in the core: what a durable daemon leaves to its successor.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use bgd_shared::task::Status;
 
 use super::support::{Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, starts};
 
-/// SIGINT.
 const INT: i32 = 2;
 
 /// A durable daemon, and its journal.
@@ -27,12 +26,12 @@ impl Durable {
         Self { desk, written: BTreeMap::new() }
     }
 
-    /// Kills the daemon, and starts the next one after so many milliseconds.
+    /// Kills the daemon, and starts the next one after this many milliseconds.
     fn killed_for(self, ms: u64) -> Self {
         self.damaged(ms, &[])
     }
 
-    /// The same, but these tasks can't be read any more.
+    /// Like [`Self::killed_for`], but these tasks can't be read any more.
     fn damaged(mut self, ms: u64, unread: &[TaskId]) -> Self {
         let Changes { tasks, groups, counters, .. } =
             self.desk.core.take_changes(self.desk.now).expect("something was changed");
@@ -94,7 +93,7 @@ fn r126_a_continue_that_was_not_delivered_is_repeated_until_it_is() {
 fn r126_the_last_of_several_orders_counts() {
     let mut durable = Durable::new();
     let task = durable.desk.running(1);
-    // Nothing is to be continued, and that is reported first.
+    // There is nothing to continue, and that is reported first.
     durable.desk.ask(pause(task, false));
     assert!(!durable.desk.task(task).may_lack_order());
     for paused in [true, false, true, false] {
@@ -157,7 +156,7 @@ fn submit(desk: &mut Desk, number: u16, plan: PlanRequest) -> TaskId {
     id(number)
 }
 
-/// A service, a task that is retried, one that comes after that, and a foreground job, which the stop ends.
+/// A service, a task that is retried, a task that comes after it, and a foreground job, which the shutdown ends.
 fn busy(desk: &mut Desk) -> [TaskId; 4] {
     let retry = Rule::Retry { times: 5, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
     let service = submit(desk, 1, again(Rule::Restart(Restart::Always)));
@@ -175,7 +174,7 @@ fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() 
     let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert_eq!(ends(&effects), [(job, TERM)]);
     assert_eq!(events(&desk.fact(retried, exited(1, false))), [(EventKind::Retrying, retried)]);
-    // The rest of its tree ends first.
+    // The rest of the tree ends first.
     assert_eq!(ends(&desk.fact(service, exited(0, true))), [(service, TERM)]);
     let effects = desk.fact(service, Fact::TreeEmpty);
     assert_eq!((events(&effects), starts(&effects)), (vec![(EventKind::Retrying, service)], vec![]));

@@ -70,7 +70,7 @@ fn r148_it_is_pending_until_the_place_runs_it() {
     assert_eq!(desk.core.summary().pending, 1);
     assert_eq!(events(&desk.fact(task, started(None))), [(EventKind::Started, task)]);
     assert_eq!((desk.status(task), desk.core.summary().running), (Status::Running, 1));
-    // The cluster takes it back, and runs it again.
+    // The cluster requeues the task, and runs it again.
     let requeued = place(PlaceFact::Requeued { reason: "BeginTime".into() });
     assert_eq!(events(&desk.fact(task, requeued)), [(EventKind::Retrying, task)]);
     assert_eq!(desk.status(task), Status::Pending);
@@ -98,12 +98,12 @@ fn r148_ends_are_told_with_their_cause() {
         let failure = failures::wire(desk.task(task).finished().unwrap()).1.unwrap();
         assert_eq!((desk.status(task), failure.kind), (Status::Failed, kind));
     }
-    // A limit of the task's own is that one, whoever notices first.
+    // If the task has its own limit, that one counts, whichever side notices first.
     let limited = submitted(&mut desk, 6, |command| command.spec.time_limit_ms = Some(5000));
     desk.fact(limited, started(None));
     desk.fact(limited, concluded(Verdict::Failed(Cause::Timeout, "its limit".into()), None));
     assert!(desk.task(limited).timed_out());
-    // Cancelled over there, without having run.
+    // Cancelled on the cluster, without having run.
     let cancelled = submitted(&mut desk, 7, |_| {});
     desk.fact(cancelled, concluded(Verdict::Cancelled, None));
     let task = desk.task(cancelled);
@@ -127,7 +127,7 @@ fn r150_it_is_paused_as_its_place_says() {
         [(EventKind::Progress, task), (EventKind::Continued, task)]
     );
     assert!(!desk.task(task).paused, "nothing was stopped");
-    // Somebody stops it there, or it was stopped after all.
+    // Somebody pauses it there, or the refused pause took effect after all.
     assert_eq!(events(&desk.fact(task, told(true))), [(EventKind::Paused, task)]);
     assert!(desk.fact(task, told(true)).is_empty() && desk.task(task).paused);
     desk.ask(pause(false));
@@ -158,7 +158,7 @@ fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
     assert_eq!(controls(&edited), [Control::Priority { priority: 5 }]);
     let refused = desk.ask(Request::Edit(Box::new(edit(Some("default")))));
     assert_eq!(refusal(&refused), &CoreError::Order(OrderError::GivenAway(task)));
-    // What the place does not do is taken back.
+    // An operation that the place refuses is reverted.
     let refused =
         |held| place(PlaceFact::Refused { control: Some(Control::Hold { held }), why: "late".into() });
     assert_eq!(

@@ -31,7 +31,7 @@ fn turn(desk: &mut Desk, number: u16) -> TaskId {
     desk.foreground(prompt(id(number), STALLED_AFTER, ASK_TIMEOUT))
 }
 
-/// Submits a job that the user started directly, and that runs.
+/// Submits a job that the user started directly, and that is running.
 fn direct(desk: &mut Desk, number: u16) -> TaskId {
     let mut command = command(id(number));
     command.spec.direct = true;
@@ -357,7 +357,7 @@ fn r142_a_job_that_stays_goes_on_without_its_client_and_is_its_again() {
     let effects = desk.input(GONE);
     assert_eq!((events(&effects), ends(&effects)), (vec![(Backgrounded, id(1))], vec![]));
     assert_eq!((desk.task(id(1)).foreground, desk.status(id(1))), (None, Status::Running));
-    // Another connection has it, and a third one takes it over, as the second is lost without anybody knowing.
+    // A second connection takes over the job, then a third one, as the second was lost unnoticed.
     let again = || Request::Submit(Box::new(Command { id: id(2), ..job.clone() }));
     for (client, hidden) in [(2, vec![]), (2, vec![]), (3, vec![2])] {
         let effects = desk.ask_as(client, again());
@@ -373,7 +373,7 @@ fn r142_a_job_that_stays_goes_on_without_its_client_and_is_its_again() {
     assert_eq!(desk.task(id(1)).foreground, Some(3));
     let moved = desk.ask_as(3, Request::Detach { id: id(1).into() });
     assert!(matches!(only_reply(&moved), Reply::Backgrounded(_)), "{moved:?}");
-    // One that has ended is nobody's.
+    // A job that has ended belongs to no client.
     desk.fact(id(1), exited(0, false));
     desk.ask_as(4, again());
     assert_eq!((desk.task(id(1)).foreground, desk.status(id(1))), (None, Status::Completed));

@@ -11,10 +11,10 @@ use bgd_shared::time::Timestamp;
 
 use super::support::{Desk, command, configure, events, exited, id, limits};
 
-/// A minute, and 100 bytes of output.
+/// One minute, and 100 bytes of output.
 const MINUTE: HistoryLimits = HistoryLimits { age_ms: 60_000, bytes: 100, tasks: 1000, memory: 1 << 20 };
 
-/// Has finished tasks be kept within these limits.
+/// Returns a desk that keeps finished tasks within these limits.
 fn desk_with(history: HistoryLimits) -> Desk {
     let mut desk = Desk::new(4);
     let history = Some(history);
@@ -26,7 +26,7 @@ fn desk() -> Desk {
     desk_with(MINUTE)
 }
 
-/// Ends a task that has so many bytes of output. Returns the tasks that were removed by that.
+/// Ends a task with this many bytes of output. Returns the tasks that this removed.
 fn end(desk: &mut Desk, task: TaskId, bytes: u64) -> Vec<TaskId> {
     desk.fact(task, Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: false });
     cleared(&desk.fact(task, exited(0, false)))
@@ -60,7 +60,7 @@ fn r129_no_history_is_so_long_that_it_keeps_a_task_out() {
         cleared(&desk.fact(task, exited(0, false)))
     });
     assert_eq!(gone, [vec![], vec![], vec![id(1)]]);
-    // Nor is one that takes much memory; the last one stays.
+    // A task that needs much memory is not kept either, unless it is the last one.
     let mut desk = desk_with(HistoryLimits { memory: 10_000, ..MINUTE });
     let large = |number| {
         let mut command = command(id(number));

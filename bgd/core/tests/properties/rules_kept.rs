@@ -1,4 +1,4 @@
-//! What a durable core writes down, and what becomes of it in the next one (R125 to R131).
+//! The persistent state of a durable core, and its use by the next core (R125 to R131).
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::support::{Desk, command, ends, exited, id, limits, replies, starts};
 
 const BATCH: TaskId = TaskId::from_u128(7);
 
-/// How many tasks the batches here have: more than enter in one step.
+/// The number of tasks of the batches here: more than are added in one step.
 const TASKS: u64 = 1000;
 
-/// What was written down: rows as they are in a journal.
+/// The persisted rows, as in a journal.
 #[derive(Default)]
 struct Rows {
     tasks: BTreeMap<Ordinal, String>,
@@ -41,7 +41,7 @@ fn read<T: serde::de::DeserializeOwned>(row: &str) -> T {
 }
 
 impl Rows {
-    /// Writes down what has changed.
+    /// Persists the changes.
     fn note(&mut self, desk: &mut Desk) {
         let Some(changes) = desk.core.take_changes(desk.now) else { return };
         let Changes { tasks, batches, entering, counters, .. } = changes;
@@ -65,7 +65,7 @@ impl Rows {
     }
 }
 
-/// Returns a desk with a durable core that runs one task, and what of it is written down.
+/// Returns a desk with a durable core that is running one task, and its persisted rows.
 fn durable() -> (Desk, Rows) {
     let mut desk = Desk::new(1);
     let mut roomy = limits(1);
@@ -79,7 +79,7 @@ fn member(number: u64) -> TaskId {
     TaskId::from_u128((1_u128 << 127) | u128::from(number))
 }
 
-/// Submits a batch whose tasks wait, or come after another one, and writes down its first step.
+/// Submits a batch whose tasks wait, or come after another task, and persists its first step.
 fn entering((desk, rows): (&mut Desk, &mut Rows), after: Option<TaskId>) {
     let mut common = command(BATCH);
     match after {
@@ -165,7 +165,7 @@ fn r130_a_shutdown_whose_last_task_could_not_be_written_down_exits() {
 fn r131_a_stop_that_cancels_more_than_one_under_way_is_waited_for_by_both() {
     let (mut desk, _rows) = durable();
     let job = desk.job(1);
-    // The one in the foreground has a slot of its own.
+    // The foreground job has a slot of its own.
     desk.ask(Request::SetGroup { name: "default".into(), slots: 2 });
     let task = desk.running(2);
     let stop = |leaves| Request::Shutdown { grace_ms: Some(60_000), leaves };

@@ -1,4 +1,4 @@
-//! Example tests of the notes about an agent's turn, and of what it consumes.
+//! Example tests of the notes about an agent's turn, and of its consumption.
 
 use bgd_core::{Fact, Note, Snapshot};
 use bgd_shared::event::EventKind;

@@ -64,7 +64,7 @@ fn read(after: u64, wait_ms: u64, limit: usize) -> Request {
     Request::ReadInbox { session: SESSION.into(), after, wait_ms, limit }
 }
 
-/// Returns the only reply, which is of an inbox: numbers and tasks, whether there are more, and how many are lost.
+/// Returns the only reply, which is from an inbox: numbers and tasks, whether there are more, and how many are lost.
 fn inbox(effects: &[Effect]) -> (Vec<(u64, TaskId)>, bool, u64) {
     let Reply::Inbox { items, more, lost } = only_reply(effects) else { panic!("{effects:?}") };
     (items.iter().map(|(number, notice)| (*number, notice.task.id)).collect(), *more, *lost)
@@ -396,7 +396,7 @@ fn r11_whoever_waits_for_news_hears_of_the_last_and_of_the_end() {
     assert_eq!(refs(&[task]).len(), inbox(&desk.ask(read(0, 1000, 9))).0.len());
 }
 
-/// Returns the clients that see the only notice anyway, and whether it says that the task is removed.
+/// Returns the clients that see the only notice anyway, and whether the notice marks the task as removed.
 fn seen(effects: &[Effect]) -> (Vec<u64>, bool) {
     let seen = effects.iter().filter_map(|effect| match effect {
         Effect::Notice { notice, seen_by } => Some((seen_by.iter().copied().collect(), notice.is_removed)),

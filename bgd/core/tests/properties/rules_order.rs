@@ -1,4 +1,5 @@
-//! Example tests of R100 to R109 and R116 in the core, for what the random histories reach too rarely or never.
+//! Example tests of R100 to R109 and R116 in the core, for situations that the random histories reach too rarely or
+//! never.
 
 use bgd_core::{
     CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, Leaves, OrderError, PlanRequest, Reply,
@@ -127,7 +128,7 @@ fn r109_what_is_early_is_told_by_the_clock_that_nobody_sets() {
     let task = submit(&mut desk, 1, kept_alive());
     desk.fact(task, Fact::Started { pid: Some(100) });
     for run in 1..=20 {
-        // An hour passes; the wall clock is set back by as much.
+        // An hour passes; the wall clock is set back by the same amount.
         let wall = desk.now.wall;
         desk.wait(3_600_000);
         assert_eq!(desk.now.wall, wall);

@@ -38,7 +38,7 @@ fn r110_it_is_ready_once_and_told() {
     assert_eq!(events(&effects), [(EventKind::Ready, task)]);
     assert_eq!(blocked(&effects), (vec![(task, Status::Running)], false));
     assert_eq!(desk.task(task).ready_at, Some(desk.now.wall));
-    // It already is; a second `Ready` or a late `NotReady` changes nothing.
+    // It already is ready; a second `Ready` or a late `NotReady` changes nothing.
     assert_eq!(blocked(&desk.ask(until_ready(task))), (vec![(task, Status::Running)], false));
     assert!(desk.fact(task, Fact::Ready).is_empty());
     assert!(desk.fact(task, Fact::NotReady).is_empty());
@@ -143,7 +143,7 @@ fn r106_who_can_t_be_paused_is_named_and_nothing_is_done() {
     }
 }
 
-/// Submits a task that starts when another one is ready.
+/// Submits a task that starts once another one is ready.
 fn behind(desk: &mut Desk, number: u16, other: TaskId) -> Vec<Effect> {
     let mut command = command(id(number));
     command.plan.after = vec![After { id: other.into(), condition: Condition::Ready }];

@@ -19,7 +19,7 @@ fn rerun(tasks: &[TaskId], failed: bool, with_dependents: bool) -> Request {
     Request::Rerun(Box::new(Rerun { which: ids(tasks), failed, with_dependents, key: None, seed: 7 }))
 }
 
-/// Returns the new tasks with the old ones.
+/// Returns pairs of new and old tasks.
 fn pairs(effects: &[Effect]) -> Vec<(TaskId, TaskId)> {
     let Reply::Rerun(pairs) = only_reply(effects) else { panic!("{effects:?}") };
     pairs.clone()
@@ -57,11 +57,11 @@ fn r142_a_rerun_with_a_key_is_carried_out_once() {
     };
     let first = pairs(&desk.ask(keyed("one", 7)));
     assert_eq!(first.iter().map(|(_, old)| *old).collect::<Vec<_>>(), tasks);
-    // The new ones have failed, too, by then.
+    // The new tasks have failed by then, too.
     ends(&mut desk, first[0].0, 3);
     assert_eq!(pairs(&desk.ask(keyed("one", 8))), first);
     assert_eq!(desk.core.summary().total(), 5);
-    // Somebody else's key may be the same by chance.
+    // A request of somebody else may have the same key by coincidence.
     let chance = Rerun {
         which: ids(&[mine]),
         failed: true,
@@ -134,7 +134,7 @@ fn r116_what_was_cancelled_because_of_it_comes_after_the_new_one() {
     ends(&mut desk, other, 0);
     let second = after(&mut desk, 3, &[(first, Condition::Ok), (other, Condition::Ok)]);
     let third = after(&mut desk, 4, &[(second, Condition::Any)]);
-    // Cancelled by a user, so for another reason.
+    // Cancelled by a user, thus for another reason.
     let by_hand = after(&mut desk, 5, &[(first, Condition::Any)]);
     desk.cancel(ids(&[by_hand]));
     ends(&mut desk, first, 1);
@@ -212,7 +212,7 @@ fn r116_what_would_wait_for_a_task_that_is_never_ready_is_refused_and_nothing_is
     let mut desk = Desk::new(4);
     let first = desk.submit(1);
     ends(&mut desk, first, 0);
-    // A condition on what has ended is judged, and this one is not met.
+    // A condition on an ended task is judged, and this one is not met.
     let second = after(&mut desk, 2, &[(first, Condition::Ready), (first, Condition::Ok)]);
     assert_eq!(desk.status(second), Status::Cancelled);
     let refused = desk.ask(rerun(&[first], false, true));

@@ -21,7 +21,7 @@ fn block(desk: &mut Desk, client: u64) -> Vec<Effect> {
     desk.ask_as(client, Request::Block { which: all(), timeout_ms: None, mode, until })
 }
 
-/// Clears all that have ended.
+/// Clears all tasks that have ended.
 fn clear(desk: &mut Desk) -> u64 {
     let effects = desk.ask_as(9, Request::Clear { which: all(), active_too: false });
     let Reply::Cleared { cleared } = only_reply(&effects) else { panic!("{effects:?}") };
@@ -38,7 +38,7 @@ fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
     desk.cancel(ids(&others));
     let full = desk.core.held();
     assert_eq!(clear(&mut desk), 2);
-    // As much as the tasks took, and not three times that.
+    // About the memory of the tasks themselves, not three times as much.
     let (held, of_tasks) = (desk.core.held(), desk.core.held_by_tasks());
     assert!(of_tasks < held && held <= full + 500, "{held} and {of_tasks} of {full}");
     let mut tight = limits(1);
@@ -46,12 +46,12 @@ fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
     desk.input(configure(tight));
     let refused = desk.ask(Request::Submit(Box::new(command(id(4)))));
     assert!(matches!(refusal(&refused), CoreError::FullMemory { .. }), "{refused:?}");
-    // The next program counts the same, in the form of releases before it.
+    // The next program counts the same, from the form that earlier releases wrote.
     let text = serde_json::to_string(&desk.core).unwrap();
     assert_eq!(text.matches("\"cleared\":[{").count(), 3);
     desk.core = serde_json::from_str::<Core>(&text).unwrap();
     assert!((of_tasks + 1..=full + 500).contains(&desk.core.held()), "{}", desk.core.held());
-    // Whoever goes needs it no more.
+    // A waiter that disconnects no longer needs them.
     desk.input(Input::Disconnected { client: 3 });
     assert!(desk.core.held() > of_tasks);
     let effects = desk.fact(task, super::support::exited(0, false));
@@ -71,7 +71,7 @@ fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
 fn r22_waits_that_show_no_tasks_keep_none() {
     let mut desk = Desk::new(1);
     let (_task, other) = (desk.running(1), desk.submit(2));
-    // A clear of both waits for the first one, and its client has gone.
+    // A clear of both tasks waits for the first one, and its client has gone.
     desk.ask_as(2, Request::Clear { which: all(), active_too: true });
     desk.ask_as(3, Request::Cancel(Cancel { which: all(), signal: None, grace_ms: None }));
     desk.input(Input::Disconnected { client: 3 });
@@ -79,7 +79,8 @@ fn r22_waits_that_show_no_tasks_keep_none() {
     assert_eq!(desk.core.held(), desk.core.held_by_tasks());
 }
 
-/// The end of a wait looks for each task that was cleared meanwhile: 40,000 looked at 40,000 each would take seconds.
+/// The end of a wait looks up each task that was cleared meanwhile: searching 40,000 tasks for each of 40,000 would
+/// take seconds.
 #[test]
 fn r22_a_wait_for_many_that_were_cleared_meanwhile_ends_as_fast_as_they_were_cleared() {
     const TASKS: u64 = 40_000;

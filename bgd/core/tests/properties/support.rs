@@ -44,7 +44,7 @@ pub fn configure(limits: CoreLimits) -> Input {
     Input::Configure { limits, groups: BTreeMap::new() }
 }
 
-/// Returns an environment that differs by this number.
+/// Returns an environment that depends on this number.
 pub fn env(number: u8) -> Env {
     [("MARK".into(), OsText::from(format!("{ENV_MARK} {number}")))].into_iter().collect()
 }
@@ -76,7 +76,7 @@ pub fn prompt(id: TaskId, stalled_after_ms: u64, ask_timeout_ms: u64) -> Command
     command
 }
 
-/// Returns settings that differ by this number; some of them leave options unset.
+/// Returns settings that depend on this number; some of them leave options unset.
 pub fn settings(number: u8) -> AgentSettings {
     let text = |has: bool, what: &str| has.then(|| format!("{what} {}", number / 8));
     let option = |name: &str, value| (name.to_owned(), value);
@@ -105,23 +105,23 @@ pub fn exited(code: i32, others: bool) -> Fact {
     Fact::Exited { exit: Exit::Code(code), others }
 }
 
-/// What a process has used so far.
+/// The usage of a process so far.
 pub fn used(roll: u8) -> Fact {
     let (ms, peak) = (u64::from(roll), (roll & 1 == 1).then_some(1 << 20));
     Fact::Used(Usage { user_ms: ms, system_ms: ms / 2, peak_memory_bytes: peak, written_bytes: 0 })
 }
 
-/// An agent has called so many tools, all of this name.
+/// An agent has made this many tool calls, all with this name.
 pub fn tools(calls: u64, name: &str) -> Fact {
     Fact::Tools { calls, latest: (0..calls).take(LAST_TOOLS).map(|_| name.into()).collect() }
 }
 
-/// An agent was denied something so many times, this at last.
+/// An agent was denied requests this many times; `what` is the last of them.
 pub fn denied(times: u64, what: &str) -> Fact {
     Fact::Denied { times, what: what.into() }
 }
 
-/// What an agent says that it has consumed; not everything each time, and of the cost less than before at times.
+/// An agent's consumption report; incomplete at times, and with a cost that sometimes decreases.
 pub fn consumed(roll: u8) -> Fact {
     let number = u64::from(roll);
     let tokens = Tokens { input: number, output: number / 2, cached: 0 };
@@ -133,7 +133,6 @@ pub fn consumed(roll: u8) -> Fact {
     }))
 }
 
-/// A plan of an agent.
 pub fn planned(roll: u8) -> Fact {
     let step = PlanStep { text: format!("step {roll}"), status: StepStatus::InProgress };
     Fact::Planned { steps: vec![step; usize::from(roll % 3)].into() }
@@ -203,7 +202,7 @@ impl Desk {
         id
     }
 
-    /// Submits a foreground job of client 1, which then runs.
+    /// Submits a foreground job of client 1 that is running.
     pub fn job(&mut self, number: u16) -> TaskId {
         let id = self.foreground(command(id(number)));
         assert_eq!(events(&self.fact(id, Fact::Started { pid: Some(100) })), [(EventKind::Started, id)]);
@@ -270,7 +269,7 @@ impl Desk {
         self.ask(Request::Resume { id: task.into(), prompt: "and now?".into(), settings: Box::new(settings) })
     }
 
-    /// Resumes a task as run `run`.
+    /// Resumes a task; its new run has this number.
     pub fn resumed(&mut self, task: TaskId, run: u32) {
         let effects = self.resume(task);
         assert_eq!(prompts(&effects), [(task, run, Some(session_of(task)))]);
@@ -283,7 +282,7 @@ impl Desk {
         self.ask(Request::Answer { id: task.into(), request, option: option.into() })
     }
 
-    /// Submits a task that gets a slot at once and runs.
+    /// Submits a task that gets a slot at once and is running.
     pub fn running(&mut self, number: u16) -> TaskId {
         let id = self.submit(number);
         let effects = self.fact(id, Fact::Started { pid: Some(100) });
@@ -308,7 +307,7 @@ impl Desk {
         self.ask(Request::Block { which, timeout_ms, mode, until })
     }
 
-    /// Advances the clock and runs what is due.
+    /// Advances the clock and handles what is due.
     pub fn wait(&mut self, ms: u64) -> Vec<Effect> {
         self.now.mono = self.now.mono.plus_ms(ms);
         self.core.on_deadline(self.now)

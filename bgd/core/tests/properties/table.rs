@@ -167,7 +167,7 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
     desk
 }
 
-/// Returns the word for the state of the task of the session.
+/// Returns the word for the state of the session's task.
 pub fn word(core: &Core) -> &'static str {
     let Some(task) = core.list(&of_session(SESSION, 1)).unwrap().tasks.pop() else { return "gone" };
     match &task.state {

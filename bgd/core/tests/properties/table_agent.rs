@@ -187,7 +187,7 @@ pub fn desk_in(state: &str, task: Command) -> Desk {
     desk
 }
 
-/// Returns the word for the state of the task of the session.
+/// Returns the word for the state of the session's task.
 pub fn word_of_agent(core: &Core) -> &'static str {
     let agent =
         core.list(&of_session(SESSION, 1)).unwrap().tasks.pop().map(|task| (task.status(), task.agent));

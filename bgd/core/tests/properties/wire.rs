@@ -1,4 +1,5 @@
-//! The daemon's sentences for what the core decides: tests of the core read better with them. The core itself has none.
+//! The daemon's messages about the core's decisions, which make the core's tests easier to read. The core itself has
+//! none.
 
 #![allow(dead_code, reason = "the daemon uses all of it")]
 

@@ -12,10 +12,11 @@ use crate::exec::context::Context;
 use crate::exec::output::{OutputFolder, Part};
 use crate::exec::results;
 
-/// The most bytes of an output or a result that go into a prompt: the last ones.
+/// The maximum length of an output or a result in a prompt, in bytes; the beginning of a longer one is left out.
 const SHOWN_BYTES: u64 = 32 * 1024;
 
-/// The most bytes of a prompt after substitution. A placeholder that would exceed this limit stays as it is.
+/// The maximum length of a prompt after substitution, in bytes. A placeholder that would exceed this limit is left as
+/// it is.
 const FILLED_BYTES: usize = FRAME_BYTES;
 
 /// The prefix of every placeholder.
@@ -28,7 +29,7 @@ pub async fn with_prompt(mut order: TurnOrder, context: &Context) -> TurnOrder {
     }
     let (prompt, others) = (Arc::clone(&order.prompt), std::mem::take(&mut order.after));
     let folder = Arc::clone(&context.folder);
-    // If the worker panics, the prompt stays as written: the unfilled placeholders show that something went wrong.
+    // If the worker panics, the prompt is left as written: the unfilled placeholders show that something went wrong.
     if let Some(prompt) = context.workers.run(move || fill_in(&prompt, &others, &folder)).await {
         order.prompt = prompt;
     }
@@ -40,8 +41,8 @@ fn has_any(prompt: &str) -> bool {
     prompt.contains(BEGINNING)
 }
 
-/// Substitutes the placeholders in a prompt. Unknown placeholders, and those for a task that does not exist,
-/// stay as they are. Substituted text is not scanned again. Reads files, so it blocks.
+/// Substitutes the placeholders in a prompt. Unknown placeholders, and placeholders for a task that does not exist, are
+/// left as they are. Substituted text is not scanned again. Reads files, so it blocks.
 fn fill_in(prompt: &str, after: &[AfterTask], folder: &OutputFolder) -> Arc<str> {
     let mut filled = String::with_capacity(prompt.len());
     let mut rest = prompt;
@@ -85,7 +86,7 @@ fn stands_for(name: &str, after: &[AfterTask], folder: &OutputFolder) -> Option<
     })
 }
 
-/// Returns the last [`SHOWN_BYTES`] of what was read, or a note that it can't be read.
+/// Returns the last [`SHOWN_BYTES`] of the text, or a note that it can't be read.
 fn text(part: std::io::Result<Part>) -> String {
     let bytes = match part {
         Ok(part) => part.bytes,

@@ -1,21 +1,21 @@
-//! Renders permission requests as text for people: the parts one below the other, each with a size limit. What would
-//! be done comes first. A title comes last, because a model may choose it ("List files" for an `rm -rf`).
+//! Renders permission requests as text for people: the parts one below the other, each with a size limit. The requested
+//! action comes first. A title comes last, because a model may choose it ("List files" for an `rm -rf`).
 //!
-//! Nothing is sanitized here: the API reports what was asked, and whoever displays it sanitizes it. But only
-//! [`part`] starts a line, so that no command can pass for another part.
+//! Nothing is sanitized here: the API reports the text as the agent sent it, and programs that display it sanitize it.
+//! But only [`part`] starts a line, so that no command can pass for another part.
 
 use bgd_shared::show;
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// The most bytes of each part. All of them, with the answers, fit into one message of any chat service.
+/// The maximum length of each part, in bytes. All of them, with the answers, fit into one message of any chat service.
 pub const COMMAND_BYTES: usize = 1200;
 pub const CHANGE_BYTES: usize = 800;
 pub const INPUT_BYTES: usize = 300;
 pub const TITLE_BYTES: usize = 200;
 
-/// Describes what a permission of an opencode server would allow. The server names the target in patterns (a
-/// command, a file), and the change of a file in fields of its own.
+/// Describes the action that a permission of an opencode server would allow. The server names the target in patterns (a
+/// command, a file), and the change of a file in separate fields.
 pub fn permission(action: &str, patterns: &[String], metadata: &Value) -> String {
     let mut parts = vec![
         part(&on_one_line(action), &patterns.join(", "), COMMAND_BYTES)
@@ -51,7 +51,7 @@ pub fn rest(input: &Value, shown: &[&str], paths: &[&str]) -> String {
     }
 }
 
-/// Replaces the line breaks of a text by spaces.
+/// Replaces the line breaks of a text with spaces.
 pub fn on_one_line(text: &str) -> String {
     text.trim().replace('\n', " ")
 }

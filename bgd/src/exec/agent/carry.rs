@@ -1,7 +1,7 @@
-//! The agents' part in what an upgrade in place carries: finds them quiet, writes down their state, and goes on with it.
+//! Carries agents over an upgrade in place: finds them quiet, saves their state, and resumes them.
 //!
-//! What agents say is held back in their pipes for as long as an upgrade looks for a moment at which nothing is under
-//! way. The state is then written while the whole thread stands still, so that nothing comes in between.
+//! While an upgrade looks for a moment at which nothing is in progress, the output of agents is held back in their
+//! pipes. The state is then saved while the whole thread is frozen, so that nothing changes meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -27,16 +27,16 @@ use crate::core::{Fact, sharing};
 use crate::exec::host::{Purpose, SIGKILL};
 use crate::exec::messages::Report;
 
-/// Where the updates of sessions come from, by their processes and keys.
+/// The receivers of the updates of sessions, by their processes and keys.
 type Channels = HashMap<(ProcessId, Arc<str>), mpsc::Receiver<Update>>;
 
 impl Manager {
-    /// Returns whether agents are held back, and tells of changes.
+    /// Subscribes to whether agents are held back.
     pub fn hold(&self) -> watch::Receiver<bool> {
         self.hold.subscribe()
     }
 
-    /// Holds back what agents say, or lets it pass.
+    /// Holds back the output of agents, or releases it.
     pub(super) fn hold_back(&self, holds: bool) {
         for seat in self.seats.borrow().values() {
             if let Some(Ok(live)) = &*seat.outcome.borrow() {
@@ -46,9 +46,9 @@ impl Manager {
         self.hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
     }
 
-    /// Reports the state, and stands still with it; the whole thread does.
+    /// Reports the state, and then freezes the whole thread.
     pub(super) fn freeze(&self, freeze: &Freeze) {
-        // Some may have started since they were held back.
+        // Some agents may have started since the others were held back.
         self.hold_back(true);
         let state = self.frozen();
         let has_state = state.is_ok();
@@ -67,7 +67,7 @@ impl Manager {
     }
 
     fn state(&self, named: &mut Named) -> Result<AgentsState, Obstacle> {
-        // What it works with is built again.
+        // The ignored fields are created again.
         let Self {
             pool,
             seats: all,
@@ -84,7 +84,7 @@ impl Manager {
         }
         let (mut seats, mut running) = (Vec::new(), BTreeMap::new());
         for (seat, Seat { outcome, agent, keep_warm }) in &*all.borrow() {
-            // A start that is under way is begun again by the turns that wait for it.
+            // A start in progress is repeated by the turns that wait for it.
             let Some(Ok(live)) = &*outcome.borrow() else { continue };
             let (seat, agent, keep_warm) = (*seat, Arc::clone(agent), *keep_warm);
             seats.push(SeatState { seat, agent, keep_warm, live: live.state(named)? });
@@ -118,7 +118,7 @@ impl Manager {
         Ok(AgentsState { pool: pool.borrow().only(&running), seats, sessions, turns, late })
     }
 
-    /// Goes on with the agents of the program before.
+    /// Resumes the agents carried over an upgrade.
     pub(super) fn resume(self: &Rc<Self>, resumed: Resumed) {
         let Resumed { state, mut taken } = resumed;
         let AgentsState { pool, seats, sessions, turns, late } = state;
@@ -178,7 +178,7 @@ impl Manager {
             let keep_warm = self.seats.borrow().get(&seat).map(|seat| seat.keep_warm);
             self.close_later(seat, rest, keep_warm.unwrap_or_default());
         }
-        // Those of starts that begin again.
+        // End the processes of starts that are repeated.
         for process in self.context.helpers.rest(Purpose::Agent) {
             self.context.reports.send(Report::EndHelper { process, signal: SIGKILL });
         }
@@ -212,7 +212,7 @@ impl Manager {
     }
 }
 
-/// Returns a turn as data.
+/// Returns the state of a turn.
 fn carried(visible: Option<&Visible>, named: &mut Named) -> Result<TurnState, Obstacle> {
     let busy = || Obstacle::passing("a turn of an agent is beginning or ending");
     match visible {
@@ -226,7 +226,7 @@ fn carried(visible: Option<&Visible>, named: &mut Named) -> Result<TurnState, Ob
                     ..FollowState::clone(state)
                 })));
             }
-            // A question that is being asked or answered is known to one side only.
+            // While a question is being asked or answered, only one side knows it.
             let mut known: Vec<&str> = state.asked.iter().map(|asked| &*asked.reference).collect();
             let mut asking = live.connection.asking(&state.opened.key);
             known.sort_unstable();

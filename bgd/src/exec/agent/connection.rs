@@ -1,5 +1,5 @@
-//! What all back ends have in common: they open sessions, send prompts and cancel turns, and every session
-//! reports its updates on a channel of its own.
+//! The common part of all back ends: they open sessions, send prompts and cancel turns, and every session reports its
+//! updates on its own channel.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::signs::Model;
 use crate::agents::Settings;
 use crate::core::Report;
 
-/// The capacity of a session's update channel. When it is full, the sender waits, and over ACP the agent with it.
+/// The capacity of a session's update channel. When it is full, the sender waits; over ACP, the agent then waits, too.
 pub const UPDATES: usize = 256;
 
 /// An update that a session reports.
@@ -24,31 +24,31 @@ pub const UPDATES: usize = 256;
 pub enum Update {
     /// A piece of the agent's answer.
     Text(String),
-    /// The following text belongs to another message than the text before.
+    /// The text that follows belongs to another message.
     Message,
-    /// It calls a tool. The name is for display.
+    /// The agent calls a tool. The name is for display.
     Tool(String),
     /// A tool makes progress, or has ended.
     Worked,
-    /// What the agent's own fields say about the model.
+    /// The state of the model according to the agent's own fields.
     Model(Model),
-    /// It retries, for this reason.
+    /// The agent retries, for this reason.
     Retries(String),
-    /// What it has consumed of its model.
+    /// The agent's consumption of its model.
     Consumed(Report),
-    /// Its plan, replacing the one before.
+    /// The agent's plan, replacing the previous one.
     Plan(Vec<PlanStep>),
     /// A sign of activity with nothing to record: a thought, the progress of a tool.
     Activity,
-    /// It asks for permission, and waits for the answer.
+    /// The agent asks for permission, and waits for the answer.
     Ask(Ask),
-    /// The agent's id for the conversation, where it becomes known only now.
+    /// The agent's id for the conversation, if it becomes known only now.
     Session(Arc<str>),
-    /// The whole answer, where that is not the text since the last tool call.
+    /// The whole answer, if it is not the text since the last tool call.
     Answer(String),
 }
 
-/// Returns what is kept of a plan: so many steps, each the beginning of its first line.
+/// Limits a plan: to a number of steps, and each step to the beginning of its first line.
 pub fn plan(steps: impl IntoIterator<Item = (String, StepStatus)>) -> Vec<PlanStep> {
     let step = |(text, status): (String, StepStatus)| {
         let first = text.trim().lines().next().unwrap_or_default();
@@ -61,14 +61,14 @@ pub fn plan(steps: impl IntoIterator<Item = (String, StepStatus)>) -> Vec<PlanSt
 /// A question from an agent.
 #[derive(Debug)]
 pub struct Ask {
-    /// What the agent calls it. It comes again with the same name after an upgrade in place.
+    /// The agent's name for the question. After an upgrade in place, the question is repeated under the same name.
     pub reference: Arc<str>,
-    /// The question, for display.
+    /// The text for display.
     pub question: String,
-    /// The answers that it accepts.
+    /// The answers that the agent accepts.
     pub options: Vec<InputOption>,
-    /// Takes the id of the chosen option. `None`, or dropping the sender, denies. Closed when the agent no
-    /// longer waits.
+    /// Receives the id of the chosen option. `None`, or dropping the sender, denies. Closed when the agent no longer
+    /// waits.
     pub answer: oneshot::Sender<Option<String>>,
 }
 
@@ -86,18 +86,18 @@ pub struct Wanted {
     pub cwd: OsText,
     /// Its title, for people.
     pub title: Option<Arc<str>>,
-    /// What to set in the session.
+    /// The settings to apply to the session.
     pub settings: Settings,
 }
 
 /// An open session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The connection's key for it.
+    /// The connection's key for the session.
     pub key: Arc<str>,
-    /// The agent's id for it, if already known.
+    /// The agent's id for the session, if already known.
     pub session: Option<Arc<str>>,
-    /// What the agent can do in it although its permissions are meant to prevent that.
+    /// Warns of actions that the agent can take in the session although its permissions are meant to prevent that.
     pub warning: Option<String>,
 }
 
@@ -106,11 +106,11 @@ pub struct Opened {
 pub enum TurnEnd {
     /// The agent has answered.
     Completed,
-    /// The agent says that the turn was cancelled.
+    /// The agent reports that the turn was cancelled.
     Cancelled,
     /// The agent gave up, for this reason.
     Failed(Box<str>),
-    /// The connection ended first, for this reason.
+    /// The connection ended before the turn, for this reason.
     Broken(Box<str>),
     /// The agent does not know the session.
     Forgotten(Box<str>),

@@ -1,5 +1,6 @@
-//! An agent's program on another machine (R152): `bgctl run` there has its streams, so its protocol goes over them, and it
-//! ends with the connection. Here it is the process of that `bgctl`.
+//! An agent's program on another machine (R152): a `bgctl run` process here forwards its streams, so the protocol
+//! passes through that process, and the agent ends with the connection. To the daemon, that `bgctl` is the agent's
+//! process.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use crate::agents::{Agent, Machine};
 use crate::core::Refusal;
 use crate::exec::remote::program;
 
-/// The variable that carries those of the agent, as a JSON object: an argument could be read by everybody.
+/// The variable that carries the agent's variables, as a JSON object: an argument would be readable by everybody.
 const VARIABLES: &str = "BGD_RUN_ENV";
 
-/// Returns the command line and the environment of the process here.
+/// Returns the command line and the environment of the local process.
 ///
 /// # Errors
 /// `bgctl` is not installed beside this program.

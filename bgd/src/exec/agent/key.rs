@@ -1,4 +1,4 @@
-//! What must be equal for turns to share a process.
+//! The key of a process: turns share a process only if their keys are equal.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use super::sameness::relevant_env;
 use crate::agents::{Agent, Machine};
 use crate::core::Spec;
 
-/// What must be equal for turns to share a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     name: Arc<str>,
@@ -19,14 +18,13 @@ pub struct Key {
     command: Vec<String>,
     url: Option<String>,
     on: Option<Arc<Machine>>,
-    /// Only the variables that matter, including those that the configuration adds.
+    /// Only the variables that matter to an agent, including those that the configuration adds.
     env: Env,
     umask: u32,
     rlimits: Option<Arc<Rlimits>>,
 }
 
 impl Key {
-    /// Returns the key for a turn of this agent.
     pub fn of(agent: &Agent, env: &Env, spec: &Spec) -> Self {
         Self {
             name: Arc::clone(&agent.name),

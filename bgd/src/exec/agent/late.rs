@@ -1,4 +1,4 @@
-//! Records what agents say after their turns.
+//! Records the output of agents after their turns.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::pool::ProcessId;
 use super::recorder::Recorder;
 
 impl Manager {
-    /// Records what an agent says after its turn, for as long as its process holds the session.
+    /// Records an agent's output after its turn, for as long as its process holds the session.
     pub(super) async fn keep_late(
         &self,
         recorder: Recorder,
@@ -21,7 +21,7 @@ impl Manager {
     ) {
         let recorder = Rc::new(RefCell::new(recorder));
         if let Some(of) = of {
-            // The one before ends, as its updates go here now.
+            // An earlier recorder of the session ends, as the updates now go to this one.
             let mut late = self.late.borrow_mut();
             late.retain(|_, recorder| recorder.strong_count() > 0);
             late.insert(of, Rc::downgrade(&recorder));

@@ -25,7 +25,7 @@ impl Connection {
     /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only.
     ///
     /// # Errors
-    /// The session is gone, or the agent refuses for another reason; the refusal says which.
+    /// The session is gone, or the agent refuses for another reason; the refusal names it.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         match self {
             Self::Acp(acp) => acp.open(wanted, updates).await,
@@ -52,7 +52,7 @@ impl Connection {
         }
     }
 
-    /// Kills the turn's process, if the turn has one of its own, and waits until it is gone.
+    /// Kills the turn's process, if the turn has a process of its own, and waits until it is gone.
     pub async fn force(&self) {
         match self {
             Self::Acp(_) | Self::Opencode(_) => {}
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Holds back what the agent says, or lets it pass.
+    /// Holds back the agent's output, or releases it.
     pub fn hold(&self, holds: bool) {
         match self {
             Self::Acp(acp) => acp.hold(holds),
@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Returns what the open questions of a session are called.
+    /// Returns the agent's names for the open questions of a session.
     pub fn asking(&self, key: &str) -> Vec<String> {
         match self {
             Self::Acp(acp) => acp.asking(key),
@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Returns what the agent reports about itself.
+    /// Returns the agent's report about itself.
     pub fn about(&self) -> AgentCheck {
         match self {
             Self::Acp(acp) => acp.about(),

@@ -1,4 +1,4 @@
-//! A running agent: the connection to it, and its process if we started it.
+//! A running agent: the connection to it, and its process if the daemon started it.
 
 use std::cell::Cell;
 use std::io;
@@ -31,7 +31,7 @@ use crate::exec::host::{
     Host, Launch, Leased, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, how_ended, pipe,
 };
 
-/// An agent for the program that takes over.
+/// An agent, as carried over an upgrade.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LiveState {
     connection: ConnectionState,
@@ -44,12 +44,12 @@ pub struct LiveState {
 enum ConnectionState {
     /// The Agent Client Protocol, with the pipes to and from the agent.
     Acp(Box<AcpState>, [Fd; 2]),
-    /// opencode's server, with the pipe that it may still write to, if it is our process.
+    /// opencode's server, with the pipe that it may still write to if the daemon started it.
     Opencode(Box<OpencodeState>, Option<Fd>),
 }
 
 impl LiveState {
-    /// Returns the keys of its sessions.
+    /// Returns the connection's keys for the agent's sessions.
     pub fn sessions(&self) -> Vec<Arc<str>> {
         match &self.connection {
             ConnectionState::Acp(acp, _) => acp.sessions().cloned().collect(),
@@ -57,7 +57,6 @@ impl LiveState {
         }
     }
 
-    /// Returns its descriptors.
     pub fn descriptors(&self) -> Vec<Fd> {
         let own = match &self.connection {
             ConnectionState::Acp(_, pipes) => &pipes[..],
@@ -85,17 +84,17 @@ pub struct Live {
     pub connection: Connection,
     process: Option<Leased>,
     stderr_tail: StderrTail,
-    /// Set once nobody needs it any more.
+    /// Set once the agent is no longer needed.
     over: watch::Sender<bool>,
-    /// Whether we ended its process, so that its exit status says nothing.
+    /// Whether the daemon ended the process, so that its exit status is meaningless.
     ended: Cell<bool>,
-    /// The reason to report to its turns if it was killed because of one of them.
+    /// The reason to report to its turns if the process was killed because of one of them.
     sacrificed: Cell<Option<&'static str>>,
-    /// The number of the pipe that a server may still write to, while it is read.
+    /// The number of the pipe that a server may still write to, while the pipe is read.
     drained: Rc<Cell<Option<RawFd>>>,
 }
 
-/// A started process with our ends of its standard streams.
+/// A started process with the daemon's ends of its standard streams.
 struct Started {
     process: Leased,
     stdin: Sender,
@@ -104,10 +103,10 @@ struct Started {
 }
 
 impl Live {
-    /// Starts an agent, and waits for its handshake. Dropping the future ends what was started.
+    /// Starts an agent, and waits for its handshake. Dropping the future ends the process.
     ///
     /// # Errors
-    /// It could not be started, or it did not complete the handshake.
+    /// The agent can't be started, or does not complete the handshake.
     pub async fn start(host: &Host, start: &Start) -> Result<Self, Refusal> {
         match start.agent.protocol {
             AgentProtocol::Acp => Self::start_acp(host, start).await,
@@ -125,7 +124,8 @@ impl Live {
         let connected = tokio::select! {
             biased;
             connected = &mut connecting => connected,
-            // What it wrote instead of the protocol may say more than its exit status: its usage, for instance.
+            // The agent's output instead of the protocol may explain more than its exit status: its usage, for
+            // instance.
             exit = process.0.exited() => match tokio::time::timeout(DRAIN_TIMEOUT, connecting).await {
                 Ok(Err(refusal)) => Err(refusal),
                 Ok(Ok(_)) | Err(_) => Err(died(&start.agent, &exit)),
@@ -169,12 +169,12 @@ impl Live {
         }
     }
 
-    /// Returns the state.
+    /// Returns the state for an upgrade.
     ///
     /// # Errors
-    /// Something is under way in it, or it can't be carried.
+    /// Something is in progress in the agent, or it can't be carried over.
     pub fn state(&self, named: &mut Named) -> Result<LiveState, Obstacle> {
-        // Who was sacrificed is ending.
+        // A sacrificed agent is ending.
         let Self { connection, process, stderr_tail, over, ended, sacrificed: _, drained } = self;
         let is_ending = *over.borrow() || ended.get();
         if is_ending || process.as_ref().is_some_and(|process| !process.0.runs()) {
@@ -197,10 +197,10 @@ impl Live {
         Ok(LiveState { connection, process, stderr, tail })
     }
 
-    /// Goes on with an agent of another program. `updates` returns where the updates of a session go.
+    /// Restores an agent after an upgrade. `updates` returns the update channel of a session.
     ///
     /// # Errors
-    /// A descriptor of it can't be used.
+    /// A descriptor of the agent can't be used.
     pub fn again(
         state: LiveState,
         take: &mut dyn FnMut(Fd) -> io::Result<OwnedFd>,
@@ -236,23 +236,23 @@ impl Live {
         Self { connection, process, stderr_tail, over, ended, sacrificed, drained: Rc::default() }
     }
 
-    /// Wraps a connection that has no process of ours that outlives a turn.
+    /// Wraps a connection without a process of the daemon's that outlives a turn.
     pub fn of(connection: Connection) -> Self {
         Self::new(connection, None, StderrTail::default())
     }
 
-    /// Returns the id of its process, if that is ours.
+    /// Returns the id of its process; `None` if the daemon did not start it.
     pub fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|process| process.0.pid)
     }
 
-    /// Returns whether its process has ended, even if only in this moment.
+    /// Returns whether its process has ended, even if just now.
     pub fn is_dead(&self) -> bool {
         self.process.as_ref().is_some_and(|process| process.0.has_exited())
     }
 
-    /// Waits for the exit of a server's process, which its connection would not report at once. Never
-    /// resolves for other agents: those on pipes are read to the end.
+    /// Waits for the exit of a server's process, which its connection would not report at once. Never resolves for
+    /// other agents: the pipes of those are read to the end.
     pub async fn server_exited(&self) -> Box<str> {
         match (&self.connection, &self.process) {
             (Connection::Opencode(_), Some(process)) => {
@@ -286,7 +286,7 @@ impl Live {
         &self.stderr_tail
     }
 
-    /// Describes how the agent ended, as a sentence about a turn that ran in it.
+    /// Describes how the agent ended, for a turn that ran in it.
     pub async fn describe_end(&self, why: &str) -> String {
         let exit = match &self.process {
             Some(process) => tokio::time::timeout(EXIT_WAIT, process.0.exited()).await.ok(),
@@ -301,23 +301,23 @@ impl Live {
         format!("{what}{}", self.stderr_tail.tell())
     }
 
-    /// Ends the process tree after the connection was lost. A process that is dying by itself gets the time
-    /// for that, so that its exit status is known.
+    /// Ends the process tree after the connection was lost. A process that is already dying gets time to exit, so that
+    /// its exit status is known.
     pub async fn end_lost(self: Rc<Self>) {
         if let (Some(process), false) = (&self.process, *self.over.borrow()) {
-            // A process that lives on is ended below.
+            // A process that is still running is ended below.
             let _ = tokio::time::timeout(EXIT_WAIT, process.0.exited()).await;
         }
         self.end(true).await;
     }
 
-    /// Kills its process tree, with all turns in it; `why` is the reason that they report.
+    /// Kills its process tree, with all turns in it; `why` is the reason that the turns report.
     pub async fn kill_with_reason(self: Rc<Self>, why: &'static str) {
         self.sacrificed.set(Some(why));
         self.end(false).await;
     }
 
-    /// Ends its process tree, and waits until nothing of it is left. With `ask`, sends SIGTERM first, and
+    /// Ends its process tree, and waits until all of its processes are gone. With `ask`, sends SIGTERM first, and
     /// SIGKILL only after [`GRACE`].
     pub async fn end(self: Rc<Self>, ask: bool) {
         self.over.send_replace(true);
@@ -336,7 +336,7 @@ impl Live {
     }
 }
 
-/// Builds the refusal for an agent that exceeded its start timeout; `what` says what it had not done by then.
+/// Builds the refusal for an agent that exceeded its start timeout; `what` names the step that it had not completed.
 pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
     let message = format!(
         "the agent {:?} {what} within {}",
@@ -352,7 +352,7 @@ fn died(agent: &Agent, exit: &Exit) -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 
-/// Adds the exit status and the last output of the process to a refusal: they say more than that it gave up.
+/// Adds the exit status and the last output of the process to a refusal: they explain more than the lost connection.
 async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrTail) -> Refusal {
     if refusal.kind == ErrorKind::AgentUnavailable {
         let exit = tokio::time::timeout(EXIT_WAIT, process.exited()).await;
@@ -402,8 +402,8 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     Ok(Started { process: Leased(process), stdin, stdout, stderr_tail })
 }
 
-/// Returns the working directory of a process that several tasks share: the home directory, else `/`. Not a
-/// directory of one of the tasks, as that may be removed.
+/// Returns the working directory of a process that several tasks share: the home directory, or else `/`. A directory of
+/// one of the tasks might be removed.
 fn home(env: &Env) -> OsText {
     let home = env
         .get("HOME")
@@ -411,8 +411,8 @@ fn home(env: &Env) -> OsText {
     home.cloned().unwrap_or_else(|| OsText::from("/"))
 }
 
-/// Connects to the server that prints its address on this pipe. Earlier lines go to `stderr_tail`. Later
-/// output is read and dropped for as long as the server lives, so that it never blocks on a full pipe.
+/// Connects to the server that prints its address on this pipe. Earlier lines go to `stderr_tail`. Later output is read
+/// and discarded for as long as the server runs, so that it never blocks on a full pipe.
 async fn connect_to_printed(
     stdout: Receiver,
     stderr_tail: &StderrTail,
@@ -439,7 +439,7 @@ async fn connect_to_printed(
     Opencode::connect(&address, Some(password)).await
 }
 
-/// Reads a pipe to its end, and drops that. Notes the pipe's number for as long as it is open.
+/// Reads a pipe to its end, discarding the data. `drained` holds the pipe's number for as long as the pipe is open.
 fn drain(mut pipe: Receiver, drained: &Rc<Cell<Option<RawFd>>>) {
     drained.set(Some(pipe.as_fd().as_raw_fd()));
     let drained = Rc::clone(drained);

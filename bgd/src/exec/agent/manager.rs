@@ -1,5 +1,5 @@
-//! The owner of all agent processes: takes the dispatcher's orders, finds a process for each turn, and ends
-//! processes that are no longer needed. Everything here runs on one thread.
+//! The owner of all agent processes: handles the dispatcher's orders, finds a process for each turn, and ends processes
+//! that are no longer needed. Everything here runs on one thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use crate::core::{Refusal, Spec};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Purpose};
 
-/// How many agents are checked at a time. A single one may need half a gigabyte of memory.
+/// How many agents are checked at a time. A single agent may need half a gigabyte of memory.
 const CHECKS: usize = 4;
 
 /// The outcome of a start; `None` while it is in progress.
@@ -42,7 +42,7 @@ pub(super) struct Running {
     pub(super) shown: Shown,
 }
 
-/// An agent's process, or its start.
+/// An agent's process, which may still be starting.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) outcome: watch::Receiver<Outcome>,
@@ -51,7 +51,7 @@ pub(super) struct Seat {
     pub(super) keep_warm: Duration,
 }
 
-/// What records the late output of sessions, by their processes and keys.
+/// The recorders of the late output of sessions, by their processes and keys.
 type LateRecorders = HashMap<(ProcessId, Arc<str>), Weak<RefCell<Recorder>>>;
 
 /// The owner of all agent processes.
@@ -65,7 +65,7 @@ pub struct Manager {
     /// Which process holds a task's session, and the connection's key for it.
     pub(super) sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
     pub(super) late: RefCell<LateRecorders>,
-    /// How many short jobs are under way that nobody waits for.
+    /// How many errands are under way; see [`Manager::errand`].
     pub(super) errands: Cell<usize>,
     /// Whether agents are held back for an upgrade.
     pub(super) hold: watch::Sender<bool>,
@@ -77,7 +77,7 @@ struct Occupancy {
     manager: Rc<Manager>,
     seat: ProcessId,
     keep_warm: Duration,
-    /// Whether its turn was told to end.
+    /// Whether its turn was asked to end.
     ending: Cell<bool>,
 }
 
@@ -93,7 +93,7 @@ pub struct Lease {
     /// `None` if the turn has the agent to itself.
     place: Option<Occupancy>,
     live: Rc<Live>,
-    /// Whether the process existed before the turn; then it may have ended without anybody knowing yet.
+    /// Whether the process existed before the turn. If so, it may have ended unnoticed.
     pub was_warm: bool,
 }
 
@@ -103,7 +103,6 @@ impl Lease {
         Self { place: None, live: Rc::new(live), was_warm: false }
     }
 
-    /// Returns the agent.
     pub fn live(&self) -> &Rc<Live> {
         &self.live
     }
@@ -114,7 +113,7 @@ impl Lease {
     }
 }
 
-/// A short job that nobody waits for, as long as this lives.
+/// Counts an errand for as long as it exists.
 struct Errand(Rc<Manager>);
 
 impl Errand {
@@ -131,7 +130,6 @@ impl Drop for Errand {
 }
 
 impl Manager {
-    /// Creates a manager without agents.
     pub fn new(context: Context) -> Rc<Self> {
         Rc::new(Self {
             host: Host::new(context.reports.clone(), Purpose::Agent),
@@ -146,7 +144,7 @@ impl Manager {
         })
     }
 
-    /// Does a short job that nobody waits for.
+    /// Runs an errand: a short job that nobody waits for.
     pub fn errand(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
         let errand = Errand::new(self);
         tokio::task::spawn_local(async move {
@@ -168,7 +166,7 @@ impl Manager {
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
-                        // Nobody may wait for it any more.
+                        // Fails if nobody waits for the result any more.
                         let _ = tell.send(Ok(manager.check(agents, env).await));
                     });
                 }
@@ -179,12 +177,12 @@ impl Manager {
     fn control(&self, task: TaskId, run: u32, control: Control) {
         if let Some(running) = self.turns.borrow().get(&task).filter(|running| running.run == run) {
             running.shown.hide();
-            // Fails if the turn has just ended, which it reports itself.
+            // Fails if the turn has just ended; the turn reports that itself.
             let _ = running.control.send(control);
         }
     }
 
-    /// Removes a turn, which takes no more commands.
+    /// Removes a turn; it accepts no more commands.
     pub fn turn_ended(&self, task: TaskId, run: u32) {
         let mut turns = self.turns.borrow_mut();
         if turns.get(&task).is_some_and(|running| running.run == run) {
@@ -198,7 +196,7 @@ impl Manager {
         self.let_go(seat, key);
     }
 
-    /// Tells a process to release a session that it no longer needs.
+    /// Asks a process to release a session that is no longer needed.
     fn let_go(self: &Rc<Self>, seat: ProcessId, key: Arc<str>) {
         self.pool.borrow_mut().forget(seat, &key);
         let live = self.seats.borrow().get(&seat).and_then(|seat| seat.outcome.borrow().clone());
@@ -212,7 +210,7 @@ impl Manager {
         if let Some(seat) = lease.seat() {
             self.pool.borrow_mut().holds(seat, key);
             let before = self.sessions.borrow_mut().insert(task, (seat, Arc::clone(key)));
-            // The copy in an earlier process is outdated from now on.
+            // The copy in an earlier process is now outdated.
             if let Some((old, key)) = before.filter(|(old, _)| *old != seat) {
                 self.let_go(old, key);
             }
@@ -242,7 +240,7 @@ impl Manager {
         let Some(mut outcome) = outcome else { return Err(gone()) };
         let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
         let Some(started) = outcome else {
-            // The start panicked; nobody else should wait for it.
+            // The start panicked; no other turn should wait for it.
             self.remove(seat);
             return Err(gone());
         };
@@ -254,7 +252,7 @@ impl Manager {
         Occupancy { manager: Rc::clone(self), seat, keep_warm, ending: Cell::new(false) }
     }
 
-    /// Leases the process of a turn again that came over an upgrade. It counts in the pool already.
+    /// Leases the process of a resumed turn. The pool, carried over the upgrade, already counts the turn.
     pub(super) fn lease_again(
         self: &Rc<Self>,
         seat: ProcessId,
@@ -264,7 +262,7 @@ impl Manager {
         Lease { place: Some(self.place(seat, keep_warm)), live, was_warm: true }
     }
 
-    /// Starts a process. All turns that want it wait for this one start.
+    /// Starts a process. All turns that need this process wait for this one start.
     fn start(self: &Rc<Self>, seat: ProcessId, start: Start) {
         let (tell, outcome) = watch::channel(None);
         let (agent, keep_warm) = (Arc::clone(&start.agent.name), start.agent.keep_warm);
@@ -293,7 +291,7 @@ impl Manager {
         let why = live.lost().await;
         tracing::info!(agent, why, "an agent's process is gone");
         self.remove(seat);
-        // Nobody else reaches it any more, and what it has said, and its end, must be read.
+        // No order reaches the process any more, but its remaining output and its end must be read.
         live.connection.hold(false);
         live.end_lost().await;
     }
@@ -311,9 +309,9 @@ impl Manager {
         }
     }
 
-    /// Retires the process of a cancelled turn. What the agent started for that turn may live on,
-    /// indistinguishable from what belongs to other turns. So the process gets no new turns and ends with its
-    /// last one: right away, if all of its turns were told to end.
+    /// Retires the process of a cancelled turn. Anything that the agent started for that turn may still be running,
+    /// indistinguishable from the work of other turns. So the process gets no new turns and ends with its last one:
+    /// right away, if all of its turns were asked to end.
     pub async fn turn_cancelled(&self, lease: &Lease) {
         self.retire(lease);
         let Some(place) = &lease.place else { return };
@@ -323,8 +321,8 @@ impl Manager {
         }
     }
 
-    /// Frees a turn's place. A process that stays idle for `keep_warm` is closed, a retired one as soon as it
-    /// is idle.
+    /// Frees a turn's place. A process is closed after being idle for `keep_warm`, or as soon as it is idle if it is
+    /// retired.
     fn give_back(self: &Rc<Self>, seat: ProcessId, was_ending: bool, keep_warm: Duration) {
         let rest = self.pool.borrow_mut().give_back(seat, was_ending);
         let manager = Rc::clone(self);
@@ -335,7 +333,7 @@ impl Manager {
         }
     }
 
-    /// Closes a process that stays idle for `keep_warm`. `rest` is its number from [`Rest::Idle`].
+    /// Closes a process once it has been idle for `keep_warm`. `rest` is its number from [`Rest::Idle`].
     pub(super) fn close_later(self: &Rc<Self>, seat: ProcessId, rest: u64, keep_warm: Duration) {
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
@@ -350,15 +348,16 @@ impl Manager {
         self.pool.borrow_mut().retire(seat);
         let start = self.seats.borrow().get(&seat).map(|seat| seat.outcome.clone());
         let Some(mut start) = start else { return };
-        // The turns that wanted it may be gone before it has started. Wait for it here, as nobody else will.
+        // The turns that needed this process may be gone before it has started. Wait for the start here, as nobody else
+        // will.
         let started = start.wait_for(Option::is_some).await.map(|started| started.clone());
         if let Ok(Some(Ok(live))) = started {
-            // The task that started it removes it once it is gone.
+            // The async task that started the process removes it once it is gone.
             live.end(true).await;
         }
     }
 
-    /// Starts the agents that are available, a few at a time, and collects what they report about themselves.
+    /// Starts the agents that are available, a few at a time, and collects their reports about themselves.
     async fn check(&self, agents: Vec<(Arc<Agent>, AgentInfo)>, env: Arc<Env>) -> Vec<AgentInfo> {
         let env = &env;
         let checks = agents.into_iter().map(|(agent, mut info)| async move {
@@ -390,7 +389,7 @@ impl Manager {
     }
 }
 
-/// The refusal where the process of an agent is not there any more.
+/// Returns the refusal for an agent whose process no longer exists.
 pub fn gone() -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, "the agent's process has just ended").hint("try it again")
 }

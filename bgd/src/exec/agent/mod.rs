@@ -1,5 +1,5 @@
-//! Agents: programs that take prompts. They run on a dedicated thread, so that a chatty agent can't delay the
-//! rest of the daemon. The thread starts with the first order.
+//! Agents: programs that accept prompts. They run on a dedicated thread, so that a chatty agent can't delay the rest of
+//! the daemon. The thread starts with the first order.
 
 #[cfg_attr(not(feature = "acp"), path = "acp/absent.rs")]
 pub mod acp;
@@ -54,7 +54,7 @@ use crate::core::{self, Begin, Fact, Refusal, Spec, Work, sharing};
 use crate::os::pidfd::SIGKILL;
 use crate::remotes::Remotes;
 
-/// How long the agents' thread may take to stand still.
+/// How long the agents' thread may take to freeze for an upgrade.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The executor of agent tasks: a handle to the agents' thread.
@@ -64,9 +64,9 @@ pub struct AgentThread {
     known: Arc<Agents>,
     context: Context,
     orders: Option<mpsc::UnboundedSender<Order>>,
-    /// Dropping it lets the thread go on that stands still.
+    /// While this exists, the thread stays frozen for an upgrade; dropping it resumes the thread.
     still: Option<sync_mpsc::Sender<()>>,
-    /// The agents from before an upgrade, until they go on.
+    /// The agents carried over an upgrade, until they are resumed.
     resumed: Option<Box<Resumed>>,
 }
 
@@ -76,8 +76,8 @@ impl AgentThread {
         Self { known, context, orders: None, still: None, resumed: None }
     }
 
-    /// Returns the thread, which is started if it isn't running. It lives as long as this handle unless it breaks down: then
-    /// everything that waits for it is lost, and later orders go to a new thread.
+    /// Returns the channel to the thread, starting the thread if it isn't running. The thread lives as long as this
+    /// handle unless it breaks down: then everything that waits for it is lost, and later orders go to a new thread.
     ///
     /// # Errors
     /// The thread can't be started, for example because the system allows no more threads.
@@ -91,7 +91,7 @@ impl AgentThread {
         Ok(self.orders.insert(orders))
     }
 
-    /// Sends an order that would have no effect without a running thread.
+    /// Sends an order that has no effect without a running thread.
     fn order_if_started(&self, order: Order) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(order);
@@ -134,7 +134,7 @@ impl Executor for AgentThread {
         let (tell, told) = sync_mpsc::channel();
         let (still, until) = sync_mpsc::channel();
         let _ = orders.send(Order::Freeze(Freeze { tell, until }));
-        // If it stands still later than that, it goes on at once, as `still` is dropped then.
+        // If the thread freezes only after this timeout, it resumes at once, because `still` is dropped.
         let told = told.recv_timeout(STANDSTILL).map_err(|_| Obstacle::passing("an agent is at work"))?;
         let (state, own) = told?;
         self.still = Some(still);
@@ -212,10 +212,10 @@ impl Executor for AgentThread {
     }
 }
 
-/// Reads the state of agents.
+/// Parses the state of the agents.
 ///
 /// # Errors
-/// It is damaged.
+/// The state is damaged.
 pub fn read(state: &RawValue) -> serde_json::Result<AgentsState> {
     sharing::read_once(|| serde_json::from_str(state.get()))
 }

@@ -21,36 +21,34 @@ pub enum Order {
     /// Controls a running turn.
     Control {
         task: TaskId,
-        /// The task's run.
+        /// A control of another run is ignored.
         run: u32,
-        /// What the turn should do.
         control: Control,
     },
-    /// Drops what is kept for a task that was cleared.
+    /// Drops everything that is kept for a task that was cleared.
     Forget { task: TaskId },
-    /// Starts agents to check that they work and what they report about themselves.
+    /// Starts agents to check that they work and to collect their reports about themselves.
     Check {
-        /// The agents, with what is known about each.
+        /// The agents, each with the information known so far.
         agents: Vec<(Arc<Agent>, AgentInfo)>,
-        /// The environment that they start in.
+        /// The environment to start them in.
         env: Arc<Env>,
-        /// Receives the results.
         tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
-    /// Holds back what agents say, or lets it pass, so that an upgrade can find them quiet.
+    /// Holds back the output of agents, or releases it, so that an upgrade can find them quiet.
     Hold(bool),
-    /// Reports the state of all agents, and stands still until it is told to go on.
+    /// Reports the state of all agents, and freezes the thread until it may continue.
     Freeze(Freeze),
-    /// Goes on with agents of the program before an upgrade.
+    /// Resumes the agents carried over an upgrade.
     Resume(Box<Resumed>),
 }
 
-/// The order to stand still with a state.
+/// The order to report the state and freeze.
 #[derive(Debug)]
 pub struct Freeze {
-    /// Receives the state with its descriptors, or why there is none now.
+    /// Receives the state with its descriptors, or the reason why there is none now.
     pub tell: mpsc::Sender<Result<(Box<RawValue>, Named), Obstacle>>,
-    /// Closes when the thread may go on.
+    /// Closes when the thread may continue.
     pub until: mpsc::Receiver<()>,
 }
 
@@ -59,12 +57,12 @@ pub struct Freeze {
 pub enum Control {
     /// Ends the turn. Without `force`, only the first stop has an effect: it asks the agent to end the turn.
     Stop {
-        /// Whether to end the turn by force.
+        /// Whether to kill the agent's process, with all turns in it.
         force: bool,
     },
     /// Passes on the answer to a question.
     Answer {
-        /// The question's number.
+        /// The question's number in the turn.
         key: u64,
         /// The id of the chosen option; `None` denies.
         option: Option<Box<str>>,

@@ -1,4 +1,4 @@
-//! A question of a turn that waits for its answer. This neither asks nor answers.
+//! A question of a turn that waits for its answer. This module neither asks nor answers.
 
 use std::sync::Arc;
 
@@ -6,23 +6,23 @@ use tokio::sync::oneshot;
 
 use super::state::AskedState;
 
-/// An answer that came too early: the id of the option, or nothing to deny all of them.
+/// An answer that came before the agent repeated its question: the id of the option; `None` denies.
 pub struct Early(pub Option<String>);
 
 /// A pending question.
 pub struct Asked {
-    /// What the agent calls it.
+    /// The agent's name for the question.
     pub reference: Arc<str>,
-    /// Takes the answer; `None` until the question comes again after an upgrade.
+    /// Receives the answer; after an upgrade, `None` until the agent repeats the question.
     pub decide: Option<oneshot::Sender<Option<String>>>,
-    /// The answer, if it came before that.
+    /// The answer, if it came while `decide` was `None`.
     pub early: Option<Early>,
     /// The ids of the options that deny the request.
     pub denials: Vec<String>,
 }
 
 impl Asked {
-    /// Takes over a question with its number.
+    /// Restores a question, and returns it with its number.
     pub fn again(state: AskedState) -> (u64, Self) {
         let AskedState { key, reference, denials } = state;
         (key, Self { reference, decide: None, early: None, denials })

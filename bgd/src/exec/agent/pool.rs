@@ -1,7 +1,7 @@
-//! Decides which process a turn runs in. Pure: callers report what happens, and the pool says what to do.
+//! Decides which process a turn runs in. Pure: callers report events, and the pool returns decisions.
 //!
-//! To save memory, turns are packed into as few processes as possible; a process runs as many turns side by
-//! side as the agent allows. Only turns with an equal `Key` share a process.
+//! To save memory, turns are packed into as few processes as possible; a process runs as many turns concurrently as the
+//! agent allows. Only turns with an equal `Key` share a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ pub type ProcessId = u64;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry<Key> {
     key: Key,
-    /// How many turns run in it.
+    /// How many turns run in the process.
     running: usize,
-    /// How many of them were told to end.
+    /// How many of them were asked to end.
     ending: usize,
     at_most: usize,
-    /// Whether it gets no new turns.
+    /// Whether the process gets no new turns.
     retired: bool,
-    /// The sessions that it holds in memory.
+    /// The sessions that the process holds in memory.
     sessions: BTreeSet<Arc<str>>,
-    /// Counts all turns that began, so that a timer set earlier can tell that it is outdated.
+    /// Counts all turns that began, so that an outdated timer can be recognized.
     turns: u64,
 }
 
@@ -58,7 +58,7 @@ impl Choice {
     }
 }
 
-/// What is left for a process after one of its turns has ended.
+/// The state of a process after one of its turns has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// It has other turns.
@@ -100,7 +100,7 @@ impl<Key: PartialEq> Pool<Key> {
         Choice::New(self.last)
     }
 
-    /// Removes a turn that has ended. `was_ending`: it was counted by [`Self::turn_ends`].
+    /// Removes a turn that has ended. `was_ending`: the turn was counted by [`Self::turn_ends`].
     pub fn give_back(&mut self, seat: ProcessId, was_ending: bool) -> Rest {
         let Some(entry) = self.entries.get_mut(&seat) else { return Rest::Busy };
         entry.running = entry.running.saturating_sub(1);
@@ -112,7 +112,7 @@ impl<Key: PartialEq> Pool<Key> {
         }
     }
 
-    /// Counts a turn that was told to end. Returns whether that now holds for all turns of the process.
+    /// Counts a turn that was asked to end. Returns whether all turns of the process now were.
     pub fn turn_ends(&mut self, seat: ProcessId) -> bool {
         let Some(entry) = self.entries.get_mut(&seat) else { return true };
         entry.ending += 1;
@@ -145,7 +145,8 @@ impl<Key: PartialEq> Pool<Key> {
         }
     }
 
-    /// Returns the same pool with these processes alone, each with this number of turns, none of which was told to end.
+    /// Returns a copy of the pool with only these processes, each with this number of turns, none of which was asked to
+    /// end.
     #[must_use]
     pub fn only(&self, running: &BTreeMap<ProcessId, usize>) -> Self
     where
@@ -158,7 +159,7 @@ impl<Key: PartialEq> Pool<Key> {
         Self { entries: entries.collect(), last: self.last }
     }
 
-    /// Returns the processes without a turn, each with the number for [`Self::is_unused_since`].
+    /// Returns the processes without a turn, each with its number for [`Self::is_unused_since`].
     pub fn idle(&self) -> Vec<(ProcessId, u64)> {
         let idle = self.entries.iter().filter(|(_, entry)| entry.running == 0);
         idle.map(|(seat, entry)| (*seat, entry.turns)).collect()

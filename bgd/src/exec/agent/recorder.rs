@@ -1,5 +1,5 @@
-//! Records a turn: appends its text to the task's output as it arrives, keeps the final answer as the task's
-//! result, and reports facts to the core. It decides nothing about the task.
+//! Records a turn: appends its text to the task's output as it arrives, keeps the final answer as the task's result,
+//! and reports facts to the core. It makes no decisions about the task.
 
 mod last_message;
 mod state;
@@ -33,10 +33,10 @@ const MOVED_EVERY: Duration = Duration::from_millis(500);
 /// The mark before text that arrives after the end of the turn.
 const LATE: &str = "[late] ";
 
-/// The most bytes of late text that are kept per turn; the rest is dropped.
+/// The maximum number of bytes of late text that are kept per turn; the rest is dropped.
 pub const LATE_BYTES: usize = 64 * 1024;
 
-/// The record of a turn so far, as data.
+/// The record of a turn so far, as carried over an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecorderState {
     task: TaskId,
@@ -63,23 +63,23 @@ pub struct Recorder {
     context: Context,
     /// `None` while no text is expected.
     file: Option<File>,
-    /// Whether the last write ended its line.
+    /// Whether the last write ended with a newline.
     line_ended: bool,
     answer: LastMessage,
-    /// Why the model fails, according to the agent's own fields.
+    /// Why the model failed, according to the agent's own fields.
     model_error: Option<String>,
     /// The error of the first write that failed.
     error: Option<String>,
     loss: Loss,
-    /// What the core was not told yet.
+    /// Reports that the core does not have yet.
     untold: Untold,
     last_moved: Option<Instant>,
     last_report: Option<Report>,
     last_plan: Vec<PlanStep>,
     is_late: bool,
-    /// How many bytes of text came late.
+    /// How many bytes of text came after the end of the turn.
     late_bytes: usize,
-    /// How the output of earlier runs ends, until this run's first text is separated from it.
+    /// How the output of earlier runs ends, until a separator is written before this run's first text.
     separate: Ending,
 }
 
@@ -116,7 +116,7 @@ impl Recorder {
         })
     }
 
-    /// Goes on recording where another program has stopped. The output is followed already.
+    /// Continues a record from before an upgrade. The output is already being tracked.
     pub fn again(state: RecorderState, context: Context) -> Self {
         let RecorderState {
             task,
@@ -155,7 +155,7 @@ impl Recorder {
         }
     }
 
-    /// Stops recording a turn that did not begin; the output stays as it was.
+    /// Stops recording a turn that did not begin; the output remains unchanged.
     pub async fn abandon(self) {
         self.context.outputs.settle(self.task, self.run, false).await;
     }
@@ -165,7 +165,7 @@ impl Recorder {
         self.context.facts.send(self.task, self.run, fact);
     }
 
-    /// Waits until [`Self::tell_untold`] is due for what is untold now; for ever if the core knows everything.
+    /// Waits until [`Self::tell_untold`] is due for the reports pending now; never resolves if there are none.
     pub fn until_due(&self) -> impl Future<Output = ()> + use<> {
         let due = self.untold.due();
         async move {
@@ -176,15 +176,15 @@ impl Recorder {
         }
     }
 
-    /// Tells the core what it does not know yet.
+    /// Sends the pending reports to the core.
     pub fn tell_untold(&mut self) {
         for fact in self.untold.take(Instant::now()) {
             self.tell(fact);
         }
     }
 
-    /// The same, unless it was told something shortly before: an agent may say more than anybody reads. After the end it is
-    /// told at once, as the next run may begin any time.
+    /// Sends the pending reports to the core if they are due: an agent may report more than anybody reads. After the
+    /// end of the turn they are sent at once, as the next run may begin at any time.
     fn tell_soon(&mut self) {
         if self.is_late || self.untold.due().is_some_and(|at| at <= Instant::now()) {
             self.tell_untold();
@@ -212,12 +212,12 @@ impl Recorder {
         self.write(text);
     }
 
-    /// Notes that the following text belongs to another message.
+    /// Notes that the text that follows belongs to another message.
     pub fn message(&mut self) {
         self.answer.other_message();
     }
 
-    /// Replaces the answer collected from the text by the one that the agent reported.
+    /// Replaces the answer collected from the text with the one that the agent reported.
     pub fn answer(&mut self, answer: String) {
         self.answer.replace(answer);
     }
@@ -244,13 +244,13 @@ impl Recorder {
         };
     }
 
-    /// Returns how a turn really ended that its agent calls completed: some agents say so even if the model
+    /// Returns how a turn that its agent calls completed really ended: some agents call it completed even if the model
     /// failed. With `must_speak`, a turn without text or a tool call counts as failed.
     pub fn verdict(&self, must_speak: bool) -> TurnEnd {
         match (&self.model_error, self.answer.error()) {
             (_, Some(error)) => TurnEnd::Failed(error.into()),
             (Some(why), None) => {
-                // The sign alone says little. The last line is the error, if the agent reports it at all.
+                // The agent's field alone explains little. The last line is the error, if the agent reports it at all.
                 let line = self.answer.said.trim_end().lines().next_back().unwrap_or_default();
                 let said = if line.is_empty() {
                     String::new()
@@ -266,7 +266,7 @@ impl Recorder {
         }
     }
 
-    /// Guesses why a completed turn may have failed all the same; `None` if nothing looks suspicious.
+    /// Guesses why a completed turn may have failed nevertheless; `None` if nothing looks suspicious.
     pub fn suspicion(&self) -> Option<String> {
         let said = self.answer.said.trim();
         if self.answer.any_tool && said.is_empty() && self.answer.before.is_none() {
@@ -276,7 +276,7 @@ impl Recorder {
         is_error.then(|| format!("its answer looks like an error: {}", shortened(said)))
     }
 
-    /// Records what the agent has consumed, unless it is what it said before.
+    /// Records the agent's consumption, unless it is unchanged since the last report.
     pub fn consumed(&mut self, report: Report) {
         if report.is_empty() || self.last_report.as_ref() == Some(&report) {
             return self.note_activity();
@@ -286,7 +286,7 @@ impl Recorder {
         self.tell_soon();
     }
 
-    /// Records the agent's plan.
+    /// Records the agent's plan, unless it is unchanged.
     pub fn plan(&mut self, steps: Vec<PlanStep>) {
         if self.last_plan == steps {
             return self.note_activity();
@@ -323,7 +323,8 @@ impl Recorder {
         self.tell_soon();
     }
 
-    /// Reports a question of the agent, after what it has done before. So many may be open that they need no pace.
+    /// Reports a question of the agent, after the pending reports. It needs no rate limit, as the number of open
+    /// questions is limited.
     pub fn asked(&mut self, key: u64, question: &str, options: Vec<InputOption>) {
         self.tell_untold();
         self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
@@ -367,8 +368,8 @@ impl Recorder {
 
     /// Appends text that arrives after the end of the turn, marked as late. Nothing else changes.
     fn late(&mut self, text: &str) {
-        // The output limit no longer applies, as it is enforced only while the output is tracked; so limit
-        // late text here.
+        // The output limit no longer applies, because it is enforced only while the output is tracked; so limit late
+        // text here.
         self.late_bytes = self.late_bytes.saturating_add(text.len());
         if self.late_bytes > LATE_BYTES {
             return;
@@ -418,9 +419,9 @@ enum Ending {
     /// There is no output.
     #[default]
     Nothing,
-    /// With a complete line.
+    /// It ends with a complete line.
     Line,
-    /// In the middle of a line.
+    /// It ends in the middle of a line.
     Word,
 }
 
@@ -437,10 +438,10 @@ fn open(folder: &OutputFolder, task: TaskId) -> io::Result<File> {
     folder.append(task, Stream::Stdout).map(File::from)
 }
 
-/// The longest note, in bytes.
+/// The maximum length of a note, in bytes.
 const NOTE_BYTES: usize = 1000;
 
-/// The longest tool name that is reported, in characters.
+/// The maximum length of a reported tool name, in characters.
 const TOOL_CHARS: usize = 100;
 
 /// Returns the first line of a name, sanitized and cut to [`TOOL_CHARS`].

@@ -1,4 +1,4 @@
-//! Why prompts are not given, in words.
+//! Explains why a prompt was not delivered.
 
 use bgd_shared::agent::InputOption;
 use bgd_shared::error::ErrorKind;
@@ -21,7 +21,7 @@ pub fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options
 }
 
-/// Returns the refusal for a prompt that never reached the session; `None` if this end means that it did.
+/// Returns the refusal for a prompt that never reached the session; `None` if this end implies that it did.
 pub async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
     match end {
         TurnEnd::Forgotten(why) => Some(
@@ -52,7 +52,7 @@ pub fn no_folder(spec: &Spec) -> Refusal {
     Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: it does not exist"))
 }
 
-/// Returns the refusal for an agent that ended before it had the prompt.
+/// Returns the refusal for an agent that ended before it got the prompt.
 pub async fn broken(lease: &Lease, why: &str) -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, lease.live().describe_end(why).await)
 }

@@ -3,8 +3,7 @@
 
 use bgd_shared::text::Env;
 
-/// Variables that shells, terminals and this daemon set for their own use. Nothing that an agent does depends
-/// on them.
+/// Variables that shells, terminals and this daemon set for their own use. No agent's behaviour depends on them.
 pub const IGNORED_VARIABLES: &[&str] = &[
     "BGD_AGENT_ID",
     "BGD_HOOK_ID",

@@ -1,4 +1,4 @@
-//! How agents report that a model failed when they don't use the protocol's own way. Lists all forms seen so far.
+//! The ways in which agents report a failed model when they don't use the protocol's own. Lists all forms seen so far.
 
 use serde_json::Value;
 
@@ -58,21 +58,21 @@ fn begins(said: &str, begin: &str) -> bool {
     })
 }
 
-/// What an agent's own fields (`_meta`) say about the model.
+/// The state of the model according to an agent's own fields (`_meta`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// It failed, for this reason.
+    /// The model failed, for this reason.
     Failed(String),
     Works,
 }
 
-/// Reads the fields that an agent adds to its updates: codex-acp reports the status of its thread (`threadStatus`).
+/// Parses the fields that an agent adds to its updates: codex-acp reports the status of its thread (`threadStatus`).
 pub fn of_news(meta: &Value) -> Option<Model> {
     look(meta, DEPTH, &thread_status)
 }
 
-/// Reads the fields that an agent adds to the end of a turn. There, hermes marks the turn as `failed`; in an
-/// update the same field may be about a tool.
+/// Parses the fields that an agent adds to the end of a turn. There, hermes marks the turn as `failed`; in an update
+/// the same field may be about a tool.
 pub fn of_end(meta: &Value) -> Option<Model> {
     look(meta, DEPTH, &|object| thread_status(object).or_else(|| failed(object)))
 }

@@ -19,7 +19,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Returns how to start the agent of a turn.
+    /// Returns the inputs for starting the agent of a turn.
     pub fn of(order: &TurnOrder) -> Self {
         Self { agent: Arc::clone(&order.agent), env: Arc::clone(&order.env), like: Arc::clone(&order.spec) }
     }

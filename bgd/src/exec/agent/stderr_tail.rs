@@ -16,14 +16,14 @@ use tokio::time::Instant;
 /// How many lines are kept.
 const LINES: usize = 5;
 
-/// How many lines are reported of an agent that is running.
+/// How many lines are reported while the agent is running.
 const LIVING: usize = 3;
 
 /// The longest line that is kept, in bytes; the rest of it is dropped.
 const LINE_BYTES: usize = 400;
 
-/// How long output may still arrive after its writer has exited. The wait is limited, because a child may
-/// hold the pipe open for ever.
+/// How long to wait for output after its writer has exited. The wait is limited, because a child may hold the pipe open
+/// for ever.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The tail of an agent's standard error.
@@ -32,9 +32,9 @@ pub struct StderrTail {
     tail: Rc<RefCell<Tail>>,
     /// How many meaningful lines there were so far.
     meaningful_lines: Rc<watch::Sender<u64>>,
-    /// Whether the pipe is being read, so that more may come.
+    /// Whether the pipe is being read, so that more output may follow.
     reading: Rc<watch::Sender<bool>>,
-    /// The pipe's number while it is read.
+    /// The pipe's number while the pipe is read.
     pipe: Rc<Cell<Option<RawFd>>>,
 }
 
@@ -49,12 +49,12 @@ impl Default for StderrTail {
     }
 }
 
-/// The lines of a program's output that say what happened to it: no stack traces and no logging below
-/// warnings, unless there is nothing else. Keeps the last error, even if many lines follow it.
+/// The meaningful lines of a program's output: no stack traces and no logging below warnings, unless there is nothing
+/// else. Keeps the last error, even if many lines follow it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Excerpt {
     lines: VecDeque<String>,
-    /// How many meaningful lines there were, including those dropped since.
+    /// How many meaningful lines there were, including dropped ones.
     count: u64,
     noise: VecDeque<String>,
     error: Option<String>,
@@ -79,7 +79,7 @@ impl Excerpt {
         lines.push_back(line);
     }
 
-    /// Returns the last `most` lines. If the last error is older, it replaces the first of them.
+    /// Returns the last `most` lines. If the last error is older, it replaces the first of these lines.
     pub fn last(&self, most: usize) -> Vec<&str> {
         let lines = if self.lines.is_empty() { &self.noise } else { &self.lines };
         let mut last: Vec<&str> =
@@ -132,7 +132,7 @@ fn is_error(line: &str) -> bool {
     ["error", "panicked at", "panic: ", "fatal", "exception"].iter().any(|word| line.contains(word))
 }
 
-/// What was read of a program's standard error.
+/// The part of a program's standard error that was read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tail {
     telling: Excerpt,
@@ -157,8 +157,8 @@ impl Tail {
 }
 
 impl StderrTail {
-    /// Reads until everybody who holds the pipe has closed it. A child of the agent may hold it open for
-    /// longer than the agent lives, so nobody may wait for that.
+    /// Reads until every holder of the pipe has closed it. A child of the agent may hold the pipe open for longer than
+    /// the agent runs, so nothing may wait for that.
     pub fn read(self, mut pipe: Receiver) -> impl Future<Output = ()> {
         self.reading.send_replace(true);
         self.pipe.set(Some(pipe.as_fd().as_raw_fd()));
@@ -178,14 +178,14 @@ impl StderrTail {
         }
     }
 
-    /// Returns what was read, and the number of the pipe that more may come from.
+    /// Returns the tail, and the number of the pipe if more output may follow.
     pub fn state(&self) -> (Tail, Option<RawFd>) {
-        // The lines are counted again, and reading begins anew.
+        // The lines are counted again, and reading is started again.
         let Self { tail, meaningful_lines: _, reading: _, pipe } = self;
         (tail.borrow().clone(), pipe.get())
     }
 
-    /// Goes on with what another program has read.
+    /// Restores the tail from before an upgrade.
     pub fn again(tail: Tail) -> Self {
         let this = Self::default();
         this.tail.replace(tail);
@@ -216,11 +216,11 @@ impl StderrTail {
     /// Waits until the output of an ended process is read, for at most [`DRAIN_TIMEOUT`].
     pub async fn read_out(&self) {
         let mut reading = self.reading.subscribe();
-        // What arrives later is not reported.
+        // Later output is not reported.
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading.wait_for(|reading| !reading)).await;
     }
 
-    /// Adds a line from another source than the pipe.
+    /// Adds a line from a source other than the pipe.
     pub fn note(&self, line: &str) {
         let mut tail = self.tail.borrow_mut();
         tail.push(line.as_bytes());
@@ -235,7 +235,7 @@ impl StderrTail {
     }
 }
 
-/// Waits until the process writes to its standard error, but at least until `from`.
+/// Waits until `from`, and then until the process has written new meaningful lines.
 pub async fn speaks(meaningful_lines: &mut watch::Receiver<u64>, from: Instant) {
     tokio::time::sleep_until(from).await;
     if meaningful_lines.changed().await.is_err() {
@@ -247,7 +247,7 @@ pub async fn speaks(meaningful_lines: &mut watch::Receiver<u64>, from: Instant) 
 mod tests {
     use super::*;
 
-    /// Returns what is reported of a program that wrote this text.
+    /// Returns the report for a program with this output.
     fn told(text: &str) -> String {
         let words = StderrTail::default();
         for line in text.lines() {

@@ -1,5 +1,5 @@
-//! Runs a command line for each prompt. The program writes straight into the task's output, as every process
-//! does. The answer and the session's id are read from there after it has ended.
+//! Runs a command line for each prompt. The program writes straight into the task's output, as every process does. The
+//! answer and the session's id are extracted from that output after the program has ended.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -31,13 +31,13 @@ use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
 
-/// How many of the last bytes of the program's output are searched for the answer and the session.
+/// How many bytes at the end of the program's output are searched for the answer and the session.
 const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How many of the last bytes of its standard error are read to explain a failure.
+/// How many bytes at the end of its standard error are read to explain a failure.
 const TOLD_BYTES: u64 = 2000;
 
-/// The most bytes that the kernel accepts as one argument, the terminating NUL included, with pages of 4 KiB.
+/// The longest argument that the kernel accepts with pages of 4 KiB, in bytes, including the terminating NUL.
 const ARGUMENT_BYTES: usize = 128 * 1024;
 
 /// One turn, run as a command line.
@@ -50,33 +50,31 @@ pub struct Template {
     process: RefCell<Option<Process>>,
     /// The program, from its start to its exit.
     running: RefCell<Option<Running>>,
-    /// Whether the turn was told to end, possibly before its process started.
+    /// Whether the turn was asked to end, possibly before its process started.
     cancelled: Cell<bool>,
 }
 
-/// A program that runs, as data.
+/// A running program, as carried over an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TemplateState {
     process: ProcessState,
     from: [u64; 2],
     file: Option<PathBuf>,
-    /// The pipe for the prompt, and what is still to be written to it.
+    /// The pipe for the prompt, and the part that is still to be written to it.
     feed: Option<FeedState>,
     cancelled: bool,
 }
 
 impl TemplateState {
-    /// Returns its descriptor.
     pub fn descriptor(&self) -> Option<Fd> {
         self.feed.as_ref().map(|feed| feed.pipe)
     }
 }
 
-/// A program that runs.
 #[derive(Debug)]
 struct Running {
     process: Process,
-    /// The sizes of its output files before it.
+    /// The sizes of the output files before the program started.
     from: [u64; 2],
     /// Dropping this removes the file.
     file: Option<PromptFile>,
@@ -98,10 +96,10 @@ impl Template {
         Self { host, start, context, turn, process, running, cancelled: Cell::default() }
     }
 
-    /// Stores what the turn is for. The id of a new session is known only once the program has printed it.
+    /// Stores the parameters of the turn. The id of a new session is known only once the program has printed it.
     ///
     /// # Errors
-    /// A session is to be continued, but the configuration does not say how.
+    /// A session is to be continued, but the configuration has no command line for that.
     pub fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         let Wanted { task, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
@@ -114,7 +112,7 @@ impl Template {
         Ok(Opened { key: task.to_string().into(), session, warning: None })
     }
 
-    /// Runs the command line to its end, or only waits for that if it came over an upgrade.
+    /// Runs the command line to its end; for a program carried over an upgrade, only waits for its end.
     pub async fn prompt(&self, prompt: &str) -> TurnEnd {
         let Some(turn) = self.turn.borrow().clone() else {
             return TurnEnd::Failed("no turn was opened".into());
@@ -176,7 +174,7 @@ impl Template {
         let exit = process.exited().await;
         let running = self.running.take();
         let from = running.as_ref().map(|running| running.from).unwrap_or_default();
-        // Kill what it left behind, as the turn is over.
+        // The turn is over, so kill any processes that the program left behind.
         process.end(SIGKILL);
         process.gone().await;
         let folder = &self.context.folder;
@@ -201,16 +199,16 @@ impl Template {
         }
     }
 
-    /// Starts the program. Returns how the turn ends that can't begin.
+    /// Starts the program. Returns the end of the turn if it can't begin.
     async fn begin(&self, turn: &Turn, prompt: &str) -> Result<Result<(), TurnEnd>, Box<str>> {
         let folder = &self.context.folder;
         let unusable = |error: io::Error| format!("its output can't be used: {error}");
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
-        // What earlier turns wrote does not belong to this one.
+        // The output of earlier turns does not belong to this one.
         let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;
-        // Dropping this removes the file, however the turn ends.
+        // Dropping this removes the file at any end of the turn.
         let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => {
@@ -240,9 +238,9 @@ impl Template {
         }
     }
 
-    /// Returns the state; `None` while the program does not run.
+    /// Returns the state for an upgrade; `None` while the program does not run.
     pub fn state(&self, named: &mut Named) -> Option<TemplateState> {
-        // The turn and its process are in what runs, and the rest comes with the prompt.
+        // `running` has the process, and [`Self::open`] gets the turn again.
         let Self { running, cancelled, host: _, start: _, context: _, turn: _, process: _ } = self;
         let running = running.borrow();
         let Running { process, from, file, feed } = running.as_ref()?;
@@ -255,10 +253,10 @@ impl Template {
         })
     }
 
-    /// Goes on with a program that another program has started; [`Self::open`] and [`Self::prompt`] follow.
+    /// Restores a program that was started before an upgrade; [`Self::open`] and [`Self::prompt`] follow.
     ///
     /// # Errors
-    /// A descriptor of it can't be used.
+    /// A descriptor of the program can't be used.
     pub fn again(
         self,
         state: TemplateState,
@@ -289,11 +287,11 @@ impl Template {
             process.end(SIGKILL);
             process.gone().await;
         }
-        // Before the end is reported: the next turn of the task has a prompt in a file of the same name.
+        // Before the end is reported: the prompt of the task's next turn is in a file of the same name.
         drop(self.running.take());
     }
 
-    /// Returns what the configuration says about it: its program is started only for a prompt.
+    /// Returns the report about the agent that the configuration implies: its program is started only for a prompt.
     pub fn about(&self) -> AgentCheck {
         about(&self.start.agent)
     }
@@ -307,8 +305,8 @@ impl Drop for Template {
     }
 }
 
-/// A prompt in a file that only its user can read, and that lives as long as the turn. A command line, in
-/// contrast, is readable for every user of the machine.
+/// A prompt in a file that only its user can read, and that exists as long as the turn. A command line, in contrast, is
+/// readable by every user of the machine.
 #[derive(Debug)]
 struct PromptFile(PathBuf);
 
@@ -323,7 +321,7 @@ impl PromptFile {
 
 impl Drop for PromptFile {
     fn drop(&mut self) {
-        // It is removed with its task, too.
+        // The file is also removed with its task.
         if let Err(error) = std::fs::remove_file(&self.0)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -332,7 +330,7 @@ impl Drop for PromptFile {
     }
 }
 
-/// Returns what is known about a template without starting its program.
+/// Returns the report about a template without starting its program.
 pub fn about(agent: &Agent) -> AgentCheck {
     let continuation = if agent.resume.is_empty() { Continuation::None } else { Continuation::Resume };
     AgentCheck { name: None, version: None, continuation, started_in_ms: None }
@@ -372,19 +370,19 @@ fn filled(word: &str, places: &[(&str, &str)]) -> String {
     text
 }
 
-/// What the output of an ended program contains.
+/// The contents of an ended program's output.
 #[derive(Debug)]
 pub struct Printed {
-    /// The conversation's id, where it is told.
+    /// The conversation's id, if the output contains it.
     pub session: Option<Arc<str>>,
-    /// What the run has consumed.
+    /// The run's consumption.
     pub report: Report,
     /// The answer, or why there is none.
     pub answer: Result<String, Box<str>>,
 }
 
 impl Printed {
-    /// Reads it from the files of standard output and error, from these offsets on.
+    /// Parses the files of standard output and error, from these offsets on.
     ///
     /// # Errors
     /// A file can't be read.
@@ -400,7 +398,7 @@ impl Printed {
     }
 }
 
-/// Reads what the run has consumed. What is not there, or is no number, is not known.
+/// Reads the run's consumption. Missing values and values that are no numbers count as unknown.
 fn consumed(counts: &Counts, document: &Json) -> Report {
     let number = |pointer: &Option<String>| document.number_at(pointer.as_deref()?);
     let (input, output) = (number(&counts.input), number(&counts.output));
@@ -438,7 +436,7 @@ fn tail(path: &Path, from: u64, bytes: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();
     let mut from = from.max(size.saturating_sub(bytes));
-    // The dropped part of a long output is a hole, which would be read as NULs. Begin after the last hole.
+    // The dropped part of a long output is a hole, which would be read as NULs. Start after the last hole.
     while let Ok(hole) = lseek(&file, from.cast_signed(), Whence::SeekHole)
         && let Ok(data) = lseek(&file, hole, Whence::SeekData)
     {
@@ -461,7 +459,7 @@ impl Json {
         }
     }
 
-    /// Returns the number at `pointer` in the last document that has one there. Some programs write numbers as texts.
+    /// Returns the number at `pointer` in the last document that has one there. Some programs write numbers as strings.
     fn number_at(&self, pointer: &str) -> Option<f64> {
         self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
             Value::Number(number) => number.as_f64(),
@@ -470,7 +468,7 @@ impl Json {
         })
     }
 
-    /// Returns the value at `pointer` in the last document that has one there other than `null`.
+    /// Returns the value at `pointer` in the last document that has a value other than `null` there.
     fn text_at(&self, pointer: &str) -> Option<String> {
         self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
             Value::Null => None,

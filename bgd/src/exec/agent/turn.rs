@@ -1,5 +1,5 @@
-//! Runs one turn of an agent: finds a process, opens the session, sends the prompt, records what the agent
-//! says, passes on its questions, and reports the end. It decides nothing about the task: the core does.
+//! Runs one turn of an agent: finds a process, opens the session, sends the prompt, records the agent's output, passes
+//! on its questions, and reports the end. It makes no decisions about the task: the core does.
 
 mod opening;
 
@@ -30,11 +30,11 @@ use super::stderr_tail::speaks;
 use crate::core::{Fact, Note, Refusal};
 use crate::exec::context::Context;
 
-/// How long to wait for a sign of life after a prompt to an earlier session, before the prompt counts as
-/// accepted. An agent that has forgotten the session says so within that time, and the task stays untouched.
+/// How long to wait for a sign of life after a prompt to an earlier session, before the prompt counts as accepted. An
+/// agent that has forgotten the session reports that within this time, and the task remains unchanged.
 const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
 
-/// The shortest time between two reports of what an agent writes to its standard error.
+/// The shortest time between two reports of an agent's standard error.
 const SPEAKS_EVERY: Duration = Duration::from_secs(1);
 
 /// How far the prompt has come.
@@ -55,24 +55,22 @@ struct Turn {
     last_question: u64,
     /// Carries the numbers of questions that the agent no longer waits for.
     withdrawn: (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>),
-    /// Whether the turn was told to end.
+    /// Whether the turn was asked to end.
     stopping: bool,
     /// Whether a permission was denied in this turn.
     denied: bool,
-    /// How many lines its agent had written to its standard error before it.
+    /// How many meaningful lines the agent had written to its standard error before this turn.
     lines: Option<u64>,
-    /// What it shows of itself for an upgrade.
+    /// The turn's state as visible to an upgrade.
     shown: Shown,
 }
 
-/// What a turn has to do with others.
+/// The turn's links to the manager and the core.
 #[derive(Debug)]
 pub struct Ties {
-    /// Its commands.
     pub control: mpsc::UnboundedReceiver<Control>,
-    /// What it shows of itself.
+    /// The turn's state as visible to an upgrade.
     pub shown: Shown,
-    /// Where it reports.
     pub context: Context,
 }
 
@@ -85,7 +83,7 @@ pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: Ties) {
     turn.leave(&manager, late).await;
 }
 
-/// Goes on with a turn after an upgrade.
+/// Resumes a turn after an upgrade.
 pub async fn go_on(
     manager: Rc<Manager>,
     state: FollowState,
@@ -106,12 +104,12 @@ pub async fn go_on(
     turn.leave(&manager, late).await;
 }
 
-/// What a finished turn leaves behind to record late output, with the process and its key for the session.
+/// The remains of a finished turn that late output is recorded with: the recorder, the session's updates, and the
+/// process with its key for the session.
 type Late = Option<(Recorder, mpsc::Receiver<Update>, Option<(ProcessId, Arc<str>)>)>;
 
 /// Why no session could be opened for a prompt.
 enum Unopened {
-    /// It was refused, for this reason.
     Refused(Refusal),
     /// The warm process had already ended; a new one is worth a try.
     TooLate,
@@ -155,7 +153,7 @@ impl Turn {
         }
     }
 
-    /// Leaves the manager, and keeps recording late output.
+    /// Deregisters the turn from the manager, and keeps recording late output.
     async fn leave(self, manager: &Rc<Manager>, late: Late) {
         manager.turn_ended(self.order.task, self.order.run);
         drop(self);
@@ -164,7 +162,7 @@ impl Turn {
         }
     }
 
-    /// Runs the turn. If a process that was kept warm turns out to have just ended, tries again in a new one.
+    /// Runs the turn. If a process that was kept warm turns out to have just ended, retries in a new one.
     async fn take(&mut self, manager: &Rc<Manager>) -> Late {
         let deadline = Instant::now() + self.order.agent.start_timeout;
         loop {
@@ -193,7 +191,8 @@ impl Turn {
         self.tell(Fact::Refused(Box::new(refusal)));
     }
 
-    /// Reports what the agent can do in this session without asking, unless the user has configured what it asks for.
+    /// Warns about actions that the agent can take in this session without asking, unless the user has configured when
+    /// it asks.
     fn warn(&self, opened: &Opened) {
         let TurnOrder { agent, env, settings, session, .. } = &self.order;
         let seen = opened.warning.clone().filter(|_| !agent.is_told_to_ask(env));
@@ -245,7 +244,7 @@ impl Turn {
             Some(end) => end,
             None => force(manager, lease).await,
         };
-        // Record what was said before the end first.
+        // First record the output from before the end.
         for _ in 0..updates.len() {
             let Ok(update) = updates.try_recv() else { break };
             self.accepted(&mut talk);
@@ -267,7 +266,7 @@ impl Turn {
             manager.turn_cancelled(lease).await;
         }
         let end = match end {
-            // A template's tool calls are not visible, so it may complete without a word.
+            // A template's tool calls are not visible, so it may complete without any output.
             TurnEnd::Completed => {
                 talk.recorder.verdict(!matches!(talk.live.connection, Connection::Template(_)))
             }
@@ -284,8 +283,8 @@ impl Turn {
         Some((talk.recorder, updates, of))
     }
 
-    /// Sends the prompt and follows the turn to its end; `None` if the turn must be ended by force. If the turn was
-    /// begun before an upgrade, the connection knows that.
+    /// Sends the prompt and follows the turn to its end; returns `None` if the turn must be ended by force. For a turn
+    /// that began before an upgrade, the connection only waits for the end.
     async fn follow(
         &mut self,
         manager: &Rc<Manager>,
@@ -320,7 +319,7 @@ impl Turn {
                     }
                 }
                 Some(key) = self.withdrawn.1.recv() => self.withdraw(key),
-                // Polled before the updates, so that the turn of an agent that never stops talking still ends.
+                // Polled before the updates, so that a turn ends even if its agent never stops sending updates.
                 end = &mut prompting => return Some(end),
                 Some(update) = updates.recv() => {
                     self.accepted(talk);
@@ -339,7 +338,7 @@ impl Turn {
         }
     }
 
-    /// Shows how far the turn has come while agents are held back.
+    /// While agents are held back, publishes the turn's state for an upgrade; otherwise hides it.
     fn show(&self, holds: bool, lease: &Lease, talk: &mut Talk) {
         if !holds || self.asked.values().any(|asked| asked.early.is_some()) {
             return self.shown.hide();
@@ -377,7 +376,7 @@ impl Turn {
         }
     }
 
-    /// Obeys a command. Returns `true` if the turn must be ended by force.
+    /// Handles a command. Returns `true` if the turn must be ended by force.
     fn handle_control(&mut self, control: Control, talk: &mut Talk, manager: &Rc<Manager>) -> bool {
         match control {
             Control::Stop { force: true } => return true,
@@ -386,7 +385,7 @@ impl Turn {
                 self.stopping = true;
                 let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
                 let asked = std::mem::take(&mut self.asked);
-                // The agent may be slow to take the cancel, and the turn must be followed meanwhile. Drop its
+                // The agent may be slow to accept the cancel, and the turn must be followed meanwhile. Drop its
                 // questions only afterwards: that denies them, and a denial may end the turn, too.
                 manager.errand(async move {
                     live.connection.cancel(&key).await;
@@ -400,7 +399,8 @@ impl Turn {
         false
     }
 
-    /// Passes on an answer; keeps that to a question which has not come again yet after an upgrade.
+    /// Passes on an answer. If the question was carried over an upgrade and the agent has not repeated it yet, keeps
+    /// the answer until then.
     fn answered(&mut self, key: u64, option: Option<String>, recorder: &mut Recorder) {
         let Some(asked) = self.asked.get_mut(&key) else { return };
         let Some(decide) = asked.decide.take() else {
@@ -409,7 +409,7 @@ impl Turn {
         };
         self.denied |= option.as_ref().is_none_or(|option| asked.denials.contains(option));
         self.asked.remove(&key);
-        // Fails if the agent has gone on without the answer.
+        // Fails if the agent has continued without the answer.
         let _ = decide.send(option);
         recorder.note_activity();
     }
@@ -446,7 +446,7 @@ impl Turn {
         let before =
             self.asked.iter_mut().find(|(_, asked)| asked.reference == reference && asked.decide.is_none());
         if let Some((key, asked)) = before {
-            // It comes again after an upgrade, and is known already.
+            // The agent repeats a known question after an upgrade.
             let (key, (decide, decided)) = (*key, oneshot::channel());
             let early = asked.early.take();
             asked.decide = Some(decide);
@@ -478,7 +478,7 @@ impl Turn {
         };
         let is_denied = allowed.is_none();
         self.denied |= is_denied;
-        // Fails if the agent has gone on without the answer.
+        // Fails if the agent has continued without the answer.
         let _ = answer.send(allowed);
         if is_denied && !self.stopping {
             recorder.denied(&question);
@@ -487,7 +487,7 @@ impl Turn {
         }
     }
 
-    /// Passes on the answer to a question, or that the agent no longer waits for it.
+    /// Passes on the answer to a question, or notes that the agent no longer waits for it.
     fn wait_for(
         &self,
         key: u64,
@@ -526,7 +526,7 @@ impl Turn {
     }
 }
 
-/// Ends the turn of an agent that ignores a cancel. Kills its process with every turn in it: what a cancelled
+/// Ends the turn of an agent that ignores a cancel. Kills its process with every turn in it: anything that a cancelled
 /// turn may still do is worse than a failed neighbour.
 async fn force(manager: &Rc<Manager>, lease: &Lease) -> TurnEnd {
     manager.retire(lease);

@@ -15,9 +15,8 @@ use crate::core::{AfterTask, Spec};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TurnOrder {
     pub task: TaskId,
-    /// The task's run, which every fact about the turn carries.
+    /// The task's run, included in every fact about the turn.
     pub run: u32,
-    /// The agent that gets the prompt.
     pub agent: Arc<Agent>,
     /// The task's spec, for its working directory, umask and resource limits.
     pub spec: Arc<Spec>,
@@ -25,11 +24,12 @@ pub struct TurnOrder {
     #[serde(with = "crate::core::sharing::env")]
     pub env: Arc<Env>,
     pub prompt: Arc<str>,
-    /// What the task sets in the session, such as a model or a mode.
+    /// The settings of the task for the session, such as a model or a mode.
     pub settings: Arc<AgentSettings>,
     /// The session to continue; `None` opens a new one.
     pub session: Option<Arc<str>>,
-    /// The tasks that this one ran after; the prompt may refer to them. None once they are filled in.
+    /// The tasks that this one ran after; the prompt may refer to them. Empty once the prompt's placeholders are filled
+    /// in.
     #[serde(skip)]
     pub after: Box<[AfterTask]>,
 }

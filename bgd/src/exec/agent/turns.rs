@@ -1,4 +1,4 @@
-//! Starts turns, and reports those that break down.
+//! Starts turns, and reports turns that break down.
 
 use std::rc::Rc;
 
@@ -26,7 +26,7 @@ impl Manager {
         self.watch_turn(task, run, turn);
     }
 
-    /// Goes on with a turn of the program before an upgrade.
+    /// Resumes a turn carried over an upgrade.
     pub(super) fn begin_again(
         self: &Rc<Self>,
         state: FollowState,
@@ -45,8 +45,8 @@ impl Manager {
     fn watch_turn(self: &Rc<Self>, task: TaskId, run: u32, turn: JoinHandle<()>) {
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            // A turn always reports its end. If it panics first, the task must not be left running. The core
-            // takes whichever of these two facts fits the task's state, and ignores the other.
+            // A turn always reports its end. If it panics first, the task must not be left running. The core accepts
+            // whichever of these two facts fits the task's state, and ignores the other.
             if let Err(error) = turn.await {
                 tracing::error!(%task, %error, "a turn broke");
                 let facts = &manager.context.facts;

@@ -1,6 +1,6 @@
-//! Checks whether an offered process can be taken over: it is the one that is meant, belongs to this user, is alive,
-//! and is nobody's that may not be touched. This reads `/proc`, so it runs on a worker. It changes nothing, and
-//! closes what it refuses.
+//! Checks whether an offered process can be taken over: the pidfd refers to it, it belongs to this user, is alive, and
+//! has no owner that forbids it. The checks read `/proc`, so they run on a worker. They change nothing, and close the
+//! descriptors of a refused process.
 
 use std::collections::HashMap;
 
@@ -26,13 +26,9 @@ pub struct Checked {
     pub pid: i32,
     /// The pidfd that came along.
     pub pidfd: PidFd,
-    /// Its process tree.
     pub tree: HandedTree,
-    /// Its command.
     pub argv: Vec<OsText>,
-    /// Its working directory.
     pub cwd: OsText,
-    /// When it was started.
     pub started_at: Timestamp,
 }
 
@@ -40,10 +36,10 @@ pub struct Checked {
 #[derive(Debug, Default)]
 pub struct Leaders(pub HashMap<i32, TaskId>);
 
-/// Checks an offered process and its descriptors, and finds out where its output is.
+/// Checks an offered process and its descriptors, and finds out where its output goes.
 ///
 /// # Errors
-/// Says why it can't be taken over. Everything that came along is closed then.
+/// Explains why it can't be taken over. All descriptors that came along are closed then.
 pub fn check(
     handoff: Handoff,
     client: Option<i32>,
@@ -67,7 +63,7 @@ pub fn check(
     let is_kernels = facts::is_kernels(pid);
     let owner = owner(pid, leaders);
     let may_hand_over = kin::may_hand_over(client, pid);
-    // What was read by pid is about this process only if it has not ended until now.
+    // Data read by pid is about this process only if it has not ended until now.
     let has_ended = pidfd.has_ended();
     check_user(pid, users, has_ended)?;
     if has_ended {
@@ -89,7 +85,7 @@ pub fn check(
     Ok((Checked { pid, pidfd, tree, argv, cwd, started_at }, outputs))
 }
 
-/// Whether the descriptor is a pidfd of this process; false if the process has ended and was reaped.
+/// Reports whether the descriptor is a pidfd of this process; false if the process has ended and was reaped.
 fn names(pid: i32, pidfd: &std::os::fd::OwnedFd) -> Result<bool, RpcError> {
     let not = |what: &str| invalid(format!("descriptor 0 is {what}; it must be a pidfd of process {pid}"));
     match named_by(pidfd).map_err(|error| internal(&format!("/proc can't be read: {error}")))? {
@@ -120,7 +116,7 @@ fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), 
     }
 }
 
-/// The error for a process that has ended before it was taken over (R66).
+/// Returns the error for a process that ended before it was taken over (R66).
 fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
     let exit = match (pidfd.exit_info(), facts::remains(pid, pidfd)) {
         (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Some(exit),
@@ -134,7 +130,6 @@ fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
         .hint("no task was created; its parent still gets the result")
 }
 
-/// The current owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Task(TaskId),
@@ -152,8 +147,8 @@ impl Owner {
     }
 }
 
-/// Returns the current owner of a process: the process descends from a leader, is in the session or group of one, or
-/// descends from the daemon itself, as all do that it started.
+/// Returns the current owner of a process: the process descends from a leader, is in the session or group of a leader,
+/// or descends from the daemon, like every process that it started.
 fn owner(pid: i32, leaders: &Leaders) -> Option<Owner> {
     let me = std::process::id().cast_signed();
     let mut marked = None;

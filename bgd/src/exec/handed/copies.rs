@@ -1,4 +1,5 @@
-//! What must survive a killed daemon of drains: copies of their descriptors, and pipes that keep what is on its way.
+//! The parts of drains that must survive a killed daemon: copies of their descriptors, and pipes that hold the bytes in
+//! transit.
 
 use std::fs::File;
 use std::io;
@@ -6,13 +7,13 @@ use std::os::fd::OwnedFd;
 
 use nix::fcntl::OFlag;
 
-/// A pipe through which a socket is drained, so that each byte is in the kernel at every moment, and a killed daemon takes
-/// none along.
+/// A pipe through which a socket is drained, so that every byte is in the kernel at any moment, and none is lost with a
+/// killed daemon.
 #[derive(Debug)]
 pub struct Via {
-    /// Where the bytes come out.
+    /// The read end.
     pub out: OwnedFd,
-    /// Where they go in.
+    /// The write end.
     pub into: OwnedFd,
 }
 
@@ -31,16 +32,15 @@ impl Via {
     }
 }
 
-/// Copies of the descriptors of a drain, for whoever goes on with it when the daemon is killed.
+/// Copies of the descriptors of a drain, for the daemon that continues it if this one is killed.
 #[derive(Debug)]
 pub struct FlowCopy {
-    /// Where the bytes come from.
     pub source: OwnedFd,
-    /// Whether that is a pipe.
+    /// Whether `source` is a pipe.
     pub is_pipe: bool,
     /// The file; `None` if the output is discarded.
     pub file: Option<OwnedFd>,
-    /// What a socket is drained through.
+    /// The pipe that a socket is drained through.
     pub via: Option<Via>,
 }
 

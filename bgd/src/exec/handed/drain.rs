@@ -1,12 +1,12 @@
 //! Drains the pipes and sockets that handed-over processes write to into their output files.
 //!
-//! This happens on a thread of its own, started with the first such process, so that a slow disk delays nobody else.
-//! A pipe is moved by `splice`, without a copy in this process and without changing the pipe's own flags, which its
-//! other holders share. Nothing is read before the process is really taken over: [`Prepared::begin`]. Draining goes
-//! on until every writer has closed the pipe, as descendants may write on when their leader has ended.
+//! This happens on a dedicated thread, started with the first such process, so that a slow disk delays nothing else. A
+//! pipe is drained by `splice`, without a copy in this process and without changing the pipe's own flags, which its
+//! other holders share. Nothing is read before the process is really taken over: [`Prepared::begin`]. Draining
+//! continues until every writer has closed the pipe, as descendants may keep writing after their leader has ended.
 //!
-//! What can't be written to the disk is dropped and reported on the task; a job must not stop because of that. The
-//! output of a task that was cleared is dropped too.
+//! Output that can't be written to the disk is dropped and reported on the task; a job must not stop because of that.
+//! The output of a cleared task is dropped too.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ use crate::exec::hold::{Hold, KeepStill};
 use crate::exec::loss::Loss;
 use crate::os::watch;
 
-/// The maximum number of bytes moved at once. A pipe holds 64 KiB, unless somebody made it larger.
+/// The maximum number of bytes moved at once. A pipe holds 64 KiB unless it was enlarged.
 const CHUNK: usize = 1024 * 1024;
 
 /// The maximum number of bytes read from a socket at once.
@@ -38,12 +38,10 @@ const BUFFER: usize = 64 * 1024;
 /// A source to drain, and the file that it is drained into.
 #[derive(Debug)]
 pub struct Flow {
-    /// Where the bytes come from.
     pub source: Source,
-    /// The new file that they go to. Nobody else writes to it, and it is not open for appending, which `splice`
-    /// refuses.
+    /// The new file for the output. It has no other writer, and is not open for appending, which `splice` refuses.
     pub file: File,
-    /// What a socket is drained through, if that must survive the daemon.
+    /// The pipe that a socket is drained through, if the drain must survive the daemon.
     pub via: Option<Via>,
 }
 
@@ -65,9 +63,9 @@ impl Flow {
 /// A request to a drain.
 #[derive(Debug)]
 enum Ask {
-    /// Drain what is there at this moment.
+    /// Drain the bytes that are available now.
     Settle(oneshot::Sender<()>),
-    /// Discard the output, which nobody wants any more.
+    /// Discard the output, which is not wanted any more.
     Discard,
     /// Keep still for an upgrade.
     KeepStill(KeepStill<StillFlow>),
@@ -75,37 +73,36 @@ enum Ask {
     Copy(oneshot::Sender<io::Result<FlowCopy>>),
 }
 
-/// A drain as it stands still. No byte is anywhere but in its source or in its file.
+/// The state of a drain that is held. Every byte is either in its source or in its file.
 #[derive(Debug)]
 pub struct StillFlow {
-    /// The number of what is drained, and whether it is a pipe.
+    /// The number of the source's descriptor, and whether it is a pipe.
     pub source: (RawFd, bool),
-    /// The number of the file; `None` if the output is discarded.
+    /// The number of the file's descriptor; `None` if the output is discarded.
     pub file: Option<RawFd>,
     /// Where the next byte goes.
     pub offset: u64,
-    /// Whether the last write has failed.
+    /// Whether the last write failed.
     pub is_losing: bool,
-    /// The numbers of the pipe that a socket is drained through, out and in.
+    /// The numbers of the pipe that a socket is drained through: read end, write end.
     pub via: Option<(RawFd, RawFd)>,
 }
 
-/// A drain of the program before this one. Nothing of it is touched before it goes on.
+/// A drain of the previous program. Nothing of it is touched before it resumes.
 #[derive(Debug)]
 pub struct FlowBefore {
-    /// Where the bytes come from.
     pub source: Source,
-    /// The file, if the output is wanted.
+    /// The file; `None` if the output is discarded.
     pub file: Option<File>,
     /// Where the next byte goes.
     pub offset: u64,
-    /// Whether the last write has failed.
+    /// Whether the last write failed.
     pub is_losing: bool,
-    /// What a socket is drained through.
+    /// The pipe that a socket is drained through.
     pub via: Option<Via>,
 }
 
-/// Drains of the program before this one that have not gone on yet.
+/// Drains of the previous program that have not resumed yet.
 #[derive(Debug)]
 pub struct RestingDrains {
     task: TaskId,
@@ -122,8 +119,8 @@ impl Drains {
     pub async fn settle(&self) {
         for drain in &self.0 {
             let (done, is_done) = oneshot::channel();
-            // A drain that has ended has drained everything. A request sent in the very moment of its end stays in
-            // the channel, unanswered, as long as this side has it; so wait for its end, too.
+            // A drain that has ended has drained everything. A request sent at the very moment of its end stays in the
+            // channel, unanswered, as long as this side has it; so wait for its end, too.
             if drain.send(Ask::Settle(done)).is_ok() {
                 tokio::select! {
                     _ = is_done => {}
@@ -133,7 +130,7 @@ impl Drains {
         }
     }
 
-    /// Whether all pipes have reached their end.
+    /// Reports whether all pipes have reached their end.
     pub fn have_ended(&self) -> bool {
         self.0.iter().all(mpsc::UnboundedSender::is_closed)
     }
@@ -145,18 +142,18 @@ impl Drains {
         }
     }
 
-    /// Has them keep still until the holds are dropped.
+    /// Holds the drains still until the holds are dropped.
     pub fn hold(&self) -> Vec<Hold<StillFlow>> {
         let holds = self.0.iter().map(|drain| {
             let (hold, order) = Hold::new();
-            // One that has ended is known by that it drops the order.
+            // A drain that has ended drops the order, and is recognised by that.
             let _ = drain.send(Ask::KeepStill(order));
             hold
         });
         holds.collect()
     }
 
-    /// Copies the descriptors of those that have not ended.
+    /// Copies the descriptors of the drains that have not ended.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -175,7 +172,7 @@ impl Drains {
         Ok(copies)
     }
 
-    /// Returns the handle to drains of the program before; lost output is reported through `loss`.
+    /// Creates the handle to drains of the previous program; lost output is reported through `loss`.
     pub fn again(task: TaskId, flows: Vec<FlowBefore>, loss: Loss) -> (Self, RestingDrains) {
         let mut drains = Self::default();
         let flows = flows.into_iter().map(|flow| {
@@ -219,7 +216,7 @@ pub type Tell = Box<dyn FnOnce(io::Result<Prepared>) + Send>;
 enum Order {
     /// Prepare the drains of a task.
     Prepare { task: TaskId, flows: Vec<Flow>, tell: Tell },
-    /// Go on with those of another program.
+    /// Resume drains of the previous program.
     GoOn(RestingDrains),
 }
 
@@ -246,12 +243,12 @@ impl DrainThread {
         Ok(Self(orders))
     }
 
-    /// Whether the thread has ended.
+    /// Reports whether the thread has ended.
     pub fn is_lost(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Prepares to drain; `tell` gets the prepared drains, or the system error. It is called on the thread.
+    /// Prepares drains; `tell` receives them, or the system error. It is called on the drain thread.
     pub fn prepare(&self, task: TaskId, flows: Vec<Flow>, tell: Tell) {
         if let Err(mpsc::error::SendError(Order::Prepare { tell, .. })) =
             self.0.send(Order::Prepare { task, flows, tell })
@@ -260,7 +257,7 @@ impl DrainThread {
         }
     }
 
-    /// Goes on with drains of the program before.
+    /// Resumes drains of the previous program.
     pub fn go_on(&self, resting: RestingDrains) {
         // The thread lives as long as this handle.
         let _ = self.0.send(Order::GoOn(resting));
@@ -302,7 +299,6 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     all_done.recv().await;
 }
 
-/// Goes on with drains of the program before.
 fn go_on(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
     let RestingDrains { task, flows, loss } = resting;
     for (FlowBefore { source, file, offset, is_losing, via }, asked) in flows {
@@ -337,7 +333,7 @@ struct Stream {
     from: AsyncFd<OwnedFd>,
     is_pipe: bool,
     to: Sink,
-    /// What a socket is drained through; else it is read into the buffer.
+    /// The pipe that a socket is drained through; without it, a socket is read into the buffer.
     via: Option<Via>,
     /// The buffer for a socket; empty for a pipe.
     buffer: Vec<u8>,
@@ -361,7 +357,7 @@ impl Stream {
     async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Ask>, loss: Loss) {
         self.to.loss = Some(loss);
         if let Some(via) = &self.via {
-            // What a daemon that was killed has left in it.
+            // Bytes that a killed daemon has left in the pipe.
             let _ = self.to.empty(via);
         }
         loop {
@@ -371,7 +367,7 @@ impl Stream {
                     Ask::Settle(done) => {
                         let has_ended = self.settle();
                         self.to.tell_loss();
-                        // Whoever waits for this checks next whether the drain has ended.
+                        // The requester checks next whether the drain has ended.
                         if has_ended {
                             drop(asked);
                             let _ = done.send(());
@@ -409,7 +405,7 @@ impl Stream {
     }
 
     fn still(&self) -> StillFlow {
-        // Whatever is new here must be carried, too.
+        // Exhaustive, as a new field must be carried, too.
         let Self { task: _, from, is_pipe, to, via, buffer: _ } = self;
         let Sink { task: _, file, offset, null: _, loss: _, is_losing } = to;
         StillFlow {
@@ -421,7 +417,7 @@ impl Stream {
         }
     }
 
-    /// Moves what is there at this moment. Returns whether it has reached the end.
+    /// Moves the bytes that are available now. Returns whether the drain has reached the end.
     fn settle(&mut self) -> bool {
         let mut left = ioctl_fionread(self.from.get_ref()).unwrap_or(0);
         loop {
@@ -461,14 +457,13 @@ fn advance(
 /// An output file that is appended to.
 struct Sink {
     task: TaskId,
-    /// `None` if nobody wants the output. The file is closed then, so that the disk frees the space of a removed
-    /// file.
+    /// `None` if the output is not wanted. The file is closed then, so that the disk frees the space of a removed file.
     file: Option<File>,
     offset: u64,
     null: Arc<File>,
-    /// Reports what can't be written; set when draining begins.
+    /// Reports bytes that can't be written; set when draining begins.
     loss: Option<Loss>,
-    /// The last write failed.
+    /// Whether the last write failed.
     is_losing: bool,
 }
 
@@ -477,7 +472,7 @@ impl Sink {
         self.file = None;
     }
 
-    /// Moves what a pipe holds, at most a chunk. Returns 0 at its end.
+    /// Moves the content of a pipe, at most a chunk. Returns 0 at the end of file.
     fn splice_from(&mut self, pipe: &OwnedFd) -> io::Result<usize> {
         if let Some(file) = &self.file {
             let before = self.offset;
@@ -498,10 +493,11 @@ impl Sink {
         splice_once(pipe, &self.null, None)
     }
 
-    /// Moves what a socket holds through a pipe, at most what fits into that. Returns 0 at its end.
+    /// Moves the content of a socket through a pipe, at most as much as fits into the pipe. Returns 0 at the end of
+    /// file.
     fn splice_through(&mut self, socket: &OwnedFd, via: &Via) -> io::Result<usize> {
-        // `splice` from a TCP socket waits for bytes whatever its flags say, unless the socket itself is non-blocking,
-        // which is up to its other holders. Its errors come from here, too.
+        // `splice` from a TCP socket waits for bytes whatever its flags, unless the socket itself is non-blocking,
+        // which its other holders decide. Its errors come from here, too.
         let (peeked, _) = rustix::net::recv(socket, &mut [0_u8], RecvFlags::DONTWAIT | RecvFlags::PEEK)?;
         if peeked == 0 {
             return Ok(0);
@@ -511,7 +507,7 @@ impl Sink {
         Ok(count)
     }
 
-    /// Moves everything that is in a pipe, which has no writer but this process.
+    /// Moves the entire content of a pipe that has no writer but this process.
     fn empty(&mut self, via: &Via) -> io::Result<()> {
         loop {
             match self.splice_from(&via.out) {
@@ -524,7 +520,7 @@ impl Sink {
         }
     }
 
-    /// Moves what a socket holds, at most a buffer full. Returns 0 at its end.
+    /// Moves the content of a socket, at most a buffer full. Returns 0 at the end of file.
     fn receive_from(&mut self, socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
         let (count, _) = rustix::net::recv(socket, &mut *buffer, RecvFlags::DONTWAIT)?;
         let mut rest = &buffer[..count];
@@ -563,7 +559,7 @@ impl Sink {
         }
     }
 
-    /// Reports all losses: whoever waits for the drain must know of them.
+    /// Reports all losses: anything that waits for the drain must know of them.
     fn tell_loss(&mut self) {
         if let Some(loss) = &mut self.loss {
             loss.tell();
@@ -571,7 +567,7 @@ impl Sink {
     }
 }
 
-/// Whether an error of `splice` is about the pipe and not about the file that it is written to.
+/// Reports whether an error of `splice` concerns the pipe and not the file that it is written to.
 fn is_of_the_pipe(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,8 +1,8 @@
-//! How a process ended that is not a child of the daemon. The exit is never made up.
+//! The exit of a process that is not a child of the daemon. The exit is never made up.
 //!
-//! The sources, in this order: while the process is a zombie, `/proc` shows its exit; afterwards its pidfd does
-//! (Linux 6.15); on older kernels only the parent knows, and may report it by `task.exit`. The daemon waits for that
-//! as long as the program that handed the process over stays connected, and [`PATIENCE`] at most.
+//! The sources, in this order: while the process is a zombie, `/proc` shows its exit; afterwards its pidfd does (Linux
+//! 6.15); on older kernels only the parent knows it, and may report it by `task.exit`. The daemon waits for that report
+//! as long as the program that handed the process over stays connected, and at most for [`PATIENCE`].
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use super::facts::{Remains, remains};
 use crate::exec::terminal::Terminal;
 use crate::os::pidfd::PidFd;
 
-/// How long the parent has to report what nobody else can know.
+/// How long the parent may take to report an exit that only it can know.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The interval between looks for what the system shows only shortly after the end.
+/// The interval between looks for a state that the system shows only shortly after the end.
 pub(in crate::exec) const SHORTLY: Duration = Duration::from_millis(1);
 
 /// The number of such looks.
 pub(in crate::exec) const LOOKS: u32 = 20;
 
-/// What a supervisor keeps for a handed-over process in addition.
+/// Additional state of the supervisor of a handed-over process.
 #[derive(Debug, Default)]
 pub struct Handed {
     /// The drains of its output.
     pub drains: Drains,
-    /// The terminal that shows its output, if it came with one.
+    /// The terminal that shows its output, if one came with it.
     pub terminal: Option<Terminal>,
     /// Its exit, as reported by its parent.
     pub reported: Option<Exit>,
@@ -39,15 +39,14 @@ pub struct Handed {
 
 /// What is known of an exit so far.
 pub(in crate::exec) enum Known {
-    /// How it ended.
     Exit(Exit),
-    /// It was not reaped yet, and the system does not show us its exit.
+    /// It was not reaped yet, and the system hides its exit from us.
     Hidden,
-    /// It was reaped, and this kernel does not keep the exit.
+    /// It was reaped, and this kernel does not keep its exit.
     Lost,
 }
 
-/// Looks up how a process ended.
+/// Looks up the exit of an ended process.
 pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     match (handle.exit_info(), remains(pid, handle)) {
         (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Known::Exit(exit),
@@ -60,8 +59,8 @@ pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     }
 }
 
-/// Waits until an ended process is reaped by its parent; forever if the kernel does not report that. This works only
-/// once: the runtime takes the event for the last one of the pidfd.
+/// Waits until an ended process is reaped by its parent; forever if the kernel does not report that. Works only once:
+/// the runtime takes this event for the last one of the pidfd.
 pub(in crate::exec) async fn taken_away(pidfd: &AsyncFd<PidFd>) {
     while let Ok(mut ready) = pidfd.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {

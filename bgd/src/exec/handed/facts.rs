@@ -1,5 +1,5 @@
-//! What the system tells about a process that the daemon did not start, and about its pidfd. This may not decide
-//! anything about them. A look by pid is only valid if the pidfd shows afterwards that the process still lives.
+//! The system's information about a process that the daemon did not start, and about its pidfd. This module decides
+//! nothing about them. A lookup by pid is only valid if the pidfd shows afterwards that the process still lives.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,10 +15,10 @@ use nix::fcntl::OFlag;
 use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, exit_of_status};
 
-/// The longest command line that is taken from the system, in bytes; the rest is cut off.
+/// The maximum length of a command line, in bytes; the rest is cut off.
 const COMMAND_BYTES: u64 = 64 * 1024;
 
-/// What a descriptor refers to.
+/// The target of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     /// No process: it is not a pidfd.
@@ -33,7 +33,7 @@ pub enum Named {
     Process(i32),
 }
 
-/// Returns what a descriptor refers to.
+/// Returns the target of a descriptor.
 ///
 /// # Errors
 /// `/proc` can't be read.
@@ -61,7 +61,6 @@ pub fn users(pid: i32) -> Option<[u32; 4]> {
 /// The flag of a kernel thread (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Whether this is a kernel thread.
 pub fn is_kernels(pid: i32) -> bool {
     ProcessStat::of(pid).and_then(|stat| stat.field::<u64>(9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
@@ -82,7 +81,7 @@ pub fn command(pid: i32) -> Vec<OsText> {
     words.split(|byte| *byte == 0).map(|word| OsText::from(word.to_vec())).collect()
 }
 
-/// Returns the working directory of a process; empty if the system does not tell.
+/// Returns the working directory of a process; empty if the system hides it.
 pub fn folder(pid: i32) -> OsText {
     let folder = proc::folder(pid).unwrap_or_default();
     OsText::from(folder.into_os_string().into_vec())
@@ -96,12 +95,11 @@ pub struct Leads {
     pub group: bool,
 }
 
-/// What the system shows of the exit of a process that has ended and may not have been reaped yet.
+/// The system's information about the exit of a process that has ended and may not have been reaped yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// How it ended.
     Exit(Exit),
-    /// The system does not show it to us, or not yet.
+    /// The system hides it from us, or does not show it yet.
     Hidden,
     /// The process was reaped.
     Gone,
@@ -117,8 +115,8 @@ pub fn remains(pid: i32, handle: &PidFd) -> Remains {
     let (Some(status), Some(waits)) = (stat.field::<u64>(52), stat.field::<u64>(35)) else {
         return Remains::Hidden;
     };
-    // An observer that may not see the exit status is shown 0. The same observers are shown 0 as the wait channel
-    // (`wchan`), which is otherwise never 0 for an ended process; so if both are 0, the status tells nothing.
+    // An observer that may not see the exit status is shown 0. The same observer is shown 0 as the wait channel
+    // (`wchan`), which is otherwise never 0 for an ended process; so if both are 0, the status means nothing.
     match i32::try_from(status) {
         Ok(status) if is_zombie && (status != 0 || waits != 0) => Remains::Exit(exit_of_status(status)),
         Ok(_) | Err(_) => Remains::Hidden,
@@ -181,7 +179,7 @@ mod tests {
             assert!(!matches!(ended.exit_info(), Ok(Some(_))), "the kernel keeps it only afterwards");
             child.wait().unwrap();
             assert_eq!(remains(pid, &ended), Remains::Gone);
-            // Older kernels do not tell.
+            // Older kernels do not report it.
             if let Ok(told) = ended.exit_info() {
                 assert_eq!(told, Some(exit));
             }

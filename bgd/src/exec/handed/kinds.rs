@@ -1,4 +1,4 @@
-//! Identifies the descriptors that come with a process, and checks that they are what they are said to be.
+//! Identifies the descriptors that come with a process, and checks that they are what they are claimed to be.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ impl Kind {
                 SocketType::STREAM => Self::StreamSocket,
                 _ => Self::OtherSocket,
             },
-            // Only a master has a number for its other side.
+            // Only a terminal's master has a number for its slave.
             FileType::CharacterDevice if ptsname(fd, Vec::new()).is_ok() => Self::PtyMaster,
             FileType::CharacterDevice if rustix::termios::isatty(fd) => Self::Terminal,
             FileType::CharacterDevice => Self::CharacterDevice,
@@ -72,7 +72,6 @@ impl Kind {
 pub enum Source {
     /// A pipe, drained with `splice`.
     Pipe(OwnedFd),
-    /// A socket, read into the output file.
     Socket(OwnedFd),
 }
 
@@ -90,7 +89,7 @@ pub enum Outputs {
 /// Identifies the descriptors that came along.
 ///
 /// # Errors
-/// One of them, which the error names, is not what it is said to be.
+/// Names a descriptor that is not what it is claimed to be.
 pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
     let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
     for (index, (stream, fd)) in streams.into_iter().enumerate() {
@@ -117,7 +116,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
         }
         sources.push((stream, source));
     }
-    // Standard output comes first, in whatever order they were sent.
+    // Standard output comes first, regardless of the order in which they were sent.
     sources.sort_by_key(|(stream, _)| *stream == HandoffStream::Stderr);
     Ok(Outputs::Drained(sources.into_iter().map(|(_, source)| source).collect()))
 }
@@ -135,11 +134,11 @@ fn are_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
-/// Returns the path of a file, and checks that it can be read.
+/// Returns the path of a file after checking that it can be read.
 fn own_file(descriptor: DescriptorName, fd: &OwnedFd) -> Result<PathBuf, RpcError> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let path = fs::read_link(&link).map_err(|error| descriptor.refuse(&format!("has no path: {error}")))?;
-    // Non-blocking, in case somebody has a lease on it.
+    // Non-blocking, in case another process has a lease on the file.
     let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&link);
     let file = opened.map_err(|error| {
         descriptor.refuse(&format!("is {}, which can't be read: {error}", path.display()))

@@ -1,8 +1,8 @@
 //! Processes that other programs started and hand over while they run (R70).
 //!
-//! They are not children of the daemon: it supervises them by the pidfds that came along, as it does its own. Their
+//! They are not children of the daemon, which supervises them by the pidfds that came along, as it does its own. Their
 //! output is drained from the pipes whose read ends came along. The program that started them may end at any time.
-//! Nothing here may touch a process or a pipe before the core has taken the task.
+//! Nothing here may touch a process or a pipe before the core has accepted the task.
 
 pub mod check;
 pub mod copies;
@@ -29,9 +29,7 @@ use super::terminal::still::Copies;
 /// A process that is taken over as soon as the core has a task for it.
 #[derive(Debug)]
 pub struct Ready {
-    /// The checked process.
     pub checked: Checked,
-    /// Where its output goes.
     pub recorded: Recorded,
 }
 
@@ -40,16 +38,15 @@ pub struct Ready {
 pub enum Recorded {
     /// It is drained into the task's files.
     Drained {
-        /// The prepared drains.
         prepared: Prepared,
         /// Whether standard output and error have separate files.
         split: bool,
-        /// Copies of their descriptors for the keeper, if there is one.
+        /// Copies of the drains' descriptors for the keeper, if there is one.
         copies: Vec<FlowCopy>,
     },
     /// The process itself writes it to this file.
     File(PathBuf),
-    /// It is shown by a terminal, and kept in the task's file.
+    /// The daemon follows its terminal, and records it in the task's file.
     Terminal(HandedTerminal),
 }
 
@@ -58,7 +55,7 @@ pub enum Recorded {
 pub struct HandedTerminal {
     pub master: OwnedFd,
     pub size: TerminalSize,
-    /// The new output file, for what it shows.
+    /// The new output file, which records the terminal.
     pub output: OwnedFd,
 }
 
@@ -71,7 +68,7 @@ impl HandedTerminal {
         let Self { master, size: _, output } = self;
         Ok(Copies {
             master: master.try_clone()?,
-            // Without it the terminal is followed as long as somebody has it open.
+            // Without the slave, the terminal is followed as long as any process has it open.
             slave: slave_of(master).ok(),
             leader_news: None,
             output: output.try_clone()?,

@@ -7,7 +7,6 @@ use bgd_shared::request::{HandoffParams, HandoffStream};
 /// The order to take over a process of another program, with the descriptors that came along.
 #[derive(Debug)]
 pub struct Handoff {
-    /// The parameters of the request.
     pub params: HandoffParams,
     /// The pidfd of the process, as the caller claims.
     pub pidfd: OwnedFd,

@@ -1,10 +1,10 @@
-//! The tree of a process that another program started. None of it is the daemon's child, so its orphans go to other
-//! parents and carry no mark.
+//! The tree of a process that another program started. None of its processes is the daemon's child, so their orphans go
+//! to other parents and carry no mark.
 //!
-//! It consists of the leader, its descendants, and the members of the session or process group that the leader leads.
-//! Pidfds of all of them are opened before one is signalled, and those of survivors stay open: so a process that
-//! leaves the session and loses its parent because of that signal is still reached by the next one. A process that
-//! had done so before the first signal is not found any more.
+//! The tree consists of the leader, its descendants, and the members of the session or process group that the leader
+//! leads. Pidfds of all of them are opened before the first is signalled, and those of survivors stay open: so a
+//! process that leaves the session and loses its parent because of that signal is still reached by the next one. A
+//! process that did so before the first signal is not found.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +19,6 @@ use crate::exec::members::{
 use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
-/// The signal that stops every process.
 const SIGSTOP: i32 = libc::SIGSTOP;
 
 /// The state of the tree of a process that another program started.
@@ -30,7 +29,7 @@ pub struct HandedTree {
     handle: PidFd,
     leads_session: AtomicBool,
     leads_group: AtomicBool,
-    /// Processes that were signalled and live on.
+    /// Processes that were signalled and are still alive.
     held: Mutex<Vec<Member>>,
 }
 
@@ -48,7 +47,8 @@ impl HandedTree {
         tree
     }
 
-    /// Creates the tree that another program had: what the leader leads, session and group, and what was signalled.
+    /// Recreates the tree of another program: whether the leader leads a session and a group, and the signalled
+    /// processes.
     pub fn again(leader: i32, handle: PidFd, leads: (bool, bool), held: Vec<Member>) -> Self {
         Self {
             leader,
@@ -59,7 +59,8 @@ impl HandedTree {
         }
     }
 
-    /// Returns what the leader leads, session and group, and the pids and pidfds of what was signalled and lives.
+    /// Returns whether the leader leads a session and a group, and the pids and pidfds of signalled processes that
+    /// still live.
     pub fn state(&self) -> ((bool, bool), Vec<(i32, RawFd)>) {
         let Self { leader: _, handle: _, leads_session, leads_group, held: _ } = self;
         let held = self.living();
@@ -67,12 +68,11 @@ impl HandedTree {
         ((leads_session.load(Ordering::Relaxed), leads_group.load(Ordering::Relaxed)), held)
     }
 
-    /// Returns the leader's pidfd.
     pub fn handle(&self) -> &PidFd {
         &self.handle
     }
 
-    /// Whether nothing can be left once the leader has ended.
+    /// Reports whether nothing can be left once the leader has ended.
     pub fn is_plainly_empty(&self) -> bool {
         let leads = self.look_at_leader();
         let has_group = leads.group && group_exists(self.leader);
@@ -105,8 +105,8 @@ impl HandedTree {
         Ok(found)
     }
 
-    /// Sends a signal to every living process of the tree. Returns false if one could not be reached, as no
-    /// descriptor is left for its pidfd, and those that may have swallowed the signal.
+    /// Sends a signal to every living process of the tree. Returns false if a process could not be reached because no
+    /// descriptor is left for its pidfd, and the newborns that may have swallowed the signal.
     pub fn signal(&self, signal: i32) -> (bool, Newborns) {
         let mut held = self.living();
         let (mut reached_all, mut stopped) = (true, 0);
@@ -118,8 +118,8 @@ impl HandedTree {
                 tracing::warn!(leader = self.leader, pid, signal, %error, "cannot reach a process");
             }
             reached_all &= missed.is_empty();
-            // The children of killed processes go to unknown parents. A stopped process makes no children, so all are
-            // stopped until no other one is found.
+            // The children of killed processes go to unknown parents. A stopped process creates no children, so
+            // processes are stopped until no further one is found.
             if signal != SIGKILL || held.len() <= stopped || !reached_all {
                 break;
             }
@@ -138,7 +138,7 @@ impl HandedTree {
         held
     }
 
-    /// Whether the leader's pid is still its own: it lives, or is a zombie.
+    /// Reports whether the pid still is the leader's: it lives, or is a zombie.
     fn leader_is_there(&self) -> bool {
         matches!(named_by(&self.handle), Ok(Named::Process(pid)) if pid == self.leader)
     }
@@ -152,8 +152,8 @@ impl HandedTree {
             self.leads_session.store(stat.session == self.leader, Ordering::Relaxed);
             self.leads_group.store(stat.group == self.leader, Ordering::Relaxed);
         } else if Stat::of(self.leader).is_some() {
-            // The pid is somebody else's now. The kernel does not reuse it while a session or a group has that id, so
-            // both are empty.
+            // The pid has been reused. The kernel does not reuse it while a session or a group has that id, so both are
+            // empty.
             return Leads { session: false, group: false };
         }
         Leads {
@@ -162,7 +162,7 @@ impl HandedTree {
         }
     }
 
-    /// Returns the pids of processes that seem to belong to the tree, with `held` as a part of it.
+    /// Returns the pids of processes that seem to belong to the tree, which includes `held`.
     fn pids(&self, held: &HashSet<i32>) -> Vec<i32> {
         let leads = self.look_at_leader();
         let mut roots: Vec<i32> = held.iter().copied().collect();
@@ -188,13 +188,13 @@ impl HandedTree {
     /// Returns this process if it lives and belongs to the tree; an error if no descriptor is left.
     fn member(&self, pid: i32, held: &HashSet<i32>) -> io::Result<Option<Member>> {
         let Some(handle) = hold(pid)? else { return Ok(None) };
-        // As with other trees: opened first, looked at then, and still alive afterwards.
+        // As with other trees: opened first, examined next, and still alive afterwards.
         let is_member = self.is_mine(pid, held) && !handle.has_ended();
         Ok(is_member.then_some(Member { pid, handle }))
     }
 
-    /// Whether a process that was found in the tree still belongs to it: it or one of its ancestors is held, is the
-    /// leader, or is in what the leader leads.
+    /// Reports whether a process that was found in the tree still belongs to it: it or one of its ancestors is held, is
+    /// the leader, or is in the session or group that the leader leads.
     fn is_mine(&self, pid: i32, held: &HashSet<i32>) -> bool {
         let leads = self.look_at_leader();
         let leader_is_there = self.leader_is_there();
@@ -213,17 +213,17 @@ impl HandedTree {
     }
 }
 
-/// Returns the pids of those that still live, so that the pids are their own.
+/// Returns the pids of the members that still live, which can't have been reused.
 fn numbers(members: &[Member]) -> HashSet<i32> {
     members.iter().filter(|member| !member.handle.has_ended()).map(|member| member.pid).collect()
 }
 
-/// Whether a process group has members, including zombies. Sends no signal.
+/// Reports whether a process group has members, including zombies. Sends no signal.
 fn group_exists(group: i32) -> bool {
     nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), None) != Err(nix::errno::Errno::ESRCH)
 }
 
-/// Returns the daemon and the processes that it runs under: no task takes them along.
+/// Returns the daemon and the processes that it runs under, which belong to no task's tree.
 fn spared() -> HashSet<i32> {
     ancestors_of(std::process::id().cast_signed())
 }
@@ -266,7 +266,7 @@ mod tests {
         assert!(tree.signal(libc::SIGTERM).0);
         let stdin = child.stdin.take().unwrap();
         child.wait().unwrap();
-        // At the end of its input it forks a child that nobody has looked for yet.
+        // At the end of its input the shell forks a child that has not been looked for yet.
         drop(stdin);
         said.read_line(&mut word).unwrap();
         assert_eq!(word, "up\nup\n");

@@ -1,6 +1,7 @@
-//! What the local executor carries over an upgrade in place, and how it is built from that again.
+//! The state that the local executor carries over an upgrade in place, and its restoration.
 //!
-//! Pidfds are opened anew: a leader that is not reaped keeps its pid, and others of a tree are looked for as always.
+//! Pidfds are opened again: an unreaped leader keeps its pid, and the other processes of a tree are searched for as
+//! usual.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,9 +34,9 @@ use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
 impl Local {
-    /// Returns the state; an obstacle if something can't be carried now.
+    /// Returns the state, or the obstacle that prevents carrying it now.
     pub(super) fn state(&mut self, named: &mut Named) -> Result<LocalState, Obstacle> {
-        // Whatever is new here must be carried, too, or be an obstacle.
+        // Exhaustive: a new field must be carried, too, or be an obstacle.
         let Self {
             processes,
             terminals,
@@ -81,10 +82,10 @@ impl Local {
         Ok(LocalState { processes: all, starts, outputs, drains, helpers, fosters })
     }
 
-    /// Goes on with what another program has carried over. `spec` returns what a task is.
+    /// Restores the state that another program has carried over. `spec` returns the spec of a task.
     ///
     /// # Errors
-    /// Something of it is missing, or no descriptor is left.
+    /// Part of the state is missing, or no descriptor is left.
     pub(super) fn go_on_with(
         &mut self,
         state: LocalState,
@@ -93,7 +94,7 @@ impl Local {
     ) -> io::Result<()> {
         let LocalState { processes, starts, outputs, drains, helpers, fosters } = state;
         self.context.adopted.look_at(fosters);
-        // First, so that no end of a leader is taken for that of an orphan.
+        // First, so that the end of a leader is not mistaken for that of an orphan.
         let is_child = |process: &&ProcessState| process.handed.is_none();
         let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
         unreaped.for_each(|process| self.context.adopted.add(process.leader));
@@ -115,7 +116,7 @@ impl Local {
             }
             process.resume(&mut self.processes, &mut self.terminals, drains, came)?;
         }
-        // Those of trees that have ended: somebody else has their pipes open.
+        // The rest belongs to trees that have ended, but other processes have their pipes open.
         for (task, (run, drains)) in all_drains {
             self.close_when_drained(task, run, &drains);
             self.processes.drain_on(task, run, drains);
@@ -154,8 +155,8 @@ impl ProcessState {
             }
             None => UnreadState::default(),
         };
-        // Its files have the names of its task, and the daemon's children are known again; what it has with its leader
-        // follows from its progress, its job and its being handed over.
+        // The files have the names of the task, and the daemon's children are found again; the state that concerns the
+        // leader follows from the progress, the job, and whether it was handed over.
         let Tree {
             task: _,
             leader,
@@ -224,13 +225,13 @@ impl ProcessState {
         let of_probe = (run, tree.clone(), context.clone());
         let probe = probe.map(|probe| Probe::again(probe, came, of_probe)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
-        // The pid of one that was reaped may be another process's.
+        // The pid of a reaped leader may have been reused.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
             (Stage::Rest, _, _) => Err(io::ErrorKind::NotFound.into()),
             (_, Some(tree), _) => Ok(tree.handle().try_clone().and_then(watch::process)?),
             (_, None, Some(handle)) => Ok(handle.try_clone().and_then(watch::process)?),
             (Stage::AtWork | Stage::Leader, None, None) => {
-                // Supervised without it, the process would be killed.
+                // A process supervised without a pidfd would be killed.
                 Ok(PidFd::open(leader).and_then(watch::process)?)
             }
         };
@@ -253,7 +254,7 @@ impl HandedState {
         Self { handle: named.add(tree.handle()), leads, held, is_running, client }
     }
 
-    /// What the keeper is told of it.
+    /// Returns the state for the keeper.
     pub(super) fn left(tree: &HandedTree) -> Self {
         let (leads, _) = tree.state();
         Self { handle: Fd::OF_PROCESS, leads, held: Vec::new(), is_running: true, client: None }
@@ -269,7 +270,7 @@ impl HandedState {
 }
 
 impl TerminalState {
-    /// Returns the job in it, and the terminal.
+    /// Returns the job in the terminal, and the terminal.
     fn resume(
         self,
         task: TaskId,
@@ -295,7 +296,7 @@ impl StartState {
         let StartOrder { task, run, spec: _, env, place, streams } = start;
         let inherited = match streams {
             Streams::Own(inherited) => InheritedState::of(inherited, named),
-            // Only helpers have others, and they are not deferred.
+            // Only helpers have other streams, and their starts are not deferred.
             Streams::Given { .. } => InheritedState::default(),
         };
         Self { task: *task, run: *run, env: Arc::clone(env), place: place.clone(), inherited, owner }

@@ -1,7 +1,7 @@
 //! Takes over processes that other programs hand over (R70).
 //!
-//! A worker checks the process, the drain thread prepares itself, the core takes the task, and only then is anything
-//! touched. If anything fails before that, the process stays with whoever offered it.
+//! A worker checks the process, the drain thread prepares its drains, the core accepts the task, and only then is
+//! anything touched. If a step before that fails, the process stays with the program that offered it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -97,12 +97,12 @@ impl Local {
             }
         };
         let Checked { pid, pidfd, tree, argv, cwd, started_at } = checked;
-        // A process that is offered twice at the same time was free in both checks.
+        // A process that is offered twice at the same time belonged to no task in both checks.
         if let Some(other) = self.handoffs.leaders().0.get(&pid) {
             let message = format!("process {pid} already belongs to task {other}");
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
-        // Not later: the process stays with its owner until the daemon is sure to notice its end.
+        // Watch it now, as the process stays with its owner until the daemon is sure to notice its end.
         let pidfd = watch::process(pidfd)
             .map_err(|error| internal(format!("process {pid} can't be watched: {error}")))?;
         self.handoffs.ready.insert(task, Ready { pid, pidfd, tree, recorded, client: Some(client) });
@@ -114,7 +114,7 @@ impl Local {
         self.context.workers.later(move || folder.remove(task, 0));
     }
 
-    /// Starts to supervise a process that the core has taken over.
+    /// Starts to supervise a process whose task the core has accepted.
     pub(super) fn adopt_handed(&mut self, task: TaskId, run: u32) {
         let Some(Ready { pid, pidfd, tree, recorded, client }) = self.handoffs.ready.remove(&task) else {
             return tracing::error!(%task, "nothing was handed over for it");
@@ -141,22 +141,22 @@ impl Local {
         }
     }
 
-    /// Discards the output of a task that nobody wants any more, or an offer that the core has not taken.
+    /// Discards the output of a task, which is not wanted any more, or an offer that the core has not accepted.
     pub(super) fn forget_handed(&mut self, task: TaskId) {
         if self.handoffs.ready.remove(&task).is_some() {
             self.remove_offered(task);
         }
-        // They stay known: whoever writes must not find the pipe closed, by an upgrade for instance.
+        // The drains stay known: writers must not find the pipe closed, for instance after an upgrade.
         if let Some((run, drains)) = self.handoffs.drained.get(&task) {
             drains.discard();
-            // The next daemon will know nothing of it, and until then it would keep the file.
+            // The next daemon will not know the task, and until then the keeper would hold the file.
             self.close_kept(task, *run);
-            // It must keep still anew, without the file.
+            // The drain must be held again, without the file.
             self.handoffs.holds.remove(&task);
         }
     }
 
-    /// Handles the disconnect of a client, which can't report any more how what it handed over ends.
+    /// Handles the disconnect of a client, which can no longer report the exit of the process that it handed over.
     pub(super) fn client_left(&mut self, client: u64) {
         for ready in self.handoffs.ready.values_mut().filter(|ready| ready.client == Some(client)) {
             ready.client = None;
@@ -169,16 +169,16 @@ impl Local {
     }
 }
 
-/// Where the output of a process will be kept.
+/// How the output of a process will be recorded.
 enum Kept {
-    /// In these files, once the drains are prepared; with copies for the keeper, if there is one.
+    /// By drains into files, once the drains are prepared; with copies for the keeper, if there is one.
     Flows(Vec<Flow>, Vec<FlowCopy>),
     /// Everything is ready.
     Recorded(Recorded),
 }
 
-/// Creates the output files: an empty one if there is no output, and none for a file of the process's own. If it must
-/// survive the daemon, nothing of it may ever be in this process alone.
+/// Creates the output files: an empty one if there is no output, and none if the process writes its own file. If
+/// `is_kept`, the output must survive the daemon, so none of it may ever be in this process alone.
 fn prepare_outputs(
     task: TaskId,
     outputs: Outputs,
@@ -216,8 +216,8 @@ fn prepare_outputs(
     Ok(Kept::Flows(flows, copies))
 }
 
-/// Returns the size of a terminal, limited to what can be shown. Many programs set none for the terminals that they
-/// open; these get the usual 24 by 80.
+/// Returns the size of a terminal, limited to what can be shown. Many programs do not set the size of the terminals
+/// that they open; these get the usual 24 by 80.
 fn usable_size(master: &OwnedFd) -> Result<TerminalSize, RpcError> {
     let size = size_of(master).map_err(|error| {
         RpcError::new(ErrorKind::InvalidParams, format!("the terminal does not tell its size: {error}"))

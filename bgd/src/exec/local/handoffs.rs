@@ -26,15 +26,14 @@ use crate::os::pidfd::PidFd;
 #[derive(Debug)]
 pub(super) struct Handoffs {
     pub(super) thread: Option<DrainThread>,
-    /// Processes that the core has not taken yet.
+    /// Processes that the core has not accepted yet.
     pub(super) ready: HashMap<TaskId, Ready>,
-    /// Processes that have not ended.
     pub(super) running: HashMap<TaskId, Running>,
-    /// Tasks whose pipes are drained.
+    /// The drains of each task, with its run.
     pub(super) drained: HashMap<TaskId, (u32, Drains)>,
-    /// Keep the drains still for an upgrade.
+    /// Hold the drains for an upgrade.
     pub(super) holds: HashMap<TaskId, Vec<Hold<StillFlow>>>,
-    /// Drains of the program before this one that have not gone on yet.
+    /// Drains of the previous program that have not resumed yet.
     pub(super) resting: Vec<RestingDrains>,
     /// Results of the checks by workers.
     prepared: mpsc::UnboundedReceiver<Prepared>,
@@ -48,7 +47,7 @@ pub(super) struct Ready {
     pub(super) pidfd: AsyncFd<PidFd>,
     pub(super) tree: HandedTree,
     pub(super) recorded: Recorded,
-    /// The client that offers it; `None` once that has disconnected.
+    /// The client that offers it; `None` once the client has disconnected.
     pub(super) client: Option<u64>,
 }
 
@@ -99,13 +98,13 @@ impl Handoffs {
         Leaders(self.ready.iter().map(|(task, ready)| (ready.pid, *task)).chain(running).collect())
     }
 
-    /// Whether a process is being handed over at this moment.
+    /// Reports whether a process is being handed over.
     pub(super) fn is_busy(&self) -> bool {
         !self.ready.is_empty() || !self.prepared.is_empty()
     }
 
-    /// Keeps all drains still until [`Self::let_go`]. Returns whether they have been since the call before this one, so
-    /// that whatever they had reported has arrived.
+    /// Holds all drains until [`Self::let_go`]. Returns whether they have been still since the previous call, so that
+    /// everything they had reported has arrived.
     pub(super) fn keep_still(&mut self) -> bool {
         let Self { drained, holds, .. } = self;
         let is_still = |task| holds.get(task).is_some_and(|holds| holds.iter().all(Hold::is_still));
@@ -116,12 +115,12 @@ impl Handoffs {
         were_still
     }
 
-    /// Lets the drains go on.
+    /// Releases the drains.
     pub(super) fn let_go(&mut self) {
         self.holds.clear();
     }
 
-    /// Returns the state of all drains, which stand still.
+    /// Returns the state of all drains, which are held.
     pub(super) fn drains(&self, named: &mut Named) -> Vec<DrainsState> {
         let states = self.drained.iter().map(|(task, (run, _))| {
             let flows = self.holds.get(task).into_iter().flatten().filter_map(Hold::still);
@@ -141,7 +140,7 @@ impl Handoffs {
         states.filter(|state| !state.flows.is_empty()).collect()
     }
 
-    /// Takes drains of the program before, which go on from [`Self::go_on`] on.
+    /// Adds drains of the previous program, which resume in [`Self::go_on`].
     pub(super) fn rest(&mut self, state: DrainsState, facts: &Facts, came: &mut Came) -> io::Result<Drains> {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
@@ -161,7 +160,7 @@ impl Handoffs {
         Ok(drains)
     }
 
-    /// Goes on with the drains of the program before.
+    /// Resumes the drains of the previous program.
     pub(super) fn go_on(&mut self) {
         for resting in std::mem::take(&mut self.resting) {
             match self.thread() {

@@ -1,5 +1,5 @@
-//! Helpers: the processes of agents and hooks are started, watched and ended like those of tasks, but only whoever
-//! asked for them knows of them.
+//! Helpers: the processes of agents and hooks are started, watched and ended like those of tasks, but only their
+//! requesters know of them.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::exec::host::{Alive, Purpose, SIGKILL, Watcher};
 #[derive(Debug)]
 struct Helper {
     purpose: Purpose,
-    /// The signal to send when it runs.
+    /// The signal to send once it runs.
     waiting: Option<i32>,
     watcher: Watcher,
 }
@@ -24,7 +24,7 @@ struct Helper {
 #[derive(Debug, Default)]
 pub(super) struct Helpers {
     all: HashMap<TaskId, Helper>,
-    /// Whether and how the daemon is ending.
+    /// How the daemon is ending, if it is.
     pub(super) closing: Option<Close>,
 }
 
@@ -34,20 +34,20 @@ impl Helpers {
         self.all.insert(id, Helper { purpose, waiting: None, watcher });
     }
 
-    /// Whether this is the id of a helper, not of a task.
+    /// Reports whether this is the id of a helper, not of a task.
     pub(super) fn owns(&self, id: TaskId) -> bool {
         self.all.contains_key(&id)
     }
 
-    /// Keeps a signal for a helper until it runs.
+    /// Stores a signal for a helper until it runs.
     pub(super) fn end_later(&mut self, id: TaskId, signal: i32) {
-        // Nothing is stronger than SIGKILL.
+        // No signal is stronger than SIGKILL.
         if let Some(helper) = self.all.get_mut(&id).filter(|helper| helper.waiting != Some(SIGKILL)) {
             helper.waiting = Some(signal);
         }
     }
 
-    /// Reports that a helper runs. Returns the signal that was kept for it.
+    /// Reports that a helper runs. Returns the signal that was stored for it.
     pub(super) fn begun(&mut self, id: TaskId, alive: Alive) -> Option<i32> {
         let helper = self.all.get_mut(&id)?;
         helper.watcher.begun(Ok(alive));
@@ -61,25 +61,26 @@ impl Helpers {
         }
     }
 
-    /// Takes a fact about a helper's end.
+    /// Applies a fact about a helper's end.
     pub(super) fn fact(&mut self, id: TaskId, fact: Fact) {
         if self.all.get(&id).is_some_and(|helper| helper.watcher.fact(fact)) {
             self.all.remove(&id);
         }
     }
 
-    /// Returns the helpers for this purpose, or all of them if it is `None`.
+    /// Returns the helpers for this purpose, or all helpers if it is `None`.
     pub(super) fn of(&self, purpose: Option<Purpose>) -> Vec<TaskId> {
         let is_wanted = |helper: &Helper| purpose.is_none_or(|purpose| helper.purpose == purpose);
         self.all.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the state. A connection to another machine is made again by whoever needs it, and its process ended.
+    /// Returns the state. The process of a connection to another machine is ended after the upgrade, and the connection
+    /// made again when it is needed.
     ///
     /// # Errors
-    /// One of them is being started.
+    /// A helper is being started.
     pub(super) fn state(&self) -> Result<Vec<HelperState>, Obstacle> {
-        // A daemon that ends is not upgraded.
+        // The rest is not needed: a daemon that is ending is not upgraded.
         let Self { all: helpers, closing: _ } = self;
         let mut all = Vec::new();
         for (id, Helper { purpose, waiting: _, watcher }) in helpers {
@@ -91,7 +92,7 @@ impl Helpers {
         Ok(all)
     }
 
-    /// Goes on with helpers of another program. Whoever had asked for them takes them from `lives`.
+    /// Restores helpers of another program. Their requesters reclaim them from `lives`.
     pub(super) fn again(&mut self, all: Vec<HelperState>, lives: &Lives) {
         for HelperState { id, purpose, life } in all {
             let watcher = lives.keep(id, purpose, life);
@@ -99,7 +100,7 @@ impl Helpers {
         }
     }
 
-    /// Whether any helper is left.
+    /// Reports whether any helper is left.
     pub(super) fn is_busy(&self) -> bool {
         !self.all.is_empty()
     }

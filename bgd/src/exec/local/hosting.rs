@@ -15,8 +15,7 @@ impl Local {
     pub(super) fn start_helper(&mut self, purpose: Purpose, order: StartOrder, mut watcher: Watcher) {
         let is_late = match purpose {
             Purpose::Agent => self.helpers.closing.is_some(),
-            // Hooks still deliver the notifications of a daemon that is ending, for as long as the grace period
-            // lasts.
+            // Hooks still deliver the notifications of a daemon that is ending, until the grace period is over.
             Purpose::Hook | Purpose::Bridge => self.helpers.closing == Some(Close::Forced),
         };
         if is_late {
@@ -45,7 +44,7 @@ impl Local {
         }
     }
 
-    /// Called when no task is left: asks agents that are kept warm to end; if forced, kills all helpers.
+    /// Called when no task is left: asks warm agents to end; if forced, kills all helpers.
     pub(super) fn close_helpers(&mut self, close: Close) {
         self.helpers.closing = Some(close);
         let (purpose, signal) = match close {

@@ -1,5 +1,5 @@
-//! What the keeper holds for the local executor: goes on with the runs that a killed daemon has left, and has those closed
-//! whose end is written down.
+//! The local executor's part of the keeper: continues the runs that a killed daemon has left, and has the descriptors
+//! of a run closed once its end is in the journal.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -28,7 +28,7 @@ use crate::keeper::client::{Keeper, Socket, until_gone};
 use crate::os::pidfd::PidFd;
 
 impl Local {
-    /// Has this keeper hold what must survive the daemon.
+    /// Has this keeper hold everything that must survive the daemon.
     #[must_use]
     pub fn kept_by(mut self, keeper: Option<Arc<Keeper>>) -> Self {
         self.keeper = keeper;
@@ -40,7 +40,7 @@ impl Local {
     pub(super) fn watch_keeper(&self) {
         let Some(keeper) = &self.keeper else { return };
         let (socket, reports) = (keeper.socket(), self.context.reports.clone());
-        // It has outputs and terminals of tasks open, but belongs to none.
+        // The keeper has outputs and terminals of tasks open, but belongs to no task.
         self.context.adopted.add(socket.pid);
         tokio::spawn(async move {
             match until_gone(socket).await {
@@ -50,7 +50,7 @@ impl Local {
         });
     }
 
-    /// Replaces a keeper that is gone.
+    /// Replaces a keeper that has ended.
     pub(super) fn replace_keeper(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         let gone = keeper.socket();
@@ -62,7 +62,7 @@ impl Local {
         keeper.renew(move || reports.send(Report::KeeperCame));
     }
 
-    /// Gives the keeper that has replaced another one all that runs.
+    /// Copies all current runs to the keeper that has replaced another one.
     pub(super) fn keeper_came(&mut self) {
         self.watch_keeper();
         (self.replaced.is_due, self.replaced.lacks) = (true, false);
@@ -76,15 +76,16 @@ impl Local {
         self.tell_complete();
     }
 
-    /// Has the new keeper count as incomplete until all that was told until now is written down: it is given nothing of what
-    /// has ended, and the next daemon would start that again.
+    /// Marks the new keeper as incomplete until everything reported until now is in the journal: the keeper receives
+    /// nothing of runs that have ended, and the next daemon would start those again.
     fn doubt_until_caught_up(&mut self) {
         self.replaced.is_doubtful = true;
         self.replaced.mark += 1;
         self.context.facts.ask_caught_up(self.replaced.mark);
     }
 
-    /// Handles that a process has begun that announced itself to this keeper, which may have been replaced since.
+    /// Handles the start of a process that announced itself to the keeper on this socket, which may have been replaced
+    /// since.
     pub(super) fn has_announced(&mut self, task: TaskId, announced: Option<Arc<Socket>>) {
         let is_gone = |socket: &Arc<Socket>| {
             self.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(socket, &keeper.socket()))
@@ -94,7 +95,7 @@ impl Local {
         }
     }
 
-    /// Tells a keeper that has replaced another one when it has all that runs.
+    /// Notifies a keeper that has replaced another one once it holds all current runs.
     pub(super) fn tell_complete(&mut self) {
         if !self.replaced.is_due || !self.replaced.is_over() {
             return;
@@ -107,7 +108,7 @@ impl Local {
         }
     }
 
-    /// Has copies made for the keeper of all descriptors of a run that is under way; [`Report::Copied`] follows.
+    /// Has all descriptors of a current run copied for the keeper; [`Report::Copied`] follows.
     fn keep_again(&mut self, task: TaskId) {
         self.replaced.copying += 1;
         let mut copies = Copies::default();
@@ -147,21 +148,22 @@ impl Local {
         });
     }
 
-    /// What is held of a run that has ended, while its output has not.
+    /// Returns what the keeper holds of a run that has ended while its output has not: a substitute for the pidfd, and
+    /// the state.
     fn drained(&self, task: TaskId) -> io::Result<(OwnedFd, ProcessState)> {
         let run = self.handoffs.drained.get(&task).map_or(0, |(run, _)| *run);
         let state = ProcessState { handle: None, ..ProcessState::left(task, run) };
         Ok((ended()?, state))
     }
 
-    /// Has these copies held, if the run is still under way.
+    /// Has the keeper hold these copies, if the run has not ended.
     pub(super) fn keep_copied(&mut self, key: Key, copied: io::Result<Copied>) {
         self.replaced.copying -= 1;
         let Key { task, run } = key;
         let supervised = self.processes.supervised.get(&task).filter(|supervised| supervised.run == run);
         let is_known = supervised.is_some() || self.handoffs.living(task, run).is_some();
         match copied {
-            // It has ended meanwhile.
+            // The run has ended meanwhile.
             _ if !is_known => self.doubt_until_caught_up(),
             Ok(Copied { pid, text, descriptors, has_input }) => {
                 if let Some(keeper) = &self.keeper {
@@ -170,7 +172,7 @@ impl Local {
                 let input = supervised.and_then(|supervised| supervised.input.as_ref());
                 let is_open = input.is_some_and(|input| input.number().is_some());
                 input.inspect(|input| input.set_kept(has_input && is_open));
-                // It was closed meanwhile. One that was not copied has no place.
+                // The input was closed meanwhile. If it was not copied, it has no position.
                 if has_input && !is_open {
                     self.close_kept_input(task, run);
                 }
@@ -183,14 +185,14 @@ impl Local {
         self.tell_complete();
     }
 
-    /// Has the keeper close its copy of a run's standard input, which would keep that open.
+    /// Has the keeper close its copy of a run's standard input, which would keep the pipe open.
     pub(super) fn close_kept_input(&self, task: TaskId, run: u32) {
         if let Some(keeper) = &self.keeper {
             keeper.close_part(Key { task, run }, INPUT);
         }
     }
 
-    /// Has what the keeper holds of a run closed once its output has reached its end.
+    /// Has the keeper close the descriptors of a run once its output has reached its end.
     pub(super) fn close_when_drained(&self, task: TaskId, run: u32, drains: &Drains) {
         if self.keeper.is_some() {
             let (drains, reports) = (drains.clone(), self.context.reports.clone());
@@ -201,7 +203,7 @@ impl Local {
         }
     }
 
-    /// Has what the keeper holds of a run closed whose end is written down, unless its output is still drained.
+    /// Has the keeper close the descriptors of a run whose end is in the journal, unless its output is still drained.
     pub(super) fn close_over(&self, task: TaskId, run: u32) {
         match self.handoffs.living(task, run) {
             Some(drains) => self.close_when_drained(task, run, drains),
@@ -209,14 +211,15 @@ impl Local {
         }
     }
 
-    /// Has the descriptors of a run closed.
+    /// Has the keeper close the descriptors of a run.
     pub(super) fn close_kept(&self, task: TaskId, run: u32) {
         if let Some(keeper) = &self.keeper {
             keeper.close(Key { task, run });
         }
     }
 
-    /// Has a process held that was handed over, with where its output comes from and goes to. Returns the rest of that.
+    /// Has the keeper hold a handed-over process, with the sources and files of its output. Returns `recorded` without
+    /// the copies.
     pub(super) fn keep_handed(
         &self,
         key: Key,
@@ -253,10 +256,10 @@ impl Local {
         recorded
     }
 
-    /// Goes on with a run that a killed daemon has left. Returns the pid that its task shows.
+    /// Continues a run that a killed daemon has left. Returns the pid that its task shows.
     ///
     /// # Errors
-    /// Something of it is missing, or no descriptor is left.
+    /// Part of the state is missing, or no descriptor is left.
     pub(super) fn resume_left(&mut self, mut left: Left, resumed: &Resumed) -> io::Result<i32> {
         let has_exited = resumed.ended != Ended::Nothing;
         if left.drop_input(has_exited) {
@@ -271,9 +274,9 @@ impl Local {
         process.leader = pid;
         let is_handed = process.handed.is_some();
         let stage = if has_exited { Stage::Rest } else { Stage::Leader };
-        // Nobody knows any more which of its processes had stopped before the pause.
+        // It is not known any more which of its processes had stopped before the pause.
         let paused = resumed.may_be_paused.then(Paused::default);
-        // Who could report the exit of a process that was handed over is gone.
+        // The program that could report the exit of a handed-over process has disconnected.
         process.progress = Progress { stage, paused, is_left: is_handed, ..Progress::default() };
         if resumed.is_ready
             && let Some(probe) = &mut process.probe
@@ -309,18 +312,18 @@ impl Local {
         let supervised = self.processes.supervised.get(&task);
         let job = supervised.and_then(|supervised| supervised.job.as_ref());
         if let (Some(_), Some(leader)) = (job, supervised.and_then(|supervised| supervised.handle.as_ref())) {
-            // Its job may have stopped it when that was just started, which the daemon before would have seen.
+            // The job may have stopped the leader just after the start, which the previous daemon would have noticed.
             let _ = leader.signal(SIGCONT);
         }
         Ok(job.map_or(pid, |(job, _)| *job))
     }
 }
 
-/// Returns the descriptor of the process of a run that is under way, and what is held of it besides its terminal and its
+/// Returns the process descriptor of a current run, and the state that the keeper holds besides its terminal and its
 /// drains.
 fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Result<(OwnedFd, ProcessState)> {
     let Supervised { run, input, probe, tree, split, shown, handle, .. } = supervised;
-    // First: that is its place.
+    // First, at the position `INPUT`.
     let input = input.as_ref().and_then(InputPipe::copy).transpose()?.map(|copy| copies.add(copy));
     let probe = probe.as_ref().map(|probe| {
         let socket = probe.socket().map(|socket| socket.as_fd().try_clone_to_owned()).transpose()?;
@@ -332,7 +335,7 @@ fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Resul
         (None, Some(handle)) => handle.try_clone().map(Some),
         (None, None) if stage == Stage::Rest => Ok(None),
         (None, None) => match opened() {
-            // It has just been reaped.
+            // The process has just been reaped.
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(None),
             opened => opened.map(Some),
         },
@@ -353,7 +356,7 @@ fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Resul
     Ok((process, left))
 }
 
-/// Returns what stands for the pidfd of a process that has ended and was reaped: it is readable, as that is.
+/// Returns a substitute for the pidfd of a reaped process; like a pidfd, it is readable.
 fn ended() -> io::Result<OwnedFd> {
     Ok(File::open("/dev/null")?.into())
 }

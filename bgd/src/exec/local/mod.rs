@@ -1,5 +1,5 @@
-//! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over,
-//! and the helpers of agents and channels. It alone knows what runs; it decides nothing.
+//! The executor of processes on this machine: commands, jobs in terminals, processes that other programs hand over, and
+//! the helpers of agents and channels. It is the only owner of processes; it decides nothing.
 
 pub mod carry;
 mod handoff;
@@ -45,7 +45,7 @@ use crate::keeper::Key;
 use crate::keeper::client::Keeper;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
-/// How many reports are handled before others on the dispatcher's thread get their turn.
+/// The maximum number of reports handled before others on the dispatcher's thread get their turn.
 const BATCH: usize = 64;
 
 /// The owner of all processes.
@@ -55,26 +55,26 @@ pub struct Local {
     terminals: OpenTerminals,
     handoffs: Handoffs,
     helpers: Helpers,
-    /// Tasks that are being started in a terminal, with the client that is shown it from the first byte on.
+    /// The client that is shown the terminal of a task from the first byte on, while the task is being started.
     owners: HashMap<TaskId, Arc<Client>>,
-    /// Those of the program before this one, until it is known which clients came over.
+    /// The owners of the previous program, by client id, until it is known which clients came over.
     owners_before: Vec<(TaskId, u64)>,
-    /// Starts deferred until the answers of the dispatcher's turn are on their way.
+    /// Starts deferred until the replies of the dispatcher's turn are on their way.
     starts: Vec<StartOrder>,
     /// Whether starts wait for an upgrade.
     holds_starts: bool,
-    /// Whether the daemon ends and leaves its tasks.
+    /// Whether the daemon ends and leaves its tasks running.
     leaves: bool,
     reports: mpsc::UnboundedReceiver<Report>,
-    /// Holds what must survive this daemon, if that is durable.
+    /// Holds everything that must survive this daemon, if the daemon is durable.
     keeper: Option<Arc<Keeper>>,
-    /// What a keeper that has replaced another one is still to get.
+    /// What a keeper that has replaced another one still lacks.
     replaced: Replaced,
     context: Context,
 }
 
 impl Local {
-    /// Creates the executor without processes. `orders` goes to the spawner threads, whose reports come through
+    /// Creates the executor without processes. `orders` leads to the spawner threads, whose reports come through
     /// `reports`.
     pub fn new(
         orders: ThreadPool<StartOrder>,
@@ -143,7 +143,7 @@ impl Local {
         self.context.facts.send(task, run, fact);
     }
 
-    /// Forgets a run whose tree has ended, with its terminal if it was the task's latest.
+    /// Forgets a run whose tree has ended, with its terminal if it was the task's latest run.
     fn gone(&mut self, task: TaskId, run: u32) {
         if self.processes.gone(task, run) {
             self.terminals.close(task);
@@ -152,9 +152,9 @@ impl Local {
 
     /// Handles a fact from a supervisor.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
-        // An attempt that was given up may end after the next one has begun, whose state must stay.
+        // An abandoned attempt may end after the next one has begun, whose state must stay.
         let has_exited = matches!(fact, Fact::Exited { .. });
-        // Whatever outlives the leader reads the end of the input.
+        // Processes that outlive the leader read the end of the input.
         if has_exited && self.processes.take_input(task, run).is_some_and(|input| input.take_kept()) {
             self.close_kept_input(task, run);
         }
@@ -190,9 +190,9 @@ impl Local {
         self.starts.push(StartOrder { task, run, spec, env, place, streams: Streams::Own(inherited) });
     }
 
-    /// Has a process that is only being started end as soon as it runs. Returns false if there is none.
+    /// Has a process that is still being started end as soon as it runs. Returns false if there is none.
     fn give_up_start(&mut self, task: TaskId, run: u32) -> bool {
-        // The order to start it may have waited for the journal as long as that to end it.
+        // The order to start it may have waited for the journal as long as the order to end it.
         let ordered = self.starts.iter().position(|start| (start.task, start.run) == (task, run));
         let Some(index) = ordered else { return self.processes.starting.give_up(task, run) };
         self.starts.remove(index);
@@ -238,7 +238,7 @@ impl Local {
         });
     }
 
-    /// Goes on with what the program before this one has not written to standard inputs.
+    /// Resumes the previous program's pending writes to standard inputs.
     fn go_on_writing(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let all = self.processes.supervised.iter_mut();
         let unread = all.map(|(task, supervised)| (*task, std::mem::take(&mut supervised.unread)));
@@ -310,7 +310,7 @@ impl Executor for Local {
     fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
-            // Nothing that was started for a task may run without anybody to see to it.
+            // Nothing that was started for a task may run unsupervised.
             let process = PidFd::open(pid).ok().filter(|_| mark.is_some_and(|mark| mark.is_on(pid)));
             process.inspect(|process| _ = process.signal(SIGKILL));
         })
@@ -350,7 +350,7 @@ impl Executor for Local {
             self.tell_complete();
         }
         if mark == 0 {
-            // Events are numbered after those that were told.
+            // New events are numbered after those already sent.
             self.told(None);
         }
     }
@@ -400,7 +400,7 @@ impl Executor for Local {
         self.keep_going_unseen();
         self.handoffs.go_on();
         self.go_on_writing(clients);
-        // Who is gone reports nothing any more.
+        // A client that is gone reports nothing any more.
         for (task, running) in &self.handoffs.running {
             if running.client.is_some_and(|client| !clients.contains_key(&client)) {
                 self.processes.left(*task);
@@ -434,7 +434,7 @@ impl Executor for Local {
     }
 
     fn is_busy(&self) -> bool {
-        // What is just being started is not known to be left yet.
+        // A process that is being started is not yet among those to be left.
         self.helpers.is_busy()
             || self.leaves && !(self.processes.starting.is_empty() && self.starts.is_empty())
     }

@@ -1,29 +1,29 @@
-//! The state of a keeper that has replaced another one, or was found without everything, until it has that.
+//! The state of a keeper that has replaced another one, or was found incomplete, until it is complete.
 
 use std::sync::Weak;
 
 use crate::keeper::client::Socket;
 
-/// What is to be done until a keeper that has replaced another one has all that runs.
+/// What remains to be done until a replacement keeper holds all current runs.
 #[derive(Debug, Default)]
 pub(super) struct Replaced {
-    /// Keepers that are gone, to which something may have announced itself that is not known yet.
+    /// Ended keepers to which processes may have announced themselves that are not known yet.
     pub(super) gone: Vec<Weak<Socket>>,
-    /// How many runs are being copied for the new one.
+    /// The number of runs that are being copied for the replacement.
     pub(super) copying: usize,
-    /// Whether the new one is to be told when it has everything.
+    /// Whether the replacement is still to be notified when it is complete.
     pub(super) is_due: bool,
-    /// Whether it lacks something.
+    /// Whether copying something to it has failed.
     pub(super) lacks: bool,
-    /// Whether it is not written down yet what became of runs that the new one is not given: those of the daemon before, which
-    /// are not known whole, or those that had ended when the keeper that held them went.
+    /// Whether the journal does not show yet what became of runs that the replacement does not hold: those of the
+    /// previous daemon, which are not fully known, or those that had ended when the old keeper ended.
     pub(super) is_doubtful: bool,
-    /// Which answer ends the doubt, [`Executor::caught_up`](crate::exec::executor::Executor::caught_up).
+    /// The number of the [`Executor::caught_up`](crate::exec::executor::Executor::caught_up) call that ends the doubt.
     pub(super) mark: u64,
 }
 
 impl Replaced {
-    /// Whether everything was given to the new one.
+    /// Reports whether the replacement has received everything.
     pub(super) fn is_over(&self) -> bool {
         !self.is_doubtful && self.copying == 0 && self.gone.iter().all(|gone| gone.strong_count() == 0)
     }

@@ -1,4 +1,4 @@
-//! The open terminals and their viewers. A thread of its own follows what the terminals show.
+//! The open terminals and their viewers. A dedicated thread follows the terminals.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -29,19 +29,19 @@ use crate::exec::unread::{Unread, UnreadBytes};
 struct Shown {
     terminal: Terminal,
     viewers: BTreeMap<u64, Seat>,
-    /// The answers for what was typed.
+    /// The answers owed for typed input.
     owed: Owed,
-    /// Continues the job if it stops by what was typed before the last viewer left.
+    /// Continues the job if it is stopped by input typed before the last viewer left.
     goes_on: Option<Job>,
 }
 
-/// The place of a viewer.
+/// The state of a viewer.
 #[derive(Debug)]
 struct Seat {
     door: Door,
-    /// Whether it shows the job in the foreground.
+    /// Whether the job is the viewer's foreground job.
     is_owner: bool,
-    /// Whether it has typed anything, such as a key that stops the job.
+    /// Whether the viewer has typed anything, such as a key that stops the job.
     has_typed: bool,
 }
 
@@ -50,7 +50,7 @@ impl Seat {
         Self { door, is_owner, has_typed: false }
     }
 
-    /// Whether it sees that the job stops, and continues it.
+    /// Reports whether the viewer would notice that the job stops, and continue it.
     const fn minds(&self) -> bool {
         self.is_owner || self.has_typed
     }
@@ -61,15 +61,15 @@ impl Seat {
 pub(super) struct OpenTerminals {
     thread: Terminals,
     open: HashMap<TaskId, Shown>,
-    /// Keep them still for an upgrade.
+    /// Hold the terminals for an upgrade.
     holds: HashMap<TaskId, Hold>,
-    /// Those of the program before this one that are not followed yet.
+    /// Terminals of the previous program that are not followed yet.
     resting: Vec<Rests>,
-    /// Jobs that nobody would continue any more if they stop now.
+    /// Jobs that nobody would continue if they stop now.
     unseen: Vec<TaskId>,
 }
 
-/// A terminal of the program before.
+/// A terminal of the previous program.
 #[derive(Debug)]
 struct Rests {
     task: TaskId,
@@ -80,12 +80,12 @@ struct Rests {
 }
 
 impl OpenTerminals {
-    /// Starts the terminal thread before something is started in a terminal.
+    /// Starts the terminal thread, before a process is started in a terminal.
     pub(super) fn prepare(&mut self) -> Result<(), SpawnFailure> {
         self.thread.start().map_err(|error| format!("cannot start a thread for terminals: {error}").into())
     }
 
-    /// Follows a terminal; its owner is shown it from the first byte on.
+    /// Starts following a terminal; its owner is shown it from the first byte on.
     pub(super) fn open(&mut self, opening: Opening) -> io::Result<Terminal> {
         let task = opening.task;
         let owner =
@@ -96,8 +96,8 @@ impl OpenTerminals {
         Ok(terminal)
     }
 
-    /// Keeps all terminals still until [`Self::let_go`]. Returns whether they have been since the call before this one,
-    /// so that whatever they had sent has arrived.
+    /// Holds all terminals until [`Self::let_go`]. Returns whether they have been still since the previous call, so
+    /// that everything they had sent has arrived.
     pub(super) fn keep_still(&mut self) -> bool {
         let Self { open, holds, .. } = self;
         let were_still = open.keys().all(|task| holds.get(task).is_some_and(Hold::is_still));
@@ -107,27 +107,27 @@ impl OpenTerminals {
         were_still
     }
 
-    /// Lets the terminals go on.
+    /// Releases the terminals.
     pub(super) fn let_go(&mut self) {
         self.holds.clear();
     }
 
-    /// Returns the state of a task's terminal, which stands still; `None` if it has none.
+    /// Returns the state of a task's terminal, which is held; `None` if the task has none.
     pub(super) fn state(
         &self,
         task: TaskId,
         job: Option<JobState>,
         named: &mut Named,
     ) -> Option<TerminalState> {
-        // Those that rest are followed before the daemon does anything else.
+        // Resting terminals are followed before the daemon does anything else.
         let Self { open, holds, thread: _, resting: _, unseen: _ } = self;
-        // That a stop is awaited, the terminal says itself.
+        // The terminal's own state shows that a stop is awaited.
         let Shown { terminal: _, viewers: _, owed, goes_on: _ } = open.get(&task)?;
         let still = holds.get(&task).and_then(Hold::still);
         Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
     }
 
-    /// Takes a terminal of the program before, which is followed from [`Self::go_on`] on.
+    /// Adds a terminal of the previous program, which is followed from [`Self::go_on`] on.
     pub(super) fn rest(
         &mut self,
         task: TaskId,
@@ -145,7 +145,7 @@ impl OpenTerminals {
         Ok(terminal)
     }
 
-    /// Follows the terminals of the program before.
+    /// Starts following the terminals of the previous program.
     pub(super) fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
         for Rests { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
             let Some(shown) = self.open.get_mut(&task) else { continue };
@@ -176,7 +176,7 @@ impl OpenTerminals {
         }
     }
 
-    /// Adds how many answers are owed to each client.
+    /// Adds the number of answers owed to each client.
     pub(super) fn count_owed(&self, clients: &mut HashMap<u64, usize>) {
         self.open.values().for_each(|shown| shown.owed.count(clients));
     }
@@ -195,7 +195,7 @@ impl OpenTerminals {
         self.open.remove(&task);
     }
 
-    /// Stops showing a terminal to a client, which gets not a byte from now on. Returns whether it was shown it.
+    /// Stops showing a terminal to a client, which receives no further byte. Returns whether the client was shown it.
     pub(super) fn leave(&mut self, task: TaskId, client: u64) -> bool {
         let Some(shown) = self.open.get_mut(&task) else { return false };
         let Some(seat) = shown.viewers.remove(&client) else { return false };
@@ -204,24 +204,26 @@ impl OpenTerminals {
         if seat.is_owner || seat.has_typed && shown.is_unminded() {
             self.unseen.push(task);
         }
-        // It must keep still anew, without the viewer.
+        // The terminal must be held again, without the viewer.
         self.holds.remove(&task);
         true
     }
 
-    /// Returns the tasks that nobody would continue any more if they stop now.
+    /// Takes the tasks whose jobs nobody would continue if they stop now.
     pub(super) fn take_unseen(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.unseen)
     }
 
-    /// Has a job continued that stops unseen: `wait` is given what resolves then, and waits for it.
+    /// Has a job continued if it stops unseen: `wait` receives a future that resolves when the job stops, and waits for
+    /// it.
     pub(super) fn keep_going(&mut self, task: TaskId, wait: impl FnOnce(oneshot::Receiver<()>) -> Job) {
         if let Some(shown) = self.open.get_mut(&task) {
             shown.goes_on = Some(wait(shown.terminal.once_stopped()));
         }
     }
 
-    /// Lets a job stop: somebody has ordered something, or attends to it. Returns whether it would have been continued.
+    /// Allows a job to stop: a client has sent a command, or watches the job. Returns whether the job would have been
+    /// continued.
     pub(super) fn may_stop(&mut self, task: TaskId) -> bool {
         self.open.get_mut(&task).is_some_and(|shown| shown.goes_on.take().is_some())
     }
@@ -231,7 +233,7 @@ impl OpenTerminals {
         for (task, shown) in self.open.iter_mut().filter(|(_, shown)| shown.viewers.contains_key(&client)) {
             let seat = shown.viewers.remove(&client);
             shown.terminal.leave(client);
-            // A foreground job is ended, or its program comes back to it.
+            // A foreground job is ended, or its program returns to it.
             if seat.is_some_and(|seat| !seat.is_owner && seat.has_typed) && shown.is_unminded() {
                 self.unseen.push(*task);
             }
@@ -263,7 +265,7 @@ impl Shown {
         Self { terminal, viewers, owed: Owed::default(), goes_on: None }
     }
 
-    /// Whether nobody is left who would continue the job.
+    /// Reports whether no viewer is left who would continue the job.
     fn is_unminded(&self) -> bool {
         !self.viewers.values().any(Seat::minds)
     }
@@ -313,7 +315,7 @@ impl Shown {
         self.answer_write(id, number, unread, self.terminal.write(number, data));
     }
 
-    /// Answers when what was typed is written.
+    /// Answers once typed input is written.
     fn answer_write(
         &self,
         task: TaskId,

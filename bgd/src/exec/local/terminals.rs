@@ -1,4 +1,4 @@
-//! Terminals in the local executor: opens those that processes start in or come with.
+//! Terminals in the local executor: opens the terminals that processes start in or come with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::exec::pty::{set_size, slave_of};
 use crate::exec::terminal::leader::STOPPING;
 use crate::exec::terminal::{Opening, Terminal};
 
-/// How long a key that was typed before the last viewer left may take to stop the job: twice what the leader waits for
-/// the other processes, as the first one may handle the key, too.
+/// How long a key that was typed before the last viewer left may take to stop the job: twice the time that the leader
+/// waits for the other processes, as the first of them may handle the key, too.
 const LATE_STOP: Duration = STOPPING.saturating_mul(2);
 
 impl Local {
-    /// Continues the jobs whose last viewer has left, if they have stopped, or a key that was typed before stops them
-    /// now: nobody is there any more to continue them (R62).
+    /// Continues the jobs whose last viewer has left, if they have stopped or are now stopped by a key typed before:
+    /// there is nobody left to continue them (R62).
     pub(super) fn keep_going_unseen(&mut self) {
         for task in self.terminals.take_unseen() {
             let Some(run) = self.processes.supervised.get(&task).map(|supervised| supervised.run) else {
@@ -40,7 +40,7 @@ impl Local {
         }
     }
 
-    /// Continues a job that has stopped unseen, unless it was paused: that stops processes, too, and lasts.
+    /// Continues a job that has stopped unseen, unless it was paused: a pause also stops processes, but lasts.
     pub(super) fn continue_unseen(&mut self, task: TaskId, run: u32) {
         let is_paused = |task| {
             let supervised = self.processes.supervised.get(task);
@@ -70,7 +70,7 @@ impl Local {
                 let handle = Arc::new(job_handle);
                 Some(TerminalJob { pid: job, handle, name: pty.name, terminal })
             }
-            // All its descriptors are closed then, so the leader hangs up.
+            // All its descriptors are closed then, which hangs up the leader.
             Err(error) => {
                 tracing::error!(%task, %error, "cannot follow a terminal");
                 None
@@ -95,7 +95,7 @@ impl Local {
         let slave = slave.ok();
         let (leader_news, owner, before) = (None, None, None);
         let opening = Opening { task, master, slave, size, output, loss, leader_news, owner, before };
-        // All its descriptors are closed if that fails, so its processes are hung up.
+        // If that fails, all its descriptors are closed, which hangs up its processes.
         let opened = self.terminals.open(opening);
         opened.inspect_err(|error| tracing::error!(%task, %error, "cannot follow a terminal")).ok()
     }

@@ -1,9 +1,9 @@
-//! Follows how the output files of running tasks grow, without polling quiet tasks and without a wake-up per write:
-//! it watches the folder for one write, then polls the files a few times a second until none has grown any more, and
-//! then watches again. Quiet tasks cost no system call, busy ones a few per second. It never reads a file.
+//! Follows the growth of the output files of running tasks, without polling quiet tasks and without a wake-up per
+//! write: it watches the folder for one write, then polls the files a few times a second until none has grown any more,
+//! and then watches again. Quiet tasks cost no system call, busy ones a few per second. It never reads a file.
 //!
-//! Files outside of the folder may be on a disk that hangs. They are looked at apart, so that they hold up nobody else:
-//! at most one such look is under way, and the end of a task waits for its own only so long.
+//! Files outside the folder may be on a disk that hangs. They are checked separately, so that they delay no other task:
+//! at most one such check is under way, and the end of a task waits for its own only for a limited time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -31,20 +31,20 @@ const TICK: Duration = Duration::from_millis(250);
 /// Subscribers are notified of a task's growing output at most once in this many ticks.
 const TELL_EVERY: u32 = 2;
 
-/// How long the end of a task waits for the size of an output outside of the folder; then the last known one counts.
+/// How long the end of a task waits for the size of an output outside the folder; then the last known size counts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A running task's files, as of the last look.
+/// A running task's files, as of the last check.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tracked {
     run: u32,
     split: bool,
-    /// The output file outside of the folder, if the process writes to one of its own.
+    /// The output file outside the folder, if the process writes its own.
     own: Option<Arc<Path>>,
     size: [u64; 2],
     dropped: [u64; 2],
     ticks_to_tell: u32,
-    /// It has grown since subscribers were last notified.
+    /// Whether the output has grown since subscribers were last notified.
     unreported: bool,
 }
 
@@ -57,7 +57,7 @@ struct Shared {
     workers: Workers,
     /// Signalled when a task was added; only needed while the folder can't be watched.
     added: Notify,
-    /// Signalled when a file outside of the folder was added and must be watched, too.
+    /// Signalled when a file outside the folder was added and must be watched, too.
     own_added: Notify,
     /// Whether inotify reports writes. Otherwise the files are polled as long as tasks run.
     is_watching: AtomicBool,
@@ -93,38 +93,38 @@ impl OutputWatch {
         Self { shared, _follower: Arc::new(follower) }
     }
 
-    /// Whether inotify reports writes to outputs, so that quiet ones need not be polled.
+    /// Reports whether inotify reports writes to outputs, so that quiet ones need not be polled.
     pub fn is_watching(&self) -> bool {
         self.shared.is_watching.load(Ordering::Relaxed)
     }
 
-    /// Changes how many bytes of a task's output are kept.
+    /// Changes the number of bytes kept of a task's output.
     pub fn set_limit(&self, limit: u64) {
         self.shared.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Follows the output of a task that has started to run.
+    /// Starts following the output of a task that has started to run.
     pub fn track(&self, task: TaskId, run: u32, split: bool) {
         self.insert(task, Tracked::new(run, split, None));
     }
 
-    /// Like [`Self::track`], for a task whose output is a file outside of the folder.
+    /// Like [`Self::track`], for a task whose output is a file outside the folder.
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
         self.insert(task, Tracked::new(run, false, Some(file.into())));
         self.shared.own_added.notify_one();
     }
 
-    /// Looks at the outputs soon, even if no write was reported: other machines may have written.
+    /// Has the outputs checked soon, even if no write was reported: other machines may have written to them.
     pub fn look_soon(&self) {
         self.shared.own_added.notify_one();
     }
 
-    /// Returns what is followed, for the program that takes over.
+    /// Returns the tracked files, for the program that takes over.
     pub fn tracked(&self) -> BTreeMap<TaskId, Tracked> {
         self.shared.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
     }
 
-    /// Follows again what another program has followed.
+    /// Resumes following the files that another program has tracked.
     pub fn track_again(&self, all: BTreeMap<TaskId, Tracked>) {
         for (task, tracked) in all {
             self.insert(task, tracked);
@@ -137,9 +137,9 @@ impl OutputWatch {
         self.shared.added.notify_one();
     }
 
-    /// Returns the final size of a task's output and how much of it was dropped, after the leader of this run has ended;
-    /// `None` if the run isn't tracked: one that was given up may end after the next one has begun. Continues to follow
-    /// its files if processes of the run live on.
+    /// Returns the final size of a task's output and how much of it was dropped, after the leader of this run has
+    /// ended; `None` if the run isn't tracked, as an abandoned run may end after the next one has begun. Continues to
+    /// follow its files if processes of the run live on.
     pub async fn settle(&self, task: TaskId, run: u32, lives_on: bool) -> Option<Fact> {
         let mut tracked = {
             let mut running = self.shared.lock();
@@ -174,7 +174,7 @@ impl Tracked {
         Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, unreported: false }
     }
 
-    /// Returns the sizes of its files; `None` if one is outside of the folder.
+    /// Returns the sizes of its files; `None` if one is outside the folder.
     fn sizes_here(&self, folder: &OutputFolder, task: TaskId) -> Option<[u64; 2]> {
         if self.own.is_some() { None } else { folder.sizes_unless_linked(task, self.split) }
     }
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Looks at the running tasks' files in the folder. Returns whether any has grown, and the tasks whose files are
+    /// Checks the running tasks' files in the folder. Returns whether any has grown, and the tasks whose files are
     /// elsewhere.
     fn tick(&self) -> (bool, Vec<(TaskId, Tracked)>) {
         let running = self.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
@@ -207,7 +207,7 @@ impl Shared {
         (self.look(here), elsewhere)
     }
 
-    /// Looks at these tasks' files and reports what has grown. Returns whether any has.
+    /// Checks the files of these tasks and reports growth. Returns whether there is any.
     fn look(&self, tasks: Vec<(TaskId, Tracked)>) -> bool {
         let mut any = false;
         for (task, mut tracked) in tasks {
@@ -216,12 +216,12 @@ impl Shared {
                 continue;
             }
             any = true;
-            // Growth is always reported, if only a tick later: a subscriber may wait for the last of it.
+            // Growth is always reported, if only a tick later: a subscriber may wait for the last bytes.
             let tell = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
             tracked.unreported = !tell;
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
-            // The run may have ended meanwhile; then `settle` reports its final size. Another one has its own.
+            // If the run has ended meanwhile, `settle` reports its final size; another run has its own entry.
             let run = tracked.run;
             if let Some(known) = self.lock().get_mut(&task).filter(|known| known.run == run) {
                 *known = tracked;
@@ -232,7 +232,7 @@ impl Shared {
     }
 }
 
-/// Looks at a task's files and bounds them. Returns whether they have grown; `None` if they are gone.
+/// Checks a task's files and bounds them. Returns whether they have grown; `None` if they are gone.
 fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
     if let Some(own) = &tracked.own {
         let size = fs::metadata(own).ok()?.len();
@@ -259,18 +259,18 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
     Some(grown)
 }
 
-/// What a look at the files outside of the folder has found.
+/// The result of a check of the files outside the folder.
 #[derive(Clone, Copy, Debug, Default)]
 struct Elsewhere {
     has_grown: bool,
-    /// The system has no watch left.
+    /// Whether the system has no watch left.
     lacks_watches: bool,
 }
 
-/// The one that looks.
+/// Does the checks.
 struct Follower {
     shared: Arc<Shared>,
-    /// The look outside of the folder that is under way.
+    /// The pending check outside the folder.
     elsewhere: Option<oneshot::Receiver<Elsewhere>>,
 }
 
@@ -284,7 +284,7 @@ impl Follower {
             // Other processes of this user may have released an inotify instance.
             watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok().map(Arc::new));
             let armed = watch.as_ref().filter(|watch| watch.arm());
-            // A write between the last look and arming would go unseen, so look once more.
+            // A write between the last check and arming would go unnoticed, so check once more.
             let (has_grown, lacks_watches) = self.tick(armed).await;
             let armed = armed.filter(|_| !lacks_watches);
             shared.note_watching(armed.is_some());
@@ -306,8 +306,8 @@ impl Follower {
         }
     }
 
-    /// Looks at every running task's files. Returns whether any has grown, and whether a watch could not be armed for
-    /// those outside of the folder.
+    /// Checks the files of all running tasks. Returns whether any has grown, and whether a watch could not be armed for
+    /// those outside the folder.
     async fn tick(&mut self, arm: Option<&Arc<FirstWrite>>) -> (bool, bool) {
         let job = Arc::clone(&self.shared);
         let looked = self.shared.workers.run(move || job.tick()).await;
@@ -316,8 +316,8 @@ impl Follower {
         (has_grown || there.has_grown, there.lacks_watches)
     }
 
-    /// Looks at the files of these tasks, for which it first arms the watch, and waits for that for a tick. Leaves it
-    /// at the look that is under way, if there is one.
+    /// Checks the files of these tasks, after arming the watch for them, and waits for the result for at most a tick.
+    /// If a check is already pending, only takes its result if it has finished.
     async fn look_elsewhere(
         &mut self,
         tasks: Vec<(TaskId, Tracked)>,
@@ -345,13 +345,13 @@ impl Follower {
         let Ok(answer) = timeout(patience, answered).await else { return Elsewhere::default() };
         self.elsewhere = None;
         let mut answer = answer.unwrap_or_default();
-        // The one that was under way has armed no watch: that takes another look.
+        // The check that was pending has armed no watch, so another one is needed.
         answer.has_grown |= was_under_way && wants_watch;
         answer
     }
 }
 
-/// Waits for the end of the look that is under way, for ever if there is none.
+/// Waits for the end of the pending check; forever if there is none.
 async fn until_answered(elsewhere: &mut Option<oneshot::Receiver<Elsewhere>>) {
     match elsewhere {
         Some(answer) => drop(answer.await),
@@ -361,7 +361,7 @@ async fn until_answered(elsewhere: &mut Option<oneshot::Receiver<Elsewhere>>) {
 
 #[cfg(test)]
 mod tests {
-    //! Where outputs are looked at.
+    //! Tests of where outputs are checked.
 
     use super::*;
     use crate::exec::messages;
@@ -408,7 +408,7 @@ mod tests {
         first.wait().await.unwrap();
     }
 
-    /// An attempt whose processes survive SIGKILL is given up: the next one begins while they live.
+    /// An attempt whose processes survive SIGKILL is abandoned: the next one begins while they live.
     #[tokio::test]
     async fn r108_the_late_end_of_an_attempt_leaves_the_next_one_followed() {
         let home = tempfile::tempdir().unwrap();

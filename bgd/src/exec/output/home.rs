@@ -1,5 +1,5 @@
-//! Outputs that lie in a folder elsewhere, for instance one that is shared with a cluster, come into this daemon's own
-//! folder before that one is removed.
+//! Moves outputs from a folder elsewhere, for instance one shared with a cluster, to this daemon's own folder before
+//! the other folder is removed.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,10 @@ use bgd_shared::replace::replace;
 use super::OutputFolder;
 
 impl OutputFolder {
-    /// Puts the files in the place of the links to them that lead into this folder. Whoever reads one meanwhile finds
-    /// the one or the other.
+    /// Replaces the links into the folder `from` by their files. A concurrent reader finds either the link or the file.
     ///
     /// # Errors
-    /// The system's, such as a full disk. What was not moved is where it was.
+    /// Returns the system error, such as a full disk. Files not moved stay where they were.
     pub fn bring_home(&self, from: &Path) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -27,7 +26,7 @@ impl OutputFolder {
     }
 }
 
-/// Moves a file to the place of the link to it; one that is gone has nothing to move.
+/// Moves a file to the place of the link to it; does nothing if the file is gone.
 fn take(target: &Path, link: &Path) -> io::Result<()> {
     let moved = match fs::rename(target, link) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(target, link),
@@ -69,7 +68,7 @@ mod tests {
         assert!(own("other.out").is_symlink() && other.path().join("other.out").exists());
         assert_eq!(fs::read_to_string(own("own.out")).unwrap(), "own");
         assert_eq!(fs::read_dir(away.path()).unwrap().count(), 0);
-        // A copy does the same.
+        // The copy gives the same result.
         fs::write(other.path().join("new"), "new").unwrap();
         copy(&other.path().join("new"), &own("other.out")).unwrap();
         assert_eq!(fs::read_to_string(own("other.out")).unwrap(), "new");

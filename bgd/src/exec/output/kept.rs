@@ -1,4 +1,4 @@
-//! A folder that is recreated when somebody removes it while it is needed.
+//! A folder that is recreated if it is removed while it is needed.
 
 use std::fmt;
 use std::io;
@@ -11,16 +11,15 @@ use nix::libc::{dev_t, ino_t};
 use nix::sys::stat::{FileStat, Mode, fstat, stat};
 use tokio::sync::Notify;
 
-/// Recreates a folder with all that belongs to it.
+/// Recreates a folder with everything that belongs to it.
 pub(super) type Restore = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// An open folder, and which one it is: it stays that as long as it is open.
+/// An open folder with its identity, which is fixed as long as the folder is open.
 struct Handle {
     fd: Arc<OwnedFd>,
     id: (dev_t, ino_t),
 }
 
-/// A handle to a folder.
 pub(super) struct Kept {
     path: PathBuf,
     handle: Mutex<Handle>,
@@ -36,10 +35,6 @@ impl fmt::Debug for Kept {
 }
 
 impl Kept {
-    /// Opens the folder.
-    ///
-    /// # Errors
-    /// Returns the system error.
     pub fn open(path: PathBuf, restore: Option<Restore>) -> io::Result<Self> {
         let handle = Mutex::new(open(&path)?);
         Ok(Self { path, handle, restore, renewed: Notify::new() })
@@ -61,7 +56,7 @@ impl Kept {
     /// The folder is gone and can't be recreated.
     pub fn ensure(&self) -> io::Result<()> {
         let Some(restore) = &self.restore else { return Ok(()) };
-        // Several threads may notice at the same time that it is gone.
+        // Several threads may notice at the same time that the folder is gone.
         let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         if stat(&self.path).is_ok_and(|there| id(&there) == handle.id) {
             return Ok(());
@@ -82,7 +77,7 @@ fn open(path: &Path) -> io::Result<Handle> {
     Ok(Handle { fd: Arc::new(fd), id })
 }
 
-/// What tells a folder from all others.
+/// Returns the identity of a folder.
 fn id(stat: &FileStat) -> (dev_t, ino_t) {
     (stat.st_dev, stat.st_ino)
 }

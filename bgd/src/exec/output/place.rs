@@ -1,5 +1,5 @@
-//! Writes parts of an output that somebody else has read, each at its place. What could not be written is counted
-//! exactly: a disk may take the beginning of a part.
+//! Writes parts of an output that were read elsewhere, each at its offset. Bytes that could not be written are counted
+//! exactly: a disk may accept the beginning of a part.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ use super::OutputFolder;
 use crate::core::Fact;
 
 impl OutputFolder {
-    /// Writes bytes at an offset of a task's file for a stream, which must exist. Returns what was lost of them: those
-    /// that the disk did not take.
+    /// Writes bytes at an offset of a task's file for a stream, which must exist. Returns the loss of those that the
+    /// disk did not accept.
     pub fn put(&self, task: TaskId, stream: Stream, bytes: &[u8], at: u64) -> Option<Fact> {
         let files = self.files(task, stream == Stream::Stderr);
         let lost = |bytes: u64, error: io::Error| Fact::Lost { bytes, why: error.to_string().into() };
@@ -27,7 +27,7 @@ impl OutputFolder {
     }
 }
 
-/// Writes all bytes, or returns how many are left and why.
+/// Writes all bytes, or returns the number of those left and the error.
 fn write_all(
     mut bytes: &[u8],
     mut at: u64,
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// A disk that takes at most three bytes at once, and eight in all.
+    /// A disk that accepts at most three bytes at once, and eight in all.
     #[test]
     fn r150_only_what_a_disk_did_not_take_is_lost() {
         let disk = RefCell::new(Vec::new());

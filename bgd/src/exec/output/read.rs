@@ -23,7 +23,7 @@ pub struct Part {
     pub size: u64,
 }
 
-/// Reads a part of an output file. Skips what was dropped, so that no invented NULs are returned. A negative `offset`
+/// Reads a part of an output file. Skips dropped bytes, so that no invented NULs are returned. A negative `offset`
 /// counts from the end. `begun`: the task has started, so the file must exist; otherwise a missing file counts as
 /// empty.
 ///
@@ -52,13 +52,13 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     }
 }
 
-/// Returns the range that was dropped, according to the file itself and to `dropped`.
+/// Returns the dropped range, according to the file itself and to `dropped`.
 fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
     let known = OUTPUT_HEAD_BYTES + dropped;
     OUTPUT_HEAD_BYTES..known.max(hole::end_of(file, size))
 }
 
-/// Reads a part up to the hole, or behind it.
+/// Reads a part up to the hole, or after it.
 fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<u64>) -> io::Result<Part> {
     let (mut offset, mut limit) = (first, limit);
     if hole.contains(&offset) {
@@ -77,16 +77,16 @@ fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<
     Ok(Part { bytes, offset, next, size })
 }
 
-/// Opens a file for reading. Never blocks, even if somebody has put something else in its place, such as a FIFO.
+/// Opens a file for reading. Never blocks, even if the file was replaced by something else, such as a FIFO.
 fn open(path: &Path) -> io::Result<fs::File> {
     fs::File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
-/// The longest last line that is shown, in characters, and how many bytes are read to find it.
+/// The maximum length of a last line that is shown, in characters, and the number of bytes that are read to find it.
 pub(super) const LAST_LINE_CHARS: usize = 200;
 const LAST_LINE_BYTES: u64 = 4096;
 
-/// Returns the last line of an output that is not blank, with terminal control characters replaced.
+/// Returns the last non-blank line of an output, with terminal control characters replaced.
 pub fn last_line(path: &Path) -> Option<String> {
     let file = open(path).ok()?;
     let size = file.metadata().ok()?.len();

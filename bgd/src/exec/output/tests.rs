@@ -75,7 +75,7 @@ fn the_last_line_is_short_and_clean() {
 fn r127_a_prompt_that_a_cut_turn_has_left_is_replaced_and_removed_with_its_task() {
     let (home, folder) = folder();
     let task = TaskId::random();
-    // Whoever has the one before open reads on in that.
+    // A reader that has the previous file open continues to read that one.
     let (_, before) = folder.create_prompt(task).unwrap();
     let (path, mut file) = folder.create_prompt(task).unwrap();
     io::Write::write_all(&mut file, b"the next").unwrap();

@@ -1,4 +1,4 @@
-//! Reports by inotify that somebody has written to an output file, once and without polling. Does not read files.
+//! Reports by inotify that an output file was written to, once and without polling. Does not read files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ const ONCE: AddWatchFlags = AddWatchFlags::IN_MODIFY.union(AddWatchFlags::IN_ONE
 pub(super) struct FirstWrite {
     changes: AsyncFd<Changes>,
     folder: PathBuf,
-    /// The watches on files elsewhere, removed when the watch is rearmed. Otherwise a file that nobody writes to any
+    /// The watches on files elsewhere, removed when the watch is rearmed. Otherwise a file that is not written to any
     /// more would be watched forever.
     elsewhere: Mutex<Vec<WatchDescriptor>>,
 }
 
 impl FirstWrite {
-    /// Prepares a watch of a folder, which [`Self::arm`] begins.
+    /// Prepares a watch of a folder, which [`Self::arm`] starts.
     ///
     /// # Errors
     /// No inotify instance is available.
@@ -34,7 +34,7 @@ impl FirstWrite {
 
     /// Arms the watch for the folder. Returns false if it can't be watched or the system has no watch left.
     pub fn arm(&self) -> bool {
-        // The caller looks at the files next, so earlier events are obsolete.
+        // The caller checks the files next, so earlier events are obsolete.
         while self.changes.get_ref().0.read_events().is_ok() {}
         let folder = self.changes.get_ref().0.add_watch(&self.folder, ONCE);
         if let Err(error) = &folder {
@@ -43,7 +43,7 @@ impl FirstWrite {
         folder.is_ok()
     }
 
-    /// Arms the watch for these files, which replace those of the last call. Waits as long as their disks do. Returns
+    /// Arms the watch for these files, which replace those of the last call. Blocks as long as their disks do. Returns
     /// false if the system has no watch left.
     pub fn arm_elsewhere<'a>(&self, files: impl Iterator<Item = &'a Path>) -> bool {
         for old in std::mem::take(&mut *self.elsewhere()) {
@@ -62,7 +62,7 @@ impl FirstWrite {
         is_armed
     }
 
-    /// Whether files elsewhere are watched.
+    /// Reports whether files elsewhere are watched.
     pub fn is_elsewhere(&self) -> bool {
         !self.elsewhere().is_empty()
     }
@@ -115,7 +115,7 @@ mod tests {
             near.write_all(b"x").unwrap();
             first.wait().await.unwrap();
         }
-        // Neither a forgotten file nor earlier events wake the waiter.
+        // Neither a removed file nor earlier events wake the waiter.
         assert!(arm(&[&path]));
         far.write_all(b"x").unwrap();
         assert!(arm(&[]));

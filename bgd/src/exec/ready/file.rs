@@ -10,7 +10,7 @@ use super::pauses::Pauses;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 
-/// Waits until there is a file at this path. Watches its folder as soon as that exists.
+/// Waits until there is a file at this path. Watches its folder as soon as the folder exists.
 pub async fn until_there(path: PathBuf, workers: &Workers) {
     let mut pauses = Pauses::new();
     loop {

@@ -1,4 +1,4 @@
-//! Waits for a matching line in the output. Reads each byte once, from where the process has begun to write.
+//! Waits for a matching line in the output. Reads each byte once, from the offset at which the process began to write.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,7 +15,7 @@ use crate::exec::output::OutputFiles;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 
-/// The maximum number of bytes searched at once: other jobs of the worker must not wait for long.
+/// The maximum number of bytes searched at once, so that other jobs of the worker do not wait for long.
 const CHUNK: u64 = 256 * 1024;
 
 /// The poll interval where inotify is not available.
@@ -24,20 +24,19 @@ const TICK: Duration = Duration::from_millis(250);
 /// The pause after each look, so that a process that writes byte by byte does not cause a look per byte.
 const REST: Duration = Duration::from_millis(5);
 
-/// The output files of a process and how far they were searched.
+/// The output files of a process, and how far they have been searched.
 #[derive(Debug)]
 pub struct Streams(Vec<Stream>);
 
 #[derive(Debug)]
 struct Stream {
     path: PathBuf,
-    /// The offset up to which it was read.
+    /// The offset up to which the file was read.
     offset: u64,
     /// The state of the search; `None` before the first look.
     search: Option<LineSearch>,
 }
 
-/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// A matching line.
@@ -49,7 +48,7 @@ enum Found {
 }
 
 impl Streams {
-    /// Searches these files, from these sizes on.
+    /// Creates a search of these files that starts at these offsets.
     pub fn new(files: &OutputFiles, sizes: [u64; 2]) -> Self {
         let stream = |(path, offset): (&Path, u64)| Stream { path: path.into(), offset, search: None };
         Self(files.paths().zip(sizes).map(stream).collect())
@@ -69,7 +68,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// Searches what was written since the last look.
+    /// Searches the bytes written since the last look.
     fn look(&mut self, pattern: &str) -> io::Result<Found> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
@@ -96,7 +95,7 @@ pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers) {
     look_until_found(pattern, streams, workers, changes.ok()).await;
 }
 
-/// Like [`until_found`], for files that other machines write, which no event tells of.
+/// Like [`until_found`], for files that other machines write, which cause no events.
 pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers) {
     look_until_found(pattern, streams, workers, None).await;
 }
@@ -122,7 +121,7 @@ async fn look_until_found(
                 tracing::warn!(%error, "the output of a task can't be searched");
                 return std::future::pending().await;
             }
-            // It may be on a file server that can't be reached for a moment.
+            // The file may be on a server that can't be reached for a moment.
             Err(error) => {
                 tracing::debug!(%error, "the output of a task can't be searched now");
                 pauses.pause().await;
@@ -139,8 +138,8 @@ async fn look_until_found(
     }
 }
 
-/// Whether another look is pointless: the pattern is none, or somebody has removed the file, of whose changes there are
-/// events. On another machine's disk a file may seem to be missing.
+/// Reports whether another look is pointless: the pattern is invalid, or the file was removed although there are events
+/// for it. On another machine's disk a file may seem to be missing.
 fn is_final(error: &io::Error, has_events: bool) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || has_events && error.kind() == io::ErrorKind::NotFound
 }
@@ -177,7 +176,7 @@ mod tests {
         fs::write(&next, "starting\nup\n").unwrap();
         let streams = Streams(vec![Stream { path: path.clone(), offset: 0, search: None }]);
         let mended = tokio::task::spawn_blocking(move || {
-            // Opens as soon as a look does, which fails then, as nothing can be skipped in a pipe.
+            // Opens as soon as a look does; the look then fails, as seeking in a pipe is impossible.
             let _writer = File::options().write(true).open(&path).unwrap();
             fs::rename(&next, &path).unwrap();
         });

@@ -1,5 +1,5 @@
-//! Checks whether a task's process is ready (R110) and reports that, by events where they exist. It decides nothing.
-//! A check ends with its [`Job`], which is kept for as long as the leader lives.
+//! Checks whether a task's process is ready (R110) and reports that, by events where they exist. It decides nothing. A
+//! check ends with its [`Job`], which is kept for as long as the leader lives.
 
 mod file;
 mod line;
@@ -39,7 +39,7 @@ pub struct Probe {
     _job: Job,
 }
 
-/// A check for the program that takes over. It looks at everything again from where the process began.
+/// The state of a check, for the program that takes over, which starts again at the process's first output.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProbeState {
     ready: Ready,
@@ -51,7 +51,7 @@ pub struct ProbeState {
 }
 
 impl ProbeState {
-    /// Returns the check of a process that is about to start. `name` names its socket.
+    /// Creates the check of a process that is about to start. `name` names its socket.
     pub fn of_new<'a>(awaited: &'a Awaited, name: impl FnOnce(&'a UnixDatagram) -> Fd) -> Self {
         let Awaited { ready, timeout, folder, sizes, socket } = awaited;
         Self {
@@ -75,7 +75,7 @@ impl ProbeState {
     }
 }
 
-/// Waits until a process is ready or its time is over, and reports the outcome to the dispatcher.
+/// Waits until a process is ready or the timeout expires, and reports the outcome to the dispatcher.
 pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Probe {
     let deadline = awaited.timeout.map(|timeout| Instant::now() + timeout);
     Probe::start(awaited, deadline, false, (run, tree, context))
@@ -99,7 +99,7 @@ impl Probe {
                     until_ready.await;
                     true
                 };
-                // In this order: the dispatcher would rather hear it twice than never.
+                // In this order, as the dispatcher may receive the report twice, but must not miss it.
                 context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
                 told.store(true, Ordering::Relaxed);
             }
@@ -110,12 +110,12 @@ impl Probe {
         Self { awaited, deadline, is_told, _job: job }
     }
 
-    /// Returns the socket by which the process reports that it is ready, if it does.
+    /// Returns the socket on which the process reports that it is ready, if it has one.
     pub fn socket(&self) -> Option<&UnixDatagram> {
         self.awaited.socket.as_ref().map(|socket| &socket.socket)
     }
 
-    /// Returns the state, given what that socket is called.
+    /// Returns the state, with this name for the socket.
     pub fn state(&self, name: Option<Fd>) -> ProbeState {
         let Self { awaited, deadline, is_told, _job } = self;
         let Awaited { ready, timeout: _, folder, sizes, socket } = &**awaited;
@@ -130,10 +130,10 @@ impl Probe {
         }
     }
 
-    /// Goes on with the check of another program.
+    /// Resumes the check of another program.
     ///
     /// # Errors
-    /// Its socket did not come.
+    /// Its socket did not arrive.
     pub fn again(
         state: ProbeState,
         came: &mut Came,
@@ -147,8 +147,9 @@ impl Probe {
     }
 }
 
-/// Waits for a line in the output of a run on another machine, which shares its files with this one, or until its time
-/// is over, and reports the outcome to the dispatcher. `sizes` is where the output of the run begins in its files.
+/// Waits for a line in the output of a run on another machine, which shares its files with this one, or until the
+/// timeout expires, and reports the outcome to the dispatcher. `sizes` are the offsets at which the output of the run
+/// begins in its files.
 pub fn watch_line(
     pattern: &str,
     (files, sizes): (OutputFiles, [u64; 2]),

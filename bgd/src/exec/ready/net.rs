@@ -1,4 +1,4 @@
-//! Waits until somebody listens on a port, or answers an HTTP request. No event reports that, so it is polled.
+//! Waits until a port is listened on, or an HTTP request is answered. No event reports that, so it is polled.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::pauses::Pauses;
 use crate::exec::http::Http;
 
-/// The timeout of one try.
+/// The timeout of one attempt.
 const TRY: Duration = Duration::from_secs(5);
 
 /// Waits until this port accepts a connection; on this machine if there is no host.
@@ -31,7 +31,7 @@ async fn connects(host: Option<&str>, port: u16) -> bool {
     }
 }
 
-/// Whether a connection goes to another socket: while nobody listens, the system may connect a socket to itself.
+/// Reports whether a connection goes to another socket: if nothing listens, the system may connect a socket to itself.
 fn is_of_another(connected: io::Result<TcpStream>) -> bool {
     connected.is_ok_and(|stream| match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => local != peer,

@@ -16,11 +16,11 @@ use crate::os::watch;
 /// The maximum number of bytes read of a message; programs send no longer ones.
 const MESSAGE_BYTES: usize = 4096;
 
-/// The maximum number of descriptors that can come with a message; they are closed, as nobody wants them.
+/// The maximum number of descriptors that can come with a message; they are not needed, and closed.
 const MESSAGE_FDS: usize = 253;
 
-/// Waits until a process of this tree reports that it is ready. That message stays in the socket for [`drain`]: if another
-/// program takes over before the dispatcher knows, it finds the message there.
+/// Waits until a process of this tree reports that it is ready. Leaves that message in the socket for [`drain`]: if
+/// another program takes over before the dispatcher is notified, it finds the message there.
 pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
     let Some(messages) = messages(socket) else { return std::future::pending().await };
     loop {
@@ -65,7 +65,7 @@ impl Message {
     }
 }
 
-/// Waits for the next message, and takes it unless the flags say otherwise.
+/// Waits for the next message, and removes it from the socket unless the flags prevent that.
 async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags) -> Message {
     loop {
         let Ok(mut ready) = messages.readable().await else { return std::future::pending().await };

@@ -1,4 +1,4 @@
-//! The delays between looks at what no event reports. This module looks at nothing itself.
+//! The delays between looks at a state that no event reports. This module looks at nothing itself.
 
 use std::time::Duration;
 
@@ -10,12 +10,11 @@ impl Pauses {
     const FIRST: Duration = Duration::from_millis(100);
     const LAST: Duration = Duration::from_secs(1);
 
-    /// Creates the delays from the first one on.
     pub fn new() -> Self {
         Self(Self::FIRST)
     }
 
-    /// Waits for the next delay.
+    /// Sleeps for the next delay.
     pub async fn pause(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 3 / 2).min(Self::LAST);

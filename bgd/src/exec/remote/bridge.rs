@@ -1,5 +1,6 @@
-//! The connection to the daemon of another machine: `bgctl dial` here runs ssh and `bgctl dial` there. All that is
-//! known of ssh is in `bgctl`; here is its process, and the client that speaks through it.
+//! The connection to the daemon of another machine: `bgctl dial` on this machine runs ssh and `bgctl dial` on the
+//! remote machine. All knowledge of ssh is in `bgctl`; this module has its process, and the client that communicates
+//! through it.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -16,16 +17,16 @@ use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Shell;
 
-/// How much longer than ssh itself the way may take, as programs start on both sides.
+/// How much longer than ssh itself the connection may take, as programs start on both sides.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// How much longer than that it may take to copy programs there. A copy that stands still is given up sooner.
+/// How much longer still it may take to copy programs to the machine. A copy that stalls is abandoned sooner.
 const COPY: Duration = Duration::from_mins(10);
 
-/// The most bytes of messages that are read: the first ones.
+/// The maximum number of message bytes that are read, from the beginning.
 const MESSAGE_BYTES: u64 = 16 * 1024;
 
-/// The kinds of trouble that time alone does not mend: somebody has to do something.
+/// The error kinds that do not resolve by themselves: a person must act.
 const FINAL: [&str; 7] = [
     "host_refused",
     "no_remote_bgctl",
@@ -36,14 +37,14 @@ const FINAL: [&str; 7] = [
     "config_invalid",
 ];
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// What is wrong, for people.
+    /// What is wrong, for humans.
     pub message: Box<str>,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<Box<str>>,
-    /// Whether another attempt is pointless until somebody does something.
+    /// Whether another attempt is pointless until a person acts.
     pub is_final: bool,
 }
 
@@ -52,7 +53,7 @@ impl Trouble {
         Self { message: message.into(), hint: None, is_final: false }
     }
 
-    /// Returns it as one sentence.
+    /// Returns message and hint as one sentence.
     pub fn sentence(&self) -> String {
         match &self.hint {
             Some(hint) => format!("{}; {hint}", self.message),
@@ -61,20 +62,20 @@ impl Trouble {
     }
 }
 
-/// A connection to the daemon of another machine. Dropping it ends its process; the tasks there go on.
+/// A connection to the daemon of another machine. Dropping it ends its process; the tasks on the machine keep running.
 #[derive(Debug)]
 pub struct Bridge {
     client: AsyncClient,
-    /// How that daemon introduced itself.
+    /// The greeting of that daemon.
     pub hello: HelloResult,
     within: Duration,
     _process: Leased,
 }
 
-/// Connects, and subscribes to the events of a parent session there.
+/// Connects, and subscribes to the events of a parent session on the machine.
 ///
 /// # Errors
-/// The machine can't be reached, or there is no daemon there that can be talked to.
+/// The machine can't be reached, or has no daemon that this one can communicate with.
 pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Result<Bridge, Trouble> {
     let cant = |error: std::io::Error| Trouble::passing(format!("cannot start bgctl: {error}"));
     let (ours, theirs) = UnixStream::pair().map_err(cant)?;
@@ -114,19 +115,19 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
 }
 
 impl Bridge {
-    /// Makes a call. The machine gets as long as for a connection.
+    /// Makes a call. The timeout is that of the connection.
     ///
     /// # Errors
-    /// The daemon's refusal, a call that is too long for it, or a connection that is broken or silent.
+    /// Returns the daemon's refusal, or an error if the call is too long for it or the connection is broken or silent.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         let call = self.client.listen::<M>(params);
         tokio::time::timeout(self.within, call).await.unwrap_or(Err(ClientError::Closed))
     }
 
-    /// Makes a call whose answer may take as long as it likes.
+    /// Makes a call whose answer may take any time.
     ///
     /// # Errors
-    /// The daemon's refusal, a call that is too long for it, or a broken connection.
+    /// Returns the daemon's refusal, or an error if the call is too long for it or the connection is broken.
     pub async fn wait<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         self.client.listen::<M>(params).await
     }
@@ -137,7 +138,6 @@ impl Bridge {
     }
 }
 
-/// The error line of `bgctl --json`.
 #[derive(Deserialize)]
 struct ErrorLine {
     error: ErrorBody,
@@ -166,7 +166,7 @@ fn no_bgctl() -> Trouble {
 /// Returns the trouble that the process reported before it exited.
 fn said(errors: &OwnedFd) -> Trouble {
     let mut bytes = Vec::new();
-    // What is there is there: the process has exited, and ours does not block.
+    // The process has exited, so everything has been written, and our end does not block.
     if let Ok(copy) = errors.try_clone() {
         let _ = std::fs::File::from(copy).take(MESSAGE_BYTES).read_to_end(&mut bytes);
     }

@@ -1,4 +1,4 @@
-//! The output of tasks on other machines, copied into the files of this daemon as it grows there.
+//! The output of tasks on other machines, copied into the files of this daemon as it grows.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use crate::core::{Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::output::OutputFolder;
 
-/// Creates a task's output files unless an earlier attempt, or an earlier daemon, has. Returns their sizes.
+/// Creates a task's output files unless an earlier attempt or daemon has done so. Returns their sizes.
 ///
 /// # Errors
-/// The system's, such as a full disk.
+/// Returns the system error, such as a full disk.
 pub fn prepare(folder: &OutputFolder, task: TaskId, split: bool) -> io::Result<[u64; 2]> {
     folder.append(task, Stream::Stdout)?;
     if split {
@@ -21,9 +21,9 @@ pub fn prepare(folder: &OutputFolder, task: TaskId, split: bool) -> io::Result<[
     Ok(folder.sizes(task, split))
 }
 
-/// Writes a part that was asked for from `offset` on to its place here. Returns what is lost: what was dropped there
-/// before it was read, and what can't be written here. A part behind something that was dropped is left to be read again, as
-/// nothing is written there before the next daemon would know of the gap.
+/// Writes a part that was requested from `offset` to its position `at` in the local file. Returns the losses: bytes
+/// that the machine dropped before they were read, and bytes that can't be written here. A part after a gap is left to
+/// be read again, as nothing may be written after the gap before it is recorded for the next daemon.
 pub async fn write(
     context: &Context,
     (task, stream): (TaskId, Stream),
@@ -50,20 +50,20 @@ pub async fn write(
     Losses(dropped.into_iter().chain(unwritten).collect())
 }
 
-/// Why output is missing that was dropped on its machine.
+/// The reason for missing output that was dropped on its machine.
 const DROPPED: &str = "it was dropped over there as it exceeds limits.output_bytes";
 
-/// What was lost of a part, and why. It takes no place in the files here.
+/// The lost bytes of a part, with reasons. They take no space in the local files.
 #[derive(Debug, Default)]
 pub struct Losses(Vec<(u64, Box<str>)>);
 
 impl Losses {
-    /// How many bytes in all.
+    /// Returns the total number of lost bytes.
     pub fn bytes(&self) -> u64 {
         self.0.iter().map(|(bytes, _)| bytes).sum()
     }
 
-    /// The facts to report.
+    /// Returns the facts to report.
     pub fn into_facts(self, stream: Stream) -> impl ExactSizeIterator<Item = Fact> {
         self.0.into_iter().map(move |(bytes, why)| Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }))
     }

@@ -8,32 +8,29 @@ use futures_util::future::BoxFuture;
 
 use super::bridge::{Bridge, Trouble};
 
-/// The connection.
 pub enum Link {
-    /// There is none, and nothing needs one.
+    /// There is no connection, and none is needed.
     Idle,
-    /// It is being made.
     Opening(BoxFuture<'static, Result<Bridge, Trouble>>),
-    /// It is there. Holds when it is closed if nothing needs it.
+    /// The connection exists. It is closed at this time if nothing needs it.
     Open(Arc<Bridge>, Instant),
-    /// It can't be made. Holds when it is tried again, and why.
+    /// Connecting has failed, for this reason; it is retried at this time.
     Broken(Instant, Trouble),
 }
 
-/// News of the connection.
+/// An event of the connection.
 pub enum LinkEvent {
-    /// It was made.
     Opened(Box<Bridge>),
-    /// It can't be made.
+    /// Connecting has failed.
     Failed(Trouble),
-    /// Something happened there.
+    /// An event of a task on the machine.
     News(News),
-    /// It broke.
+    /// The connection broke.
     Closed,
 }
 
 impl Link {
-    /// Waits for news. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> LinkEvent {
         match self {
             Self::Opening(opening) => match opening.await {

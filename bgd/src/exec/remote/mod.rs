@@ -1,5 +1,5 @@
-//! The executor of tasks on other machines (R145): each is a task of the daemon there, reached through ssh. One runtime
-//! task looks after each machine. This module passes orders on; it decides nothing and makes no call itself.
+//! The executor of tasks on other machines (R145): each is a task of the machine's daemon, reached through ssh. One
+//! runtime task serves each machine. This module passes orders on; it decides nothing and makes no call itself.
 
 mod bridge;
 mod copy;
@@ -43,14 +43,14 @@ pub struct Machines {
     instance: String,
     is_durable: bool,
     remotes: Arc<Remotes>,
-    /// How this daemon is known on the machines that are served.
+    /// The identity of this daemon on each served machine.
     origins: HashMap<Arc<str>, Arc<Origin>>,
     places: Places<Run, Ssh>,
 }
 
 impl Machines {
-    /// Creates the executor. Machines on which an earlier daemon may have left tasks are connected to, and those tasks
-    /// ended, except those that are taken up at once.
+    /// Creates the executor. Connects to machines on which an earlier daemon may have left tasks, and ends those tasks,
+    /// except those that are taken up at once.
     pub fn new(elsewhere: Elsewhere) -> Self {
         let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
@@ -90,7 +90,7 @@ impl Machines {
             .serve(name, |orders| Machine::new(ssh, origin, context, host, orders, is_durable).run(sweeps));
     }
 
-    /// Serves a machine from the first order on. `None` if it is not configured.
+    /// Starts serving a machine, at the first order for it. `None` if it is not configured.
     fn serve_by_name(&mut self, name: &str) -> Option<()> {
         if !self.places.is_served(name) {
             let remotes = Arc::clone(&self.remotes);
@@ -112,7 +112,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Returns what a run is submitted with to its machine, which is served from now on.
+    /// Returns the parameters for submitting a run to its machine, and starts serving that machine.
     fn params(
         &mut self,
         run: (TaskId, u32),
@@ -130,7 +130,7 @@ impl Machines {
 
     fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
         let Some(on) = &known.spec.on else { return Err(places::lost("it has no machine to run on")) };
-        // It may never have been submitted, and would be with another environment.
+        // The run may never have been submitted, and would now be submitted with another environment.
         if known.env.is_none() && known.elsewhere.id.is_none() && !on.chosen.env.is_empty() {
             return Err(places::no_environment());
         }
@@ -142,8 +142,8 @@ impl Machines {
     }
 }
 
-/// Returns what a run is submitted with there. Folder, environment and file mode mask are those of `bgctl dial` there,
-/// except for what was chosen for the task or configured for the machine.
+/// Returns the parameters for submitting a run. Folder, environment and file mode mask are those of `bgctl dial` on the
+/// machine, except for values chosen for the task or configured for the machine.
 fn params(
     (task, run): (TaskId, u32),
     spec: &Spec,
@@ -178,7 +178,7 @@ fn params(
         split: spec.split,
         time_limit_ms: spec.time_limit_ms,
         tags: vec![origin.tag.clone()],
-        // A submit whose answer was lost is sent again, and must not run twice.
+        // If the answer to a submit is lost, the submit is sent again, and must not start a second task.
         key: Some(run::key_of(task, run)),
         ready: spec.ready.as_deref().cloned(),
         ready_timeout_ms: spec.ready_timeout_ms,
@@ -187,7 +187,7 @@ fn params(
 }
 
 impl Executor for Machines {
-    /// What is known of the runs is in the core, and connections are made again.
+    /// Carries nothing: the state of the runs is in the core, and connections are made again.
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
         Ok(Carried::Nothing)
     }
@@ -248,7 +248,7 @@ impl Executor for Machines {
 
     fn check(&mut self, check: Check) {
         let Check::Place { remote, tell } = check else { return };
-        // One that is not configured any more is not served, and so answers nothing.
+        // A machine that is not configured any more is not served; the check's `tell` is then dropped.
         let _ = self.serve_by_name(&remote.name);
         self.places.check(&remote.name, tell);
     }

@@ -1,4 +1,4 @@
-//! What the dispatcher orders of a machine, and the calls that carry it out there.
+//! The dispatcher's orders for a machine, and the calls that carry them out.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,13 +24,12 @@ use crate::exec::places;
 use crate::exec::silence::{self, Wait};
 use crate::remotes::Ssh;
 
-/// An order for a machine.
 pub type Order = places::Order<Run, Ssh>;
 
-/// Applies a control operation to a task there.
+/// Applies a control operation to a task on the machine.
 ///
 /// # Errors
-/// The daemon's refusal, or a broken connection.
+/// Returns the daemon's refusal, or an error if the connection is broken.
 pub async fn control(bridge: &Bridge, id: TaskId, control: Control) -> Result<(), ClientError> {
     let one = || SelectParams { ids: vec![id.into()], matching: None };
     match control {
@@ -55,12 +54,12 @@ pub async fn control(bridge: &Bridge, id: TaskId, control: Control) -> Result<()
             };
             bridge.call::<TaskEdit>(&params).await.map(drop)
         }
-        // A process asks nothing, and has no terminal here.
+        // A process asks no questions, and has no terminal here.
         Control::Answer { .. } | Control::Detach { .. } => Ok(()),
     }
 }
 
-/// Writes to the standard input of a task there, and answers the client, also if its wait is given up.
+/// Writes to the standard input of a task on the machine, and answers the client, even if the wait is abandoned.
 pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut wait: Wait) {
     let (Ask::Write { .. }, Some(id)) = (&asked.what, id) else { return asked.refuse() };
     let Some(bridge) = bridge else {
@@ -84,7 +83,8 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut 
     });
 }
 
-/// Tries whether a machine works, by its connection if there is one: it runs a task that does nothing, in this session.
+/// Checks whether a machine works, through its connection if there is one, by running a task in this session that does
+/// nothing.
 pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<Bridge>>) -> ExecutorCheck {
     let bridge = match bridge {
         Some(bridge) => bridge,
@@ -130,14 +130,14 @@ pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<B
     }
 }
 
-/// The channel of tasks there. They notify nobody: their notices come from here.
+/// The channel of tasks on the machine, which must notify nobody: this daemon sends their notices.
 pub const NO_CHANNEL: &str = "none";
 
 /// How long the task of [`try_task`] may take, in milliseconds.
 const TRIAL_MS: u64 = 5000;
 
-/// Has the machine run a task that does nothing, with the folder and the environment of others. Returns why it failed.
-/// One that can't start yet, as nothing starts there, says nothing. Leaves no task.
+/// Has the machine run a task that does nothing, with the folder and the environment of other tasks. Returns the reason
+/// if it failed. `None` if it can't start yet because the machine currently starts no tasks. Leaves no task.
 async fn try_task(bridge: &Bridge, ssh: &Ssh, session: String) -> Result<Option<String>, ClientError> {
     let env = ssh.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
     let submit = SubmitParams {

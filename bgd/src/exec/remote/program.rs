@@ -1,4 +1,4 @@
-//! The `bgctl` beside this program, which reaches other machines: all that is known of ssh is there.
+//! The `bgctl` beside this program, which reaches other machines and has all knowledge of ssh.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use bgd_shared::text::{Env, OsText};
 
 use crate::remotes::Shell;
 
-/// What to say where it is missing.
+/// The message if `bgctl` is missing.
 pub const MISSING: &str = "there is no bgctl beside this bgd, and without it no other machine can be reached";
 
-/// Returns its command line for a machine: `options` come before the options of the connection, `verb` after them.
-/// `None` if it is not installed.
+/// Returns the command line of `bgctl` for a machine: `options` come before the options of the connection, `verb` after
+/// them. `None` if it is not installed.
 pub fn line(shell: &Shell, options: &[&str], verb: &[&str]) -> Option<Vec<OsText>> {
     let within = format!("{}ms", shell.connect_timeout.as_millis());
     let way = ["--host", &shell.host, "--connect-timeout", &within];
@@ -26,7 +26,7 @@ fn bgctl() -> Option<PathBuf> {
     Some(own.with_file_name("bgctl")).filter(|path| path.exists())
 }
 
-/// Returns the daemon's own environment, for ssh: its agent, its home.
+/// Returns the daemon's own environment, which ssh needs for its agent and its home.
 pub fn environment(shell: &Shell) -> Env {
     let own = Env::of_this_process();
     let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));

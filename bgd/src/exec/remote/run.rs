@@ -1,5 +1,5 @@
-//! One run on another machine: what is known of it there, what is wanted, and what follows from both. Pure: it makes no
-//! call and holds no connection, so that a cut at any moment leaves nothing but this state.
+//! One run on another machine: its known state there, the orders for it, and the steps that follow from both. Pure: it
+//! makes no call and holds no connection, so that an interruption at any moment leaves nothing but this state.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use bgd_shared::task::{Exit, Status, Task};
 
 use crate::core::{Cause, Conclusion, Control, Fact, KnownRun, PlaceFact, SpawnFailure, Spec, Verdict};
 
-/// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Waiting,
@@ -22,35 +21,34 @@ enum Stage {
 /// How much of a stream was copied.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copied {
-    /// The offset to read on from.
+    /// The offset of the next read.
     next: u64,
-    /// How much of what was before that is not in the file here.
+    /// The number of bytes before `next` that are missing in the local file.
     missing: u64,
     /// Whether there may be more.
     is_behind: bool,
 }
 
-/// What to do next for a run.
+/// The next step for a run.
 #[derive(Debug)]
 pub enum Step {
-    /// Submit it there.
+    /// Submit the run.
     Submit(Box<SubmitParams>),
-    /// Ask how it is.
+    /// Request the state of the task.
     Look(TaskId),
     /// Read its output.
     Read {
-        /// Its id there.
+        /// The task's id on the machine.
         id: TaskId,
-        /// Which stream.
         stream: Stream,
-        /// From where, in bytes.
+        /// The offset of the first byte.
         offset: u64,
-        /// Where that belongs in the file here, in bytes.
+        /// The position of that byte in the local file.
         at: u64,
     },
-    /// It was ended before it was submitted, so it never will be.
+    /// The run was ended before it was submitted, so it never will be.
     Withdraw,
-    /// It has ended, and all of its output is here.
+    /// The run has ended, and all of its output has been copied.
     Conclude(Box<Task>),
 }
 
@@ -59,46 +57,45 @@ pub enum Step {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
     pub number: u32,
-    /// What it runs.
     pub spec: Arc<Spec>,
-    /// Where its output begins in the local files, in bytes: earlier attempts share them.
+    /// The offsets in the local files at which its output begins, as earlier attempts share them.
     pub base: [u64; 2],
-    /// Its id there, once known.
+    /// Its id on the machine, once known.
     pub there: Option<TaskId>,
-    /// Whether a call for it is under way; each run makes one at a time.
+    /// Whether a call for it is pending; each run makes one at a time.
     pub is_busy: bool,
-    /// The signal that is to end it, if it is.
+    /// The signal that is to end it, if any.
     pub stop: Option<i32>,
-    /// The signal that the machine was told.
+    /// The signal that the machine was ordered to end it with.
     pub told: Option<i32>,
-    /// Nobody here waits for its end any more: it is only ended there.
+    /// Whether its end is not waited for any more, and it only remains to be ended on the machine.
     pub is_given_up: bool,
-    /// Whether the dispatcher believes that the machine can't be asked.
+    /// Whether the dispatcher has been informed that the machine can't be asked.
     pub is_unknown: bool,
-    /// How many losses of its output are being written down: nothing more is copied before that is done.
+    /// The number of losses of its output that are not in the journal yet; nothing more is copied before they are.
     pub unwritten_losses: usize,
-    /// Whether it was taken up from a daemon or a program before this one.
+    /// Whether it was taken up from an earlier daemon or program.
     pub is_taken_up: bool,
     submit: Option<Box<SubmitParams>>,
-    /// Whether it is to be held, and its priority, as long as it has no id there.
+    /// Whether it should be held, and its priority, as long as it has no id on the machine.
     queued: (bool, i32),
-    /// Whether that, and whether its processes are to be stopped, is yet to be compared with how it is there.
+    /// Whether `queued` and `wants_pause` are still to be compared with the task's state on the machine.
     is_to_compare: bool,
-    /// Whether its processes are to be stopped, until that was compared.
+    /// Whether its processes should be stopped, until that is compared.
     wants_pause: Option<bool>,
-    /// What it was told too late to be submitted with.
+    /// The orders that came too late to be submitted with it.
     late: Vec<Control>,
-    /// Whether a submit may have arrived there without its answer arriving here.
+    /// Whether a submit may have arrived without its answer being received.
     was_sent: bool,
-    /// Whether what is known is as new as the connection.
+    /// Whether its known state is as recent as the connection.
     is_current: bool,
     stage: Stage,
     is_ready: bool,
-    /// Whether its processes are stopped, as the machine last said.
+    /// Whether its processes are stopped, according to the machine.
     is_paused: bool,
     reason: Option<Box<str>>,
     streams: [Copied; 2],
-    /// The most output bytes there that were told, of both streams.
+    /// The highest number of output bytes that the machine has reported, of both streams.
     bytes: u64,
     end: Option<Box<Task>>,
 }
@@ -135,7 +132,8 @@ impl Run {
         }
     }
 
-    /// Goes on with a run that was left. Where there is no id of it, a submission of `submit` may be there, or under way.
+    /// Continues a run that another daemon or program has left. If its id is not known, `submit` may have been
+    /// submitted, or be on its way.
     pub fn again(known: &KnownRun, submit: SubmitParams) -> Self {
         let there = known.elsewhere.id.as_deref().and_then(|id| id.parse().ok());
         let missing = known.elsewhere.missing;
@@ -158,38 +156,38 @@ impl Run {
         }
     }
 
-    /// Takes in where its output goes on, and that it can be copied: of one that is new, that is where it begins. `sizes`
-    /// are those of the files here.
+    /// Sets the offsets from which output is copied; the output of a new run begins there. `sizes` are those of the
+    /// local files.
     pub fn prepared(&mut self, sizes: [u64; 2]) {
         if !self.is_taken_up {
             self.base = sizes;
             return;
         }
-        // What was written before, and what was lost before that, is not read again.
+        // Bytes already written, and bytes lost before them, are not read again.
         for (stream, copied) in self.streams.iter_mut().enumerate() {
             copied.next = sizes[stream].saturating_sub(self.base[stream]).saturating_add(copied.missing);
         }
     }
 
-    /// Whether it may be on the machine: it has an id there, or a submit was sent.
+    /// Reports whether it may exist on the machine: it has an id there, or a submit was sent.
     pub const fn may_exist(&self) -> bool {
         self.there.is_some() || self.was_sent
     }
 
-    /// Whether it is not known to have started there.
+    /// Reports whether it is not known to have started.
     pub fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting
     }
 
-    /// Notes that the connection broke: calls got no answers, and what is known is old.
+    /// Notes that the connection broke: calls got no answers, and the known state is outdated.
     pub const fn cut(&mut self) {
         (self.is_busy, self.is_current, self.told) = (false, false, None);
-        // A read may have been on its way.
+        // A read may have been pending.
         self.bytes = 0;
     }
 
-    /// Takes an order for a run that has no id there yet. Returns whether it is carried out with the submission, or once
-    /// that was answered.
+    /// Accepts an order for a run that has no id yet. Returns whether the order is carried out with the submission, or
+    /// once the submission was answered.
     pub const fn takes(&mut self, control: &Control) -> bool {
         match control {
             Control::Hold { held } => self.queued.0 = *held,
@@ -205,18 +203,16 @@ impl Run {
         true
     }
 
-    /// Whether it was taken up, and how it is there was not seen yet.
+    /// Reports whether it was taken up, and its state on the machine is not known yet.
     pub const fn is_unseen(&self) -> bool {
         self.is_taken_up && self.is_to_compare
     }
 
-    /// Takes the orders that came too late to be submitted with it.
     pub fn take_late(&mut self) -> Vec<Control> {
         std::mem::take(&mut self.late)
     }
 
-    /// Notes what was ordered after the submission that arrived there was sent, or before the daemon was killed that was to
-    /// carry it out.
+    /// Finds the orders given after the submission was sent that has arrived, or left undone by a killed daemon.
     fn compare(&mut self, task: &Task) {
         if !std::mem::take(&mut self.is_to_compare) {
             return;
@@ -239,7 +235,7 @@ impl Run {
         }
     }
 
-    /// Returns what to do next; `None` if there is nothing, or a call is under way.
+    /// Returns the next step; `None` if there is none, or a call is pending.
     pub fn next(&mut self) -> Option<Step> {
         if self.is_busy {
             return None;
@@ -248,7 +244,7 @@ impl Run {
             if self.stop.is_some() && !self.was_sent {
                 return Some(Step::Withdraw);
             }
-            // One that is to end is only found again by its key. If it never arrived, it must not start now.
+            // If the run is to end, the submit only finds it by its key. If it never arrived, it must not start now.
             let (is_wanted, priority) = self.queued;
             let hold = is_wanted || self.stop.is_some();
             let priority = Some(priority).filter(|priority| *priority != 0);
@@ -277,7 +273,8 @@ impl Run {
         std::iter::once(Stream::Stdout).chain(self.spec.split.then_some(Stream::Stderr))
     }
 
-    /// Takes in how the task is there. Returns the facts that follow. Older states than the known one change nothing.
+    /// Updates the run from the state of its task. Returns the facts that follow. States older than the known one
+    /// change nothing.
     pub fn learn(&mut self, task: &Task) -> Vec<Fact> {
         let mut facts = Vec::new();
         self.is_current = true;
@@ -291,7 +288,7 @@ impl Run {
         }
         let stage = match task.status {
             Status::Pending => Stage::Waiting,
-            // Its process is only being started, which is told once it is.
+            // Its process is still being started, which is reported later.
             Status::Running | Status::Resumed if task.started_at.is_none() => Stage::Waiting,
             Status::Running | Status::Resumed => Stage::Running,
             Status::Completed | Status::Failed | Status::Cancelled => Stage::Ended,
@@ -315,23 +312,23 @@ impl Run {
         self.note_output(task.output.bytes);
         if stage == Stage::Ended && self.stage < Stage::Ended {
             facts.extend(task.usage.map(Fact::Used));
-            // Of an ended task the number of bytes is the final one.
+            // The number of bytes of an ended task is final.
             self.end = Some(Box::new(task.clone()));
         }
         self.stage = self.stage.max(stage);
         facts
     }
 
-    /// Notes how much output there is there, of both streams.
+    /// Notes the number of output bytes on the machine, of both streams.
     fn note_output(&mut self, bytes: u64) {
-        // What was there by then is read in any case. Later growth is told again.
+        // Output reported so far is read in any case. Later growth is reported again.
         if bytes > self.bytes {
             self.bytes = bytes;
             self.streams.iter_mut().for_each(|stream| stream.is_behind = true);
         }
     }
 
-    /// Notes that a stream was copied up to this offset, apart from so many bytes.
+    /// Notes that a stream was copied up to this offset, with so many more bytes missing.
     pub fn copied(&mut self, stream: Stream, next: u64, missing: u64) {
         let copied = &mut self.streams[index(stream)];
         let was_any = next > copied.next;
@@ -340,13 +337,13 @@ impl Run {
         if has_all {
             self.streams.iter_mut().for_each(|stream| stream.is_behind = false);
         } else {
-            // The rest may be of the other stream.
+            // The rest may belong to the other stream.
             self.streams[index(stream)].is_behind = was_any;
         }
     }
 }
 
-/// Returns the key by which a run is submitted once, and found again.
+/// Returns the key that ensures that a run is submitted only once, and by which it is found again.
 pub fn key_of(task: TaskId, run: u32) -> String {
     format!("{task}:{run}")
 }
@@ -362,7 +359,7 @@ const fn index(stream: Stream) -> usize {
     }
 }
 
-/// Returns in a few words why a task waits on its machine.
+/// Describes in a few words why a task waits on its machine.
 fn why_it_waits(task: &Task) -> Box<str> {
     let reason = task.waiting.as_ref().map(|waiting| waiting.reason);
     let text = match reason {
@@ -383,7 +380,7 @@ fn why_it_waits(task: &Task) -> Box<str> {
     text.into()
 }
 
-/// Returns the last fact about a run, from the task's end on the machine `host`.
+/// Returns the last fact about a run, from its task's end on the machine `host`.
 pub fn conclusion(end: &Task, host: &str) -> Fact {
     let concluded = |verdict, exit: Option<Exit>| {
         let conclusion = Conclusion { exit, verdict, at: end.completed_at };

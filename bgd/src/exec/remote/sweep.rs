@@ -1,6 +1,6 @@
-//! What this daemon leaves on a machine if it is killed: its tasks there go on. A note in the state folder names the
-//! instances that may have tasks there, so that the next daemon ends exactly those, and a daemon without such tasks
-//! connects to nobody.
+//! The tasks that this daemon leaves on a machine if it is killed, as they keep running. A note in the state folder
+//! lists the instances that may have tasks on the machine, so that the next daemon ends exactly those tasks, and a
+//! daemon without such tasks makes no connection.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
@@ -21,35 +21,35 @@ use bgd_shared::task::Task;
 
 use super::bridge::Bridge;
 
-/// A number that no notice reaches, and that every JSON reader takes as it is.
+/// A number higher than that of any notice, which every JSON reader accepts exactly.
 const ALL_NOTICES: u64 = (1 << 53) - 1;
 
-/// What the line in a note begins with that names the instance of the daemon there.
+/// The beginning of the line in a note that contains the instance of the machine's daemon.
 const THERE: &str = "there ";
 
-/// How many tasks are asked for at once.
+/// How many tasks are listed or ended by one call.
 const PAGE: usize = 1000;
 
-/// How this daemon is known on another machine.
+/// The identity of this daemon on another machine.
 #[derive(Debug)]
 pub struct Origin {
-    /// The tag of its tasks there: this machine and the daemon's socket, for people.
+    /// The tag of its tasks on the machine, for humans: this machine and the daemon's socket.
     pub tag: String,
     /// The parent session of the tasks of this instance.
     pub session: String,
     instance: String,
     note: PathBuf,
-    /// The instance of the daemon there that was connected to last. Held while the note is changed.
+    /// The instance of the machine's daemon at the last connection. Locked while the note is changed.
     there: Mutex<Option<String>>,
 }
 
 impl Origin {
-    /// Names the daemon of this machine at this socket; `instance` is its current run, or a durable daemon as a whole, and
-    /// `state` its state folder.
+    /// Creates the identity of this machine's daemon at this socket; `instance` is its current run, or a durable daemon
+    /// as a whole, and `state` its state folder.
     pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str) -> Self {
         let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let tag = format!("bgd:{}:{}", machine.trim(), socket.display());
-        // A socket's path fits into a file's name: it has 107 bytes at most.
+        // A socket's path fits into a file name: it has at most 107 bytes.
         let name = format!("{executor}@{}", socket.to_string_lossy().replace('/', "+"));
         let note = state.join("executors").join(name);
         let there = Note::read(&note).there;
@@ -63,7 +63,7 @@ impl Origin {
     /// Notes that this instance may have tasks on the machine.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// Returns the system error, such as a full disk.
     pub fn remember(&self) -> io::Result<()> {
         let there = self.lock();
         let mut note = Note::read(&self.note);
@@ -74,7 +74,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Notes which instance of the daemon there gets tasks from now on.
+    /// Notes the instance of the machine's daemon that receives tasks from now on.
     pub fn note_there(&self, instance: &str) {
         let mut there = self.lock();
         *there = Some(instance.to_owned());
@@ -85,7 +85,7 @@ impl Origin {
         }
     }
 
-    /// Returns the instance there that was connected to last, by this daemon or the one before.
+    /// Returns the instance of the machine's daemon at the last connection, by this daemon or the previous one.
     pub fn seen_there(&self) -> Option<String> {
         self.lock().clone()
     }
@@ -95,18 +95,18 @@ impl Origin {
         self.drop_from_note(&self.instance);
     }
 
-    /// Whether an instance may have left tasks on the machine.
+    /// Reports whether an instance may have left tasks on the machine.
     pub fn is_remembered(&self) -> bool {
         !Note::read(&self.note).instances.is_empty()
     }
 
-    /// Whether this very instance may have tasks on the machine: of an earlier daemon that was as durable, or of the program
-    /// before an upgrade.
+    /// Reports whether this same instance may have tasks on the machine: those of an earlier daemon that was as
+    /// durable, or of the program before an upgrade.
     pub fn has_been_there(&self) -> bool {
         Note::read(&self.note).instances.contains(&self.instance)
     }
 
-    /// The other instances that may have tasks on the machine.
+    /// Returns the other instances that may have tasks on the machine.
     fn earlier(&self) -> BTreeSet<String> {
         let mut instances = Note::read(&self.note).instances;
         instances.remove(&self.instance);
@@ -128,12 +128,12 @@ impl Origin {
     }
 }
 
-/// What a note says.
+/// The content of a note.
 #[derive(Debug, Default)]
 struct Note {
-    /// The instances here that may have tasks on the machine.
+    /// The instances of this daemon that may have tasks on the machine.
     instances: BTreeSet<String>,
-    /// The instance of the daemon there.
+    /// The instance of the machine's daemon.
     there: Option<String>,
 }
 
@@ -150,7 +150,7 @@ impl Note {
         note
     }
 
-    /// Replaces the file, or removes it if there is nothing to say.
+    /// Replaces the file, or removes it if there are no instances.
     fn write(&self, path: &Path) -> io::Result<()> {
         if self.instances.is_empty() {
             return match fs::remove_file(path) {
@@ -167,8 +167,8 @@ impl Note {
     }
 }
 
-/// Returns the names of machines on which earlier daemons of this socket may have left tasks, as far as the filter does
-/// not know them, with the parent sessions of those tasks.
+/// Returns the names of machines on which earlier daemons of this socket may have left tasks, except those that the
+/// filter knows, with the parent sessions of those tasks.
 pub fn unknown(
     state: &Path,
     socket: &Path,
@@ -184,7 +184,7 @@ pub fn unknown(
     entries.filter_map(|entry| of_note(entry.path())).collect()
 }
 
-/// The parent session of an instance's tasks. Instances have random names, so no other daemon has it.
+/// Returns the parent session of an instance's tasks. Instances have random names, so no other daemon has it.
 fn session_of(instance: &str) -> String {
     format!("bgd:{instance}")
 }
@@ -192,7 +192,7 @@ fn session_of(instance: &str) -> String {
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
 ///
 /// # Errors
-/// No answer came, so that some may be left. A refusal is logged, and no error: it would be repeated.
+/// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     for instance in origin.earlier() {
         tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
@@ -207,7 +207,7 @@ pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
     Ok(())
 }
 
-/// Returns an error unless it is a refusal by the daemon there that would be repeated.
+/// Returns the error unless it is a refusal by the machine's daemon that would be repeated.
 pub fn unless_refused(error: ClientError) -> Result<(), ClientError> {
     match error.kind() {
         None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => Err(error),
@@ -215,16 +215,16 @@ pub fn unless_refused(error: ClientError) -> Result<(), ClientError> {
     }
 }
 
-/// Acknowledges the notices there of ended tasks, whose ends are told here. Nobody else would ever do so.
+/// Acknowledges the machine's notices of ended tasks, which this daemon reports itself. Nobody else would do so.
 pub async fn forget_notices(bridge: &Bridge, origin: &Origin) {
     let params = InboxAckParams { session: origin.session.clone(), upto: ALL_NOTICES, instance: None };
-    // What is left goes with the session.
+    // Remaining notices are removed with the session.
     if let Err(error) = bridge.call::<InboxAck>(&params).await {
         tracing::debug!(%error, "notices on another machine not acknowledged");
     }
 }
 
-/// Ends this instance's tasks on a machine, if any are left, and removes everything of theirs.
+/// Ends this instance's tasks on a machine, if any are left, and removes all their data.
 ///
 /// # Errors
 /// They were not ended.
@@ -234,10 +234,10 @@ pub async fn end_session(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
     ended.inspect_err(|error| tracing::warn!(%error, "the session on another machine was not ended"))
 }
 
-/// Returns the tasks there that were submitted as this instance; none if the daemon there refuses to list them.
+/// Returns the machine's tasks that were submitted by this instance; none if its daemon refuses to list them.
 ///
 /// # Errors
-/// They can't be asked for now.
+/// They can't be listed now.
 pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientError> {
     let session = Some(origin.session.clone());
     let mut params = ListParams { session, limit: Some(PAGE), ..ListParams::default() };
@@ -258,16 +258,16 @@ pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientE
     }
 }
 
-/// Ends and removes tasks there.
+/// Ends and removes tasks on a machine.
 ///
 /// # Errors
-/// No answer came, so that some may be left. A refusal is logged, and no error: it would be repeated.
+/// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) -> Result<(), ClientError> {
     for part in tasks.chunks(PAGE) {
         tracing::info!(tasks = part.len(), "what nobody waits for is ended on another machine");
         let Err(error) = end_together(bridge, part).await else { continue };
         unless_refused(error)?;
-        // One that is gone must not keep the others there.
+        // A task that is gone must not prevent the others from being ended.
         for task in part {
             if let Err(error) = end_together(bridge, std::slice::from_ref(task)).await {
                 tracing::warn!(%task, %error, "a task on another machine not ended");

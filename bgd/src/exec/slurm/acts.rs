@@ -1,8 +1,8 @@
-//! What is to be done to jobs: only what is known to be ours is touched, and orders of one kind that come together are
+//! Orders for jobs: only jobs known to be this daemon's are touched, and orders of one kind that come together are
 //! carried out together. Pure.
 //!
-//! A controller that was reset gives ids away again, perhaps to jobs of the same user that are none of this daemon's. So
-//! an order waits until an answer of the cluster lists its job under this daemon's name, with the key of its submission.
+//! A controller that was reset assigns ids again, perhaps to jobs of the same user that are not this daemon's. So an
+//! order waits until an answer of the cluster lists its job under this daemon's name, with the key of its submission.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use super::pace::SPACING;
 use crate::core::Control;
 use crate::exec::host::SIGKILL;
 
-/// How old an answer may be that still says whose a job is. No controller is reset and gives the same id away sooner. As
-/// queries may be this close to each other, an order never waits only because there was one a moment ago.
+/// The maximum age of an answer that still proves whose a job is. No controller is reset and assigns the same id again
+/// within this time. As queries may be this close to each other, an order never waits only because there was a query a
+/// moment ago.
 const FRESH: Duration = SPACING;
 
 /// The signals by which processes are paused and continued.
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 
-/// Something that is done to jobs.
+/// An action on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// End it in the cluster's own way.
+    /// End the job in the cluster's own way.
     Cancel,
-    /// End it at once.
+    /// Kill the job.
     Kill,
-    /// End it by a signal that its submitter has chosen.
+    /// End the job with a signal chosen by its submitter.
     End(i32),
-    /// Send it a signal.
     Signal(i32),
-    /// Stop its processes, or let them go on.
+    /// Stop the job's processes, or continue them.
     Pause(bool),
-    /// Keep it from starting, or no longer.
+    /// Hold the job, or release it.
     Hold(bool),
-    /// Lower its priority.
+    /// Lower the job's priority by this much.
     Nice(u32),
 }
 
 impl Deed {
-    /// What was asked for, if it was that.
+    /// Returns the control that requested this deed; `None` if the deed ends the job.
     pub fn control(self) -> Option<Control> {
         match self {
             Self::Cancel | Self::Kill | Self::End(_) => None,
@@ -57,7 +57,7 @@ impl Deed {
         }
     }
 
-    /// Whether it is to end the job.
+    /// Returns whether the deed ends the job.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Cancel | Self::Kill | Self::End(_))
     }
@@ -66,7 +66,6 @@ impl Deed {
 /// An order for one job.
 #[derive(Debug)]
 pub struct Act {
-    /// What is done.
     pub deed: Deed,
     pub task: TaskId,
     pub run: u32,
@@ -75,25 +74,25 @@ pub struct Act {
     pub key: Arc<str>,
     /// When it was ordered, or tried in vain.
     pub since: Instant,
-    /// Whether Slurm itself is to look at the job's name.
+    /// Whether Slurm itself must check the job's name.
     pub by_name: bool,
-    /// Is told when it is done.
+    /// Dropped when the order is done.
     pub done: Option<oneshot::Sender<()>>,
 }
 
-/// The orders that were not carried out yet.
+/// The orders that are not carried out yet.
 #[derive(Debug, Default)]
 pub struct Acts {
-    /// Those whose jobs may be somebody else's by now.
+    /// Orders for jobs that may be somebody else's by now.
     doubtful: Vec<Act>,
-    /// Those that may be carried out.
+    /// Orders that may be carried out.
     open: Vec<Act>,
-    /// The tasks for which something is being done. Orders for one task keep their order.
+    /// The tasks with an order in progress. Orders for one task are carried out one after the other.
     busy: HashSet<TaskId>,
 }
 
 impl Acts {
-    /// Adds an order. `listed` is when the question was asked to which its job was last listed as ours.
+    /// Adds an order. `listed`: the start of the last query that listed its job as this daemon's.
     pub fn add(&mut self, act: Act, listed: Option<Instant>) {
         if listed.is_some_and(|asked| asked + FRESH >= act.since) {
             self.open.push(act);
@@ -102,24 +101,25 @@ impl Acts {
         }
     }
 
-    /// Whether the cluster must be asked whose jobs some are.
+    /// Returns whether the cluster must be asked whose jobs some are.
     pub fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
-    /// Whether something may be carried out now.
+    /// Returns whether an order may be carried out now.
     pub fn is_due(&self) -> bool {
         self.open.iter().any(|act| !self.busy.contains(&act.task))
     }
 
-    /// Takes in an answer to a question that was asked then. Returns the orders for jobs that are not there, or not ours.
+    /// Handles an answer to a query that began at `asked`. Returns the orders for jobs that don't exist or are not this
+    /// daemon's.
     pub fn answered(&mut self, asked: Instant, is_ours: impl Fn(&Act) -> bool) -> Vec<Act> {
         self.open.extend(self.doubtful.extract_if(.., |act| asked + FRESH >= act.since && is_ours(act)));
         self.doubtful.extract_if(.., |act| asked >= act.since).collect()
     }
 
-    /// Notes that the cluster can't be asked: what was known of jobs is old when it can. Returns the orders that do not
-    /// wait for that.
+    /// Notes that the cluster can't be asked: knowledge about jobs will be outdated when it can. Returns the orders
+    /// that don't wait for that.
     pub fn doubt(&mut self) -> Vec<Act> {
         self.doubtful.append(&mut self.open);
         self.doubtful.extract_if(.., |act| !act.deed.ends()).collect()
@@ -135,7 +135,7 @@ impl Acts {
                 if !seen.insert(act.task) {
                     return false;
                 }
-                // Each priority takes a command of its own.
+                // Each priority needs its own command.
                 let is_alone = kind.is_some() && matches!(act.deed, Deed::Nice(_));
                 *kind.get_or_insert((act.deed, act.by_name)) == (act.deed, act.by_name) && !is_alone
             })
@@ -144,7 +144,7 @@ impl Acts {
         taken
     }
 
-    /// Notes that these are no longer under way.
+    /// Notes that these orders are no longer in progress.
     pub fn done(&mut self, acts: &[Act]) {
         for act in acts {
             self.busy.remove(&act.task);
@@ -152,7 +152,7 @@ impl Acts {
     }
 }
 
-/// Returns the commands for these orders, which are of one kind. `name` is that of all jobs of this daemon.
+/// Returns the commands for these orders, which are of one kind. `name` is the name of all jobs of this daemon.
 pub fn commands(name: &str, acts: &[Act]) -> Vec<Words> {
     let Some(first) = acts.first() else { return Vec::new() };
     let jobs: Vec<JobId> = acts.iter().map(|act| act.id).collect();
@@ -190,7 +190,7 @@ mod tests {
         assert!(acts.has_doubts() && acts.is_due());
         assert_eq!(jobs(&acts.take()), [4]);
         assert!(!acts.is_due() && acts.take().is_empty());
-        // An answer that is a moment older says whose a job is, but not that one is gone.
+        // A slightly older answer proves whose a job is, but not that a job is gone.
         let before = now.checked_sub(FRESH / 2).unwrap();
         assert!(acts.answered(before, |act| act.id.job == 1).is_empty());
         assert_eq!(jobs(&acts.take()), [1]);

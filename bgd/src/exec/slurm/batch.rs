@@ -1,5 +1,5 @@
-//! Which runs are submitted together: those that ask the cluster for the same become one job array. Submissions are in the
-//! order in which their runs were started, except where that would take many more of them. Pure.
+//! Determines which runs are submitted together: runs with the same requests to the cluster become one job array.
+//! Submissions keep the order in which their runs were started, unless that would take many more submissions. Pure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use bgd_shared::resources::Resources;
 
 use super::run::{Job, Run};
 
-/// How long more runs are waited for after the last one: those of a large batch come in several turns.
+/// How long to wait for more runs after the last one: the runs of a large batch arrive in several steps.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// How long runs are gathered at most.
+/// The longest time for which runs are gathered.
 const GATHER_MOST: Duration = Duration::from_millis(500);
 
-/// When a submission whose answer was lost is looked for, and how long after that again.
+/// The delay before a submission whose answer was lost is searched for, and the delay before the search is repeated.
 const LOOK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// How many runs one submission has at most, whatever the cluster allows: their files are written in one go.
+/// The maximum number of runs in one submission, whatever the cluster allows: their files are written in one go.
 const ELEMENTS: usize = 10_000;
 
-/// How many submissions the runs that wait may take for their order. If they take more, those that ask for the same go
-/// together, whatever was started between them.
+/// The maximum number of submissions that may be spent on keeping the order of the waiting runs. If more were needed,
+/// runs with the same requests are submitted together, whatever was started between them.
 const IN_ORDER: usize = 20;
 
-/// What a run asks of the cluster.
+/// The requests of a run to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     pub resources: Resources,
     /// The time limit, in milliseconds.
     pub time_limit_ms: Option<u64>,
-    /// What it is to follow, as Slurm words it.
+    /// The runs to follow, in Slurm's syntax.
     pub dependency: Option<Arc<str>>,
     /// Whether it must not start until it is released.
     pub is_held: bool,
@@ -41,7 +41,8 @@ pub struct Wish {
 }
 
 impl Wish {
-    /// Returns what a run asks for that is to follow this; `defaults` is what it has not said.
+    /// Returns the requests of a run with this dependency; `defaults` supplies the resources that the run does not
+    /// specify.
     pub fn of(run: &Run, defaults: &Resources, dependency: Option<Arc<str>>) -> Self {
         let spec = &run.job.spec;
         let own = spec.on.as_ref().map(|on| on.resources.clone()).unwrap_or_default();
@@ -59,43 +60,43 @@ impl Wish {
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub key: Arc<str>,
-    /// What it asks for.
     pub wish: Wish,
     /// The tasks with their runs, in the order of their indexes.
     pub tasks: Vec<(TaskId, u32)>,
 }
 
-/// Runs that are to be submitted.
+/// Runs to be submitted.
 #[derive(Debug, Default)]
 pub struct Gathering {
-    /// By their turns.
+    /// By their turns, which determine the order of submission.
     waiting: BTreeMap<u64, (Wish, TaskId, u32)>,
-    /// When the first of them came.
+    /// When the first of them was added.
     first: Option<Instant>,
     due: Option<Instant>,
 }
 
 impl Gathering {
-    /// Adds a run. Those of lower turns are submitted before it; no two may have the same.
+    /// Adds a run. Runs with lower turns are submitted before it; each turn must be unique.
     pub fn add(&mut self, now: Instant, wish: Wish, (task, run): (TaskId, u32), turn: u64) {
         self.waiting.insert(turn, (wish, task, run));
         let first = *self.first.get_or_insert(now);
         self.due = Some((now + GATHER).min(first + GATHER_MOST));
     }
 
-    /// Takes out a run. Returns whether it was there.
+    /// Removes a run. Returns whether it was there.
     pub fn withdraw(&mut self, task: TaskId) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|_, (_, waiting, _)| *waiting != task);
         self.waiting.len() < before
     }
 
-    /// When the next submission is due.
+    /// Returns when the next submission is due.
     pub fn due(&self) -> Option<Instant> {
         self.due.filter(|_| !self.waiting.is_empty())
     }
 
-    /// Takes the runs that are submitted together with the first one, at most as many as an array may have elements.
+    /// Takes the runs that are submitted together with the first one, at most `max_elements`; one if the cluster has no
+    /// arrays.
     pub fn take(&mut self, max_elements: Option<u32>) -> Option<Batch> {
         let wish = self.waiting.first_key_value().map(|(_, (wish, ..))| wish.clone())?;
         let most = max_elements.map_or(1, |most| most.max(1) as usize).min(ELEMENTS);
@@ -115,47 +116,45 @@ impl Gathering {
         Some(Batch { key, wish, tasks })
     }
 
-    /// Returns how often one run asks for something else than the one before it, at most this often.
+    /// Returns how often a run has other requests than the previous one, counting up to `at_most`.
     fn changes(&self, at_most: usize) -> usize {
         let wishes = self.waiting.values().map(|(wish, ..)| wish);
         wishes.clone().zip(wishes.skip(1)).filter(|(one, next)| one != next).take(at_most).count()
     }
 }
 
-/// A submission that waits until it is written down that it may be there.
+/// A submission that waits until the core has recorded that it may exist.
 #[derive(Debug)]
 pub struct Unwritten {
-    /// The submission.
     pub batch: Batch,
-    /// What is submitted.
+    /// The jobs to submit.
     pub jobs: Vec<(TaskId, Arc<Job>)>,
-    /// The tasks of which that is not written down.
+    /// The tasks for which this is not recorded yet.
     pub left: HashSet<TaskId>,
 }
 
-/// A submission whose answer was lost: it may be there.
+/// A submission whose answer was lost, so that it may or may not exist.
 #[derive(Debug)]
 pub struct Unsure {
-    /// The submission.
     pub batch: Batch,
-    /// When it is looked for.
+    /// When the submission is searched for.
     pub at: Instant,
-    /// How often it was looked for in vain.
+    /// The number of failed searches.
     pub misses: usize,
 }
 
 impl Unsure {
-    /// Creates one that is looked for soon.
+    /// Creates one with a search soon.
     pub fn new(now: Instant, batch: Batch) -> Self {
         Self { batch, at: now + LOOK_AFTER[0], misses: 0 }
     }
 
-    /// Puts off the next look: it is not known yet what its jobs have noted.
+    /// Postpones the next search: the notes of its jobs are not known yet.
     pub fn put_off(&mut self, now: Instant) {
         self.at = now + LOOK_AFTER[0];
     }
 
-    /// Notes that it was not found. Returns whether that is believed: it is not there.
+    /// Notes that a search failed. Returns whether the submission is now taken not to exist.
     pub fn missed(&mut self, now: Instant) -> bool {
         self.misses += 1;
         self.at = now + LOOK_AFTER[1];
@@ -176,7 +175,7 @@ mod tests {
         gathering.add(Instant::now(), wish(cpus), (TaskId::from_u128(turn.into()), 1), turn);
     }
 
-    /// Takes all, and returns the processors and the tasks of each submission.
+    /// Takes all submissions, and returns the processors and the tasks of each.
     fn take_all(gathering: &mut Gathering, most: u32) -> Vec<(u32, Vec<u128>)> {
         let mut all = Vec::new();
         while let Some(batch) = gathering.take(Some(most)) {
@@ -205,7 +204,7 @@ mod tests {
     #[test]
     fn r146_a_few_submissions_are_in_the_order_of_their_runs() {
         let mut gathering = Gathering::default();
-        // One that was taken out again keeps its turn.
+        // A run that was withdrawn and added again keeps its turn.
         for (turn, cpus) in [(2, 1), (3, 1), (5, 1), (4, 2), (6, 3), (1, 2)] {
             add(&mut gathering, turn, cpus);
         }

@@ -1,4 +1,4 @@
-//! Tries whether a cluster works: `bgctl executors --check`.
+//! Tests whether a cluster works: `bgctl executors --check`.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use super::trouble::Trouble;
 use super::work;
 use crate::remotes::Slurm;
 
-/// Asks a cluster for its settings, tries whether files can be written for it, and whether it would take a task that asks
-/// for nothing itself.
+/// Queries a cluster's settings, and tests whether files can be written for it and whether it would accept a task
+/// without requests of its own.
 pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
     let problem = |problem: String, hint: &str| ExecutorCheck {
         problem: Some(problem),
@@ -64,10 +64,10 @@ pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
     ExecutorCheck { ok: true, version: settings.version, facts, ..ExecutorCheck::default() }
 }
 
-/// What Slurm says of a job that it takes although no node could run it now.
+/// Slurm's message about a job that it accepts although no node could run it now.
 const NO_NODE_NOW: &str = "Required node not available";
 
-/// Tries the commands that tasks need. Returns what is wrong with the nodes if it only delays tasks.
+/// Tries the commands that tasks need. Returns the problem with the nodes if it only delays tasks.
 async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, Trouble> {
     tools.programs.run(commands::queue(&[&tools.origin.job_name])).await?;
     tools.programs.run(commands::can_cancel()).await?;
@@ -78,7 +78,7 @@ async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, Tr
     }
 }
 
-/// Tries whether files can be written for jobs. Leaves nothing.
+/// Tests whether files can be written for jobs. Leaves no files behind.
 async fn try_folder(tools: &Tools) -> Result<(), String> {
     if let Some(login) = tools.programs.login() {
         return there::check(tools, login).await.map_err(|trouble| trouble.to_string());

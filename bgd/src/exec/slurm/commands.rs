@@ -1,7 +1,7 @@
-//! The command lines of Slurm's own commands. It runs none.
+//! The command lines of Slurm's own commands. This module runs none of them.
 //!
-//! Nothing of a task's command and environment is on them: everybody on the machine may read command lines, and everybody
-//! on the cluster may read what a job's is.
+//! They contain nothing of a task's command and environment: everybody on the machine may read command lines, and
+//! everybody on the cluster may read the command line of a job.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -16,24 +16,24 @@ pub type Words = Vec<OsString>;
 /// Bytes in a mebibyte, the unit of memory on command lines.
 const MEBIBYTE: u64 = 1 << 20;
 
-/// A job or a job array that is to be submitted.
+/// A job or a job array to submit.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission<'a> {
-    /// What is asked of the cluster.
+    /// The resources requested from the cluster.
     pub resources: &'a Resources,
     /// The time limit, in milliseconds. Slurm rounds it up to minutes.
     pub time_limit_ms: Option<u64>,
     /// The name of all jobs of this daemon instance.
     pub name: &'a str,
-    /// A text that no other submission has, by which the job is found if the answer to its submission is lost.
+    /// A unique text by which the job is found if the answer to its submission is lost.
     pub key: &'a str,
-    /// The number of elements of the array; `None` for a job of its own.
+    /// The number of elements of the array; `None` for a single job.
     pub elements: Option<u32>,
-    /// What it waits for, as Slurm words it, such as `afterok:7:12_3`.
+    /// The jobs to wait for, in Slurm's syntax, such as `afterok:7:12_3`.
     pub dependency: Option<&'a str>,
     /// Whether it must not start until it is released.
     pub is_held: bool,
-    /// How far its priority is lowered; 0 leaves it alone.
+    /// How far its priority is lowered; 0 keeps the priority.
     pub nice: u32,
     pub script: &'a Path,
     /// The folder of the tasks' files.
@@ -42,7 +42,7 @@ pub struct Submission<'a> {
     pub notes: &'a Path,
 }
 
-/// Returns what users ask of the cluster, as options of `sbatch`.
+/// Returns the user's requests to the cluster, as options of `sbatch`.
 fn asked(resources: &Resources, time_limit_ms: Option<u64>) -> Vec<String> {
     let mut words = Vec::new();
     let mut option = |name: &str, value: Option<String>| {
@@ -58,32 +58,32 @@ fn asked(resources: &Resources, time_limit_ms: Option<u64>) -> Vec<String> {
     words
 }
 
-/// Returns the command that asks whether the cluster would take a job of these resources. It submits none.
+/// Returns the command that asks whether the cluster would accept a job with these resources. It submits nothing.
 pub fn trial(resources: &Resources, time_limit_ms: Option<u64>) -> Words {
     let asked = asked(resources, time_limit_ms).into_iter().chain(resources.options.iter().cloned());
     let words = ["sbatch".to_owned(), "--test-only".to_owned()].into_iter().chain(asked);
     words.chain(["--chdir=/".to_owned(), "--wrap=true".to_owned()]).map(OsString::from).collect()
 }
 
-/// Returns the command that shows whether jobs could be cancelled: whether there is the program for it.
+/// Returns the command that shows whether jobs could be cancelled: whether the program for that exists.
 pub fn can_cancel() -> Words {
     words_of(&["scancel", "--version"])
 }
 
-/// Returns the command that submits jobs. What must not be changed follows the options that users give, as the last one
-/// counts.
+/// Returns the command that submits jobs. Options that must not be changed follow the user's options, because the last
+/// one counts.
 pub fn submit(submission: &Submission<'_>) -> Words {
     let Submission { resources, time_limit_ms, name, key, elements, dependency, .. } = submission;
     let mut words: Vec<String> = vec!["sbatch".to_owned()];
     words.extend(asked(resources, *time_limit_ms));
     words.extend(Some(submission.nice).filter(|nice| *nice > 0).map(|nice| format!("--nice={nice}")));
     words.extend(resources.options.iter().cloned());
-    // The daemon's own limits are marks of its processes, and jobs are none of these.
+    // The daemon marks its own processes by a resource limit, which jobs must not inherit.
     words.extend(
         ["--parsable", "--export=ALL", "--propagate=NONE", "--chdir=/", "--input=/dev/null"]
             .map(str::to_owned),
     );
-    // The script redirects its task's output by itself. The job's own would be a file for each element.
+    // The script redirects its task's output itself. The job's own output would be a file for each element.
     words.extend(["--output=/dev/null", "--error=/dev/null"].map(str::to_owned));
     words.push(format!("--job-name={name}"));
     words.push(format!("--comment={key}"));
@@ -102,10 +102,10 @@ fn minutes_and_seconds(ms: u64) -> String {
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// Returns the query for the states and the keys of all jobs of these names, ended ones included as long as the
-/// controller has them.
+/// Returns the query for the states and the keys of all jobs of these names, including ended ones for as long as the
+/// controller remembers them.
 ///
-/// The controller looks through the jobs of one user only, and prints each element of an array by itself.
+/// The controller only searches the jobs of one user, and prints each element of an array separately.
 pub fn queue(names: &[&str]) -> Words {
     listing(names, "--format=%i|%T|%k|%r")
 }
@@ -115,7 +115,7 @@ pub fn keys(name: &str) -> Words {
     listing(&[name], "--format=%i|%k")
 }
 
-/// Returns the query for how the scripts of all jobs of this name have ended, as far as they have.
+/// Returns the query for how the scripts of all jobs of this name have ended, if they have.
 pub fn exits(name: &str) -> Words {
     listing(&[name], "--Format=JobArrayID:|,exit_code:|")
 }
@@ -125,12 +125,12 @@ fn listing(names: &[&str], format: &str) -> Words {
     words_of(&["squeue", "--me", "--noheader", "--array", "--states=all", &names, format])
 }
 
-/// How many jobs one query of [`records`] is about at most.
+/// The maximum number of jobs in one query of [`records`].
 pub const RECORDS: usize = 1000;
 
-/// Returns the query for what the accounting knows of these jobs of this name, which are at most [`RECORDS`], and of
-/// their steps: only these say how much memory they had. After a reset of the controller it may know other jobs by the
-/// same ids.
+/// Returns the query for the accounting's records of these jobs of this name, at most [`RECORDS`], and of their steps:
+/// only steps contain the memory usage. After a reset of the controller the accounting may know other jobs by the same
+/// ids.
 pub fn records(name: &str, jobs: &[JobId]) -> Words {
     let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     let format = "--format=JobID,State,ExitCode,UserCPU,SystemCPU,MaxRSS,TRESUsageOutTot";
@@ -154,8 +154,8 @@ pub fn cancel_all(name: &str) -> Words {
     words_of(&["scancel", &format!("--name={name}")])
 }
 
-/// Returns the commands that end these jobs as far as they have this name. None of them may be an element of an array:
-/// `scancel` of Slurm 22.05 then cancels the whole array.
+/// Returns the commands that end those of these jobs that have this name. None of them may be an element of an array:
+/// `scancel` of Slurm 22.05 would cancel the whole array.
 pub fn cancel_named(name: &str, jobs: Vec<JobId>) -> Vec<Words> {
     commands(&["scancel", &format!("--name={name}")], jobs)
 }
@@ -165,7 +165,7 @@ pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Words> {
     commands(&["scancel", "--full", &format!("--signal={signal}")], jobs)
 }
 
-/// Returns the commands that keep waiting jobs from starting, or no longer.
+/// Returns the commands that hold waiting jobs, or release them.
 pub fn hold(jobs: Vec<JobId>, is_held: bool) -> Vec<Words> {
     commands(&["scontrol", if is_held { "uhold" } else { "release" }], jobs)
 }
@@ -175,7 +175,7 @@ pub fn nice(job: JobId, nice: u32) -> Words {
     words_of(&["scontrol", "update", &format!("JobId={job}"), &format!("Nice={nice}")])
 }
 
-/// How many words for jobs are on one command line at most.
+/// The maximum number of words for jobs on one command line.
 const JOB_WORDS: usize = 20;
 
 fn commands(command: &[&str], jobs: Vec<JobId>) -> Vec<Words> {

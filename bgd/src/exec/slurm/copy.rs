@@ -1,4 +1,4 @@
-//! How far the output of a run was copied from a login node into the files of this daemon, and what is missing. Pure.
+//! Tracks how much of a run's output was copied from a login node into the local files, and how much is missing. Pure.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,40 +9,40 @@ use super::far;
 use super::part::{PART_BYTES, Wanted};
 use crate::core::Conclusion;
 
-/// A run's output that is copied.
+/// The copying of a run's output.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Copy {
     pub run: u32,
-    /// Its submission, and its index there.
+    /// Its submission, and its index in the submission.
     pub place: (Arc<str>, u32),
     /// Whether it has two output files.
     pub split: bool,
-    /// Where it begins in the files here: earlier attempts share them.
+    /// The offsets in the local files at which it begins: earlier attempts share the files.
     base: [u64; 2],
-    /// Where to go on, in the files there.
+    /// The next offsets in the remote files.
     next: [u64; 2],
-    /// How much of what was before that is not in the files here.
+    /// How many of the bytes before these offsets are missing from the local files.
     missing: [u64; 2],
-    /// The known sizes of the files there.
+    /// The known sizes of the remote files.
     size: [u64; 2],
-    /// Which of the files are not there.
+    /// Which of the remote files don't exist.
     is_gone: [bool; 2],
     /// Whether one of the files could not be read at the last attempt.
     is_unread: bool,
-    /// Whether the next look is waited for, as one of the files could not be read.
+    /// Whether to wait for the next look, because one of the files could not be read.
     waits: bool,
     /// How the run has ended, and since when that is known.
     end: Option<(Conclusion, Instant)>,
-    /// Whether the sizes were asked for after the end.
+    /// Whether the sizes were queried after the end.
     is_final: bool,
-    /// How many losses are being written down: nothing more is copied before that is done.
+    /// How many losses are not recorded yet: nothing more is copied before they are.
     pub unwritten: usize,
 }
 
 impl Copy {
-    /// Creates one that begins at `base` in the files here, which have these `sizes`: what is there was copied, by a daemon
-    /// before this one, apart from what is `missing`.
+    /// Creates a copy that begins at `base` in the local files, which have these `sizes`: their content was copied by
+    /// an earlier daemon, except for the bytes that are `missing`.
     pub fn new(
         run: u32,
         place: (Arc<str>, u32),
@@ -78,13 +78,13 @@ impl Copy {
         far::output(&self.place.0, self.place.1, stream)
     }
 
-    /// Where a byte of the files there belongs in the files here.
+    /// Returns the offset in the local file for an offset in the remote file.
     pub const fn here(&self, stream: Stream, offset: u64) -> u64 {
         let index = index(stream);
         (self.base[index] + offset).saturating_sub(self.missing[index])
     }
 
-    /// Takes in the size of a file. Returns whether there is more than before.
+    /// Notes the size of a file. Returns whether the file has grown.
     pub fn has_size(&mut self, stream: Stream, size: u64) -> bool {
         self.is_gone[index(stream)] = false;
         let known = &mut self.size[index(stream)];
@@ -93,29 +93,29 @@ impl Copy {
         has_grown
     }
 
-    /// Takes in that a file is not there. What is known of it is lost, unless it comes again.
+    /// Notes that a file does not exist. The uncopied rest of it is lost, unless the file reappears.
     pub fn is_not_there(&mut self, stream: Stream) {
         self.is_gone[index(stream)] = true;
     }
 
-    /// Takes in that a file can't be read. Nothing more is copied until it was looked at again.
+    /// Notes that a file can't be read. Nothing more is copied until the next look.
     pub const fn is_not_read(&mut self) {
         (self.is_unread, self.waits) = (true, true);
     }
 
-    /// Whether a file could not be read at the last attempt.
+    /// Returns whether a file could not be read at the last attempt.
     pub const fn is_unread(&self) -> bool {
         self.is_unread
     }
 
-    /// Takes in that all sizes are known that were there at that time.
+    /// Notes the end of a look that began at `began`: the sizes at that time are known.
     pub fn was_looked_at(&mut self, began: Instant) {
         self.waits = false;
         self.is_unread &= self.wanted().is_some();
         self.is_final |= self.end.as_ref().is_some_and(|(_, since)| *since <= began);
     }
 
-    /// Returns what to copy next.
+    /// Returns the next part to copy.
     pub fn wanted(&self) -> Option<(Stream, Wanted)> {
         if self.unwritten > 0 || self.waits {
             return None;
@@ -127,8 +127,8 @@ impl Copy {
         })
     }
 
-    /// Takes in that this much was read of what was wanted, apart from so many bytes that could not be written here.
-    /// Less means that the file has become shorter.
+    /// Notes that `count` bytes of a wanted part were read, of which `missing` could not be written here. If fewer than
+    /// wanted were read, the file has become shorter.
     pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64, missing: u64) {
         self.is_unread = false;
         self.missing[index(stream)] += missing;
@@ -138,22 +138,21 @@ impl Copy {
         }
     }
 
-    /// Takes in how the run has ended.
+    /// Notes how the run has ended.
     pub fn ends(&mut self, now: Instant, conclusion: Conclusion) {
         self.end = Some((conclusion, now));
     }
 
-    /// Whether the run has ended.
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether the run has ended, and all of its output is here.
+    /// Returns whether the run has ended, and all of its output is here.
     pub fn is_over(&self) -> bool {
         self.is_final && self.unwritten == 0 && !self.waits && self.wanted().is_none()
     }
 
-    /// Returns how many bytes are not here, with the reason, and how the run has ended, if it has.
+    /// Returns how many bytes are missing, with the reason, and how the run has ended, if it has.
     pub fn into_end(self) -> ((u64, &'static str), Option<Conclusion>) {
         let missing = self.size.iter().zip(self.next).map(|(size, next)| size.saturating_sub(next)).sum();
         let why = if self.is_gone.contains(&true) {
@@ -202,7 +201,7 @@ mod tests {
         copy.copied(stream, &wanted, PART_BYTES, 0);
         let (stream, wanted) = copy.wanted().unwrap();
         assert_eq!((wanted.offset, wanted.count), (PART_BYTES, 1));
-        // Somebody has made it shorter.
+        // Somebody has truncated the file.
         copy.copied(stream, &wanted, 0, 0);
         assert!(copy.is_over());
         assert_eq!(copy.into_end().0.0, 0);

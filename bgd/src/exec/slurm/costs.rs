@@ -1,5 +1,5 @@
-//! Which jobs that have ended the accounting is still to be asked for what they have used, and when (R164). The
-//! controller tells it of ends with a delay, so no task waits for that: its costs are added to it afterwards. Pure.
+//! Schedules the queries to the accounting for the usage of ended jobs (R164). The controller notifies the accounting
+//! of ends with a delay, so no task waits for it: costs are added to tasks afterwards. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,30 +9,29 @@ use bgd_shared::id::TaskId;
 use super::commands::RECORDS;
 use super::job::JobId;
 
-/// The time from the end of a job to the first question. The time to each further one is twice as long.
+/// The time from the end of a job to the first query. The time to each further query is twice as long.
 const FIRST: Duration = Duration::from_secs(2);
 
-/// How often it is asked for a job at most; the last time is a minute after the job's end.
+/// The maximum number of queries for a job; the last one is a minute after the job's end.
 const TRIES: u32 = 5;
 
-/// For how many jobs it is still to be asked at most. What ends beyond that has no costs.
+/// The maximum number of jobs whose costs are awaited. Jobs that end beyond that have no costs.
 const MOST: usize = 20_000;
 
-/// A job whose costs are not known yet.
+/// A job whose costs are awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
     pub task: TaskId,
-    /// The number of the run.
     pub run: u32,
-    /// How often the accounting was asked for it.
+    /// How often the accounting was queried for the job.
     tries: u32,
 }
 
-/// The jobs whose costs are not known yet.
+/// The jobs whose costs are awaited.
 #[derive(Debug, Default)]
 pub struct Costs {
     jobs: BTreeMap<JobId, Open>,
-    /// When the accounting is asked for which of them. Those that it is being asked for are not here.
+    /// When the accounting is queried for each job. Jobs with a query in progress are not included.
     due: BTreeSet<(Instant, JobId)>,
 }
 
@@ -44,12 +43,13 @@ impl Costs {
         }
     }
 
-    /// When the accounting is to be asked next; `None`: never, as things are.
+    /// Returns when the accounting is to be queried next; `None` if no query is scheduled.
     pub fn due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Returns the jobs that it is asked for now, at most [`RECORDS`]. [`Self::answered`] must follow for them.
+    /// Takes the jobs that the accounting is queried for now, at most [`RECORDS`]. [`Self::answered`] must follow for
+    /// each of them.
     pub fn take(&mut self, now: Instant) -> Vec<JobId> {
         let due: Vec<_> = self.due.iter().take_while(|(at, _)| *at <= now).take(RECORDS).copied().collect();
         due.into_iter()
@@ -60,8 +60,8 @@ impl Costs {
             .collect()
     }
 
-    /// Notes that the accounting was asked for a job. Returns the job's task if `is_complete` tells that its costs are
-    /// known now, or if this was the last time.
+    /// Notes that the accounting was queried for a job. Returns the job's task if its costs are now known
+    /// (`is_complete`), or if this was the last query.
     pub fn answered(&mut self, now: Instant, job: JobId, is_complete: bool) -> Option<Open> {
         let open = self.jobs.get_mut(&job)?;
         open.tries += 1;
@@ -72,7 +72,7 @@ impl Costs {
         None
     }
 
-    /// Forgets a job: its id is another one's now.
+    /// Forgets a job whose id now belongs to another job.
     pub fn forget(&mut self, job: JobId) {
         if self.jobs.remove(&job).is_some() {
             self.due.retain(|(_, other)| *other != job);

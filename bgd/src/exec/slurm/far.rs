@@ -1,5 +1,5 @@
-//! What is to be done with files on a login node, as scripts for its shell, and what those print. Each script is for many
-//! jobs at once. Nothing here runs one.
+//! Work on files of a login node, as scripts for its shell, and the output of these. Each script handles many jobs at
+//! once. This module runs none of them.
 //!
 //! They need a POSIX shell with the tools of any Linux: `xargs -0`, `wc`, `tail`, `head`, `base64`, `stat`.
 
@@ -11,27 +11,28 @@ use super::commands::Words;
 use super::folder::WorkFolder;
 use super::script::{self, JOB, NoteKind, Noted, quoted};
 
-/// The most bytes of files in one script. The shell over there holds a script several times.
+/// The maximum size of files in one script, in bytes. The remote shell holds several copies of a script.
 const SCRIPT_BYTES: usize = 512 * 1024;
 
-/// The most bytes that a script prints: parts of outputs as text, or notes and sizes of many jobs.
+/// The maximum output of a script, in bytes: parts of outputs as text, or notes and sizes of many jobs.
 pub const PRINTED_BYTES: u64 = 64 << 20;
 
-/// The exit code of a script whose folder is not there. Any other than 0 says that it can't be entered or read.
+/// The exit code of a script whose folder does not exist. Any other code than 0 means that the folder can't be entered
+/// or read.
 pub const GONE: i32 = 44;
 
-/// What ends a message of `ls` about a file that is not there.
+/// The end of a message of `ls` about a file that does not exist.
 pub const WAS_GONE: &str = ": No such file or directory";
 
 /// A script. The shell runs it only if it is complete.
 #[derive(Clone, Debug)]
 pub struct Script(Vec<u8>);
 
-/// What closes a script.
+/// The closing line of a script.
 const END: &[u8] = b"}\n";
 
 impl Script {
-    /// Creates one without lines.
+    /// Creates an empty script.
     pub fn new() -> Self {
         Self([b"{\n", END].concat())
     }
@@ -44,16 +45,16 @@ impl Script {
         self.0.extend(END);
     }
 
-    /// Its text.
+    /// Returns its text.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Returns a script that becomes this command.
+/// Returns a script that replaces itself with this command.
 pub fn command<'a>(words: &Words, env: impl Iterator<Item = (&'a str, &'a str)>) -> Script {
     let mut script = Script::new();
-    // Its messages are read.
+    // The command's messages are parsed.
     script.line(&[b"export LC_ALL=C"]);
     let mut by_env: Vec<Vec<u8>> = Vec::new();
     for (name, value) in env {
@@ -75,9 +76,10 @@ pub fn command<'a>(words: &Words, env: impl Iterator<Item = (&'a str, &'a str)>)
     script
 }
 
-/// Begins a script that works in this folder. It ends with [`GONE`] if that is not there, of which `cd` says nothing.
+/// Begins a script that works in this folder. It exits with [`GONE`] if the folder does not exist; `cd` can't tell
+/// that.
 pub fn enter(script: &mut Script, folder: &Path) {
-    // Its messages are read.
+    // The messages of `ls` are parsed.
     script.line(&[b"export LC_ALL=C QUOTING_STYLE=literal"]);
     script.line(&[b"into() { cd -- \"$1\" 2>/dev/null && return; w=$(ls -- \"$1/\" 2>&1 >/dev/null)"]);
     script.line(&[format!("case $w in *'{WAS_GONE}') return {GONE};; esac").as_bytes()]);
@@ -90,11 +92,11 @@ pub struct JobFile {
     /// Its index in its submission.
     pub index: u32,
     pub text: Vec<u8>,
-    /// Whether standard error has a file of its own.
+    /// Whether standard error has its own file.
     pub split: bool,
 }
 
-/// Returns the scripts that write what the jobs of a submission need, in order. Each may run again.
+/// Returns the scripts that write the files of a submission's jobs, in order. Each of them may be repeated.
 pub fn write(folder: &WorkFolder, key: &str, jobs: &[JobFile]) -> Vec<Script> {
     let mut scripts = Vec::new();
     let mut script = writing(folder, key);
@@ -115,7 +117,7 @@ pub fn write(folder: &WorkFolder, key: &str, jobs: &[JobFile]) -> Vec<Script> {
     scripts
 }
 
-/// Returns the begin of a script that writes into a work folder, which is created unless it is there.
+/// Returns the beginning of a script that writes into a work folder, which is created if necessary.
 fn writing(folder: &WorkFolder, key: &str) -> Script {
     let mut script = preparing(folder);
     script.line(&[b"mkdir -p jobs/", key.as_bytes(), b" || exit 1"]);
@@ -135,14 +137,14 @@ fn preparing(folder: &WorkFolder) -> Script {
     script
 }
 
-/// Returns a script that tries whether a work folder can be written to, and leaves nothing.
+/// Returns a script that tests whether a work folder can be written to, and leaves no files behind.
 pub fn check(folder: &WorkFolder) -> Script {
     let mut script = preparing(folder);
     script.line(&[b"cd / && rm -rf -- ", &quoted(bytes(folder.path()))]);
     script
 }
 
-/// The name of a job's output file.
+/// Returns the name of a job's output file.
 pub fn output(key: &str, index: u32, stream: Stream) -> String {
     let kind = match stream {
         Stream::Stdout => "out",
@@ -151,13 +153,13 @@ pub fn output(key: &str, index: u32, stream: Stream) -> String {
     format!("{key}.{index}.{kind}")
 }
 
-/// The streams that have a file of their own.
+/// Returns the streams that have their own file.
 pub fn streams(split: bool) -> impl Iterator<Item = Stream> {
     [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr))
 }
 
-/// Returns the files of a job that has ended after so many restarts, within the work folder: everything but the notes that
-/// it began, which were removed when they were read.
+/// Returns the files of a job that has ended after this many restarts, relative to the work folder: all except the
+/// notes of its starts, which were removed once they were read.
 pub fn files_of(key: &str, index: u32, split: bool, restarts: u32) -> Vec<String> {
     let outputs = streams(split).map(|stream| format!("output/{}", output(key, index, stream)));
     let ends = (0..=restarts).flat_map(|restarts| {
@@ -180,26 +182,26 @@ fn bytes(path: &Path) -> &[u8] {
 
 #[cfg(test)]
 pub mod testing {
-    //! Scripts run by real shells.
+    //! Runs scripts with real shells.
 
     use super::Script;
     use std::io::Write as _;
     use std::process::{Command, Stdio};
 
-    /// The shells that login nodes have for `/bin/sh`.
+    /// The shells that login nodes use as `/bin/sh`.
     pub const SHELLS: [&str; 2] = ["/bin/dash", "/bin/bash"];
 
-    /// Runs a script as a session does. Returns its exit code, or -1 for a signal, with what it printed.
+    /// Runs a script as a session does. Returns its exit code, or -1 for a signal, with its output.
     pub fn run(shell: &str, script: &Script) -> (i32, Vec<u8>) {
         run_with(shell, "/usr/bin:/bin", script)
     }
 
-    /// The same with programs of this path.
+    /// The same, with this `PATH`.
     pub fn run_with(shell: &str, path: &str, script: &Script) -> (i32, Vec<u8>) {
         run_bytes(shell, path, script.bytes())
     }
 
-    /// The same of a script's text.
+    /// The same, with the text of a script.
     pub fn run_bytes(shell: &str, path: &str, script: &[u8]) -> (i32, Vec<u8>) {
         let mut command = Command::new(shell);
         command.args(["-c", "eval \"$(cat)\""]).env("PATH", path);
@@ -209,7 +211,7 @@ pub mod testing {
         (output.status.code().unwrap_or(-1), output.stdout)
     }
 
-    /// Writes programs of these texts, and returns a path on which they come first.
+    /// Writes programs with these texts, and returns a `PATH` on which they come first.
     pub fn programs(home: &tempfile::TempDir, programs: &[(&str, &str)]) -> String {
         let folder = home.path().join("bin");
         std::fs::create_dir_all(&folder).unwrap();
@@ -256,7 +258,7 @@ mod tests {
             }
         }
         assert_eq!(fs::read_to_string(folder.script()).unwrap(), JOB);
-        // What is in use is not touched by a check.
+        // A check does not touch files in use.
         assert_eq!(run(&check(&folder.for_check())).0, 0);
         assert!(folder.path().join("jobs/k1/0").exists() && !folder.for_check().path().exists());
         assert_eq!(run(&remove(folder.path())).0, 0);

@@ -1,4 +1,4 @@
-//! The folder that this machine shares with the cluster's nodes: the script, the files of the tasks, their outputs, and
+//! The folder shared by this machine and the cluster's nodes: the script, the files of the tasks, their outputs, and
 //! the notes of the jobs. Everything here may block, as the folder may be on a slow or silent file server.
 
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use bgd_shared::time::Timestamp;
 
 use super::script::{JOB, NOTE_BYTES, NoteKind, Noted};
 
-/// How many notes are read at once.
+/// The maximum number of notes read at once.
 pub const NOTES: usize = 10_000;
 
 /// The folder of a daemon instance for one cluster.
@@ -26,20 +26,20 @@ pub struct WorkFolder(PathBuf);
 pub struct Note {
     /// The name of its file.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub text: Vec<u8>,
     /// When it was written, by the clock of the file server.
     pub at: Option<Timestamp>,
 }
 
-/// What a look at the notes has found.
+/// The result of a look at the notes.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// The new notes, starts first.
     pub notes: Vec<Note>,
-    /// The names of notes that could not be read, and why.
+    /// The names of notes that could not be read, with the reasons.
     pub unread: Vec<(String, String)>,
-    /// Whether there are more.
+    /// Whether there are more notes.
     pub has_more: bool,
 }
 
@@ -53,10 +53,10 @@ impl WorkFolder {
         &self.0
     }
 
-    /// Creates it, unless it is there, with the script.
+    /// Creates the folder with the script, unless it exists.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// An error of the system, such as a full disk.
     pub fn prepare(&self) -> io::Result<()> {
         for folder in [self.notes(), self.0.join("jobs"), self.0.join("output")] {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
@@ -67,24 +67,23 @@ impl WorkFolder {
         Ok(())
     }
 
-    /// Another folder beside it, to try whether files can be written without touching what is in use.
+    /// Returns another folder beside this one, to test whether files can be written without touching files in use.
     pub fn for_check(&self) -> Self {
         let mut path = self.0.clone().into_os_string();
         path.push(".check");
         Self(path.into())
     }
 
-    /// The script of all jobs.
+    /// Returns the path of the script of all jobs.
     pub fn script(&self) -> PathBuf {
         self.0.join("job.sh")
     }
 
-    /// The folder for notes.
     pub fn notes(&self) -> PathBuf {
         self.0.join("notes")
     }
 
-    /// The folder for the files of a submission.
+    /// Returns the folder for the files of a submission.
     pub fn jobs(&self, key: &str) -> PathBuf {
         self.0.join("jobs").join(key)
     }
@@ -92,7 +91,7 @@ impl WorkFolder {
     /// Creates the folder for the files of a submission.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// An error of the system, such as a full disk.
     pub fn create_jobs(&self, key: &str) -> io::Result<()> {
         DirBuilder::new().mode(0o700).recursive(true).create(self.jobs(key))
     }
@@ -100,12 +99,12 @@ impl WorkFolder {
     /// Writes the file of a job.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// An error of the system, such as a full disk.
     pub fn write_job(&self, key: &str, index: u32, text: &[u8]) -> io::Result<()> {
         write(&self.jobs(key).join(index.to_string()), text)
     }
 
-    /// The file for a task's output.
+    /// Returns the file for a task's output.
     pub fn output(&self, task: TaskId, stream: Stream) -> PathBuf {
         let kind = match stream {
             Stream::Stdout => "out",
@@ -114,17 +113,17 @@ impl WorkFolder {
         self.0.join("output").join(format!("{task}.{kind}"))
     }
 
-    /// Creates the file for a task's output, unless an earlier run has.
+    /// Creates the file for a task's output, unless an earlier run has created it.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// An error of the system, such as a full disk.
     pub fn create_output(&self, task: TaskId, stream: Stream) -> io::Result<PathBuf> {
         let path = self.output(task, stream);
         OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
         Ok(path)
     }
 
-    /// Opens a task's output once, after which its size is known here: some file systems look only then.
+    /// Opens a task's output once to refresh its size: some file systems update the size only when a file is opened.
     pub fn refresh(&self, task: TaskId, split: bool) {
         let streams = [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr));
         for stream in streams {
@@ -138,10 +137,11 @@ impl WorkFolder {
         }
     }
 
-    /// Reads notes that are not among these, at most [`NOTES`], and adds them. Where nothing was ever written, there are none.
+    /// Reads notes that are not in `seen`, at most [`NOTES`], and adds their names to it. There are none if the folder
+    /// does not exist.
     ///
     /// # Errors
-    /// The system's. Then nothing was read.
+    /// An error of the system. Then nothing was read.
     pub fn scan(&self, seen: &mut HashSet<String>) -> io::Result<Scan> {
         let entries = match fs::read_dir(self.notes()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Scan::default()),
@@ -165,7 +165,7 @@ impl WorkFolder {
                     seen.insert(name.clone());
                     scan.notes.push(Note { name, text, at });
                 }
-                // It was removed meanwhile.
+                // The note was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => scan.unread.push((name, error.to_string())),
             }
@@ -174,10 +174,10 @@ impl WorkFolder {
         Ok(scan)
     }
 
-    /// Removes what a job needs, and what it has noted up to this restart.
+    /// Removes the file of a job, and its notes up to this restart.
     pub fn remove_job(&self, key: &str, index: u32, restarts: u32) {
         remove(&self.jobs(key).join(index.to_string()));
-        // Fails as long as other jobs of the submission need it.
+        // Fails as long as other jobs of the submission need the folder.
         let _ = fs::remove_dir(self.jobs(key));
         for restarts in 0..=restarts {
             for kind in NoteKind::ALL {
@@ -186,15 +186,15 @@ impl WorkFolder {
         }
     }
 
-    /// Removes the files of a submission. A job that needs them after that ends before it begins.
+    /// Removes the files of a submission. A job that needs them afterwards ends before it begins.
     pub fn remove_jobs(&self, key: &str) {
         let _ = fs::remove_dir_all(self.jobs(key));
     }
 
-    /// Removes it with everything in it.
+    /// Removes the folder with everything in it.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the system.
     pub fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -203,7 +203,7 @@ impl WorkFolder {
     }
 }
 
-/// Puts notes in the order in which a job writes its own.
+/// Sorts notes in the order in which a job writes its own.
 pub fn in_order(notes: &mut [Note]) {
     notes.sort_by_cached_key(|note| {
         Noted::parse(&note.name).map(|noted| (noted.restarts, noted.kind != NoteKind::Start))
@@ -263,7 +263,7 @@ mod tests {
         assert!(nothing.notes.is_empty() && nothing.unread.is_empty() && !nothing.has_more);
         folder.prepare().unwrap();
         fs::write(folder.notes().join("k.0.0.start"), "n1 7\n").unwrap();
-        // Nobody can read a folder as a file, and a link to nowhere is no file.
+        // Nobody can read a folder as a file, and a dangling link is not a file.
         fs::create_dir(folder.notes().join("k.0.0.exit")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.notes().join("k.1.0.exit")).unwrap();
         let scan = folder.scan(&mut seen).unwrap();

@@ -7,13 +7,13 @@ use std::fmt;
 pub struct JobId {
     /// The number of the job, or of the whole array.
     pub job: u64,
-    /// The index in the array; `None` for a job of its own.
+    /// The index in the array; `None` for a single job.
     pub index: Option<u32>,
 }
 
 impl JobId {
-    /// Reads an id as Slurm prints it: `12`, or `12_3` for an element of an array. `None` for anything else, such as a
-    /// step or a part of a heterogeneous job.
+    /// Parses an id as printed by Slurm: `12`, or `12_3` for an element of an array. `None` for anything else, such as
+    /// a step or a part of a heterogeneous job.
     pub fn parse(text: &str) -> Option<Self> {
         let Some((job, index)) = text.split_once('_') else {
             return Some(Self { job: number(text)?, index: None });
@@ -32,7 +32,7 @@ impl fmt::Display for JobId {
     }
 }
 
-/// Whether a text looks like the key of a submission.
+/// Returns whether a text looks like the key of a submission.
 pub fn is_key(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -41,10 +41,10 @@ fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// The longest word that [`words`] returns for an array, in bytes, apart from its last range.
+/// The maximum length of a word that [`words`] returns for an array, in bytes, apart from its last range.
 const WORD_BYTES: usize = 4000;
 
-/// Returns the shortest words that name these jobs, as `scancel` and `scontrol` take them: `7`, and `12_[0-3,5]` for
+/// Returns the shortest words that name these jobs, as accepted by `scancel` and `scontrol`: `7`, and `12_[0-3,5]` for
 /// elements of an array. An array with many gaps takes several words.
 pub fn words(mut jobs: Vec<JobId>) -> Vec<String> {
     jobs.sort_unstable();

@@ -1,9 +1,9 @@
-//! The connection to a cluster's login node: one ssh that stays as long as it is needed, and a session of it for each
-//! script. It is the system's ssh, so hosts, keys and jumps are the user's own. Nothing of a script is on a command line
-//! or passes through the user's shell over there: `/bin/sh` reads it.
+//! The connection to a cluster's login node: one ssh that stays as long as it is needed, with a session for each
+//! script. It is the system's ssh, so that hosts, keys and jumps are configured by the user. Nothing of a script is on
+//! a command line or passes through the user's remote shell: `/bin/sh` reads it.
 //!
 //! A script begins to run only after all of it has arrived, and only after the session was seen to work. So a failure
-//! before that has done nothing, and whatever breaks later leaves open whether it was done.
+//! before that has had no effect; after a later failure it is unknown whether the script was run.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -26,45 +26,46 @@ use crate::core::Spec;
 use crate::exec::host::{self, Host, Launch, Leased, PipeEnd};
 use crate::remotes::Shell;
 
-/// How long a script may take once it runs.
+/// How long a script may run.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How many sessions there are at once. A server allows 10, by default, of which the connection itself takes one.
+/// The maximum number of concurrent sessions. By default, a server allows 10, one of which is the connection's own.
 const SESSIONS: usize = 4;
 
-/// The longest path of a control socket, in bytes: ssh appends 17 characters while it makes it, and 107 fit.
+/// The maximum length of a control socket's path, in bytes: ssh appends 17 characters while it creates the socket, and
+/// 107 fit.
 const CONTROL_PATH_BYTES: usize = 107 - 17;
 
-/// The most bytes that the shell over there may print before a script begins.
+/// The maximum output of the remote shell before a script begins, in bytes.
 const BANNER_BYTES: usize = 64 * 1024;
 
-/// The most bytes of standard error.
+/// The maximum size of standard error, in bytes.
 const ERROR_BYTES: u64 = 64 << 10;
 
-/// The line after which everything is a script's own. Shells over there may print something before it.
+/// The line after which all output is the script's own. Remote shells may print something before it.
 const MARK: &str = "bgd: session";
 
-/// What every session runs. No shell takes it otherwise than this: it has no variable part.
+/// The command line of every session. All shells parse it in the same way: it has no variable part.
 const SESSION: &str =
     r#"exec /bin/sh -c 'printf "\nbgd: session\n"; printf "\nbgd: session\n" >&2; eval "$(cat)"'"#;
 
-/// What the connection itself runs. It ends when the daemon does.
+/// The command line of the connection itself. It ends with the daemon.
 const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev/null'"#;
 
-/// Asks for signs of life, where the user has set no interval of their own.
+/// Options for keep-alive messages, used if the user has set no interval.
 const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
 
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
 
-/// What ssh says when time alone does not mend it: somebody has to do something.
+/// Messages of ssh about problems that don't go away by themselves: somebody has to intervene.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
-/// How many lines of a refusal are passed on: of a host key that has changed, the file and the line of the known one, and
-/// how to remove that.
+/// The maximum number of lines of a refusal that are passed on: for a changed host key, the file and the line of the
+/// known key, and how to remove it.
 const REFUSAL_LINES: usize = 5;
 
-/// How many bytes the lines before the last of a refusal may have: what is passed on is cut at its end.
+/// The maximum size of the lines before the last of a refusal, in bytes: messages are cut at their end.
 const REFUSAL_BYTES: usize = 300;
 
 /// A login node.
@@ -87,15 +88,12 @@ struct Master {
 /// A script that has run to its end.
 #[derive(Debug)]
 pub struct Ran {
-    /// The exit code.
     pub code: i32,
-    /// Its standard output.
     pub output: Vec<u8>,
-    /// Its standard error.
     pub errors: String,
 }
 
-/// An ssh that was started.
+/// A started ssh.
 struct Session {
     process: Leased,
     streams: UnixStream,
@@ -103,7 +101,7 @@ struct Session {
 }
 
 impl Login {
-    /// Names a login node; no connection is made. `socket` is the daemon's, beside which that of the connection lies.
+    /// Names a login node; no connection is made. The control socket is created beside `socket`, the daemon's.
     pub fn new(host: Host, shell: Shell, socket: &Path, executor: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         (socket, executor, &shell.host).hash(&mut hasher);
@@ -111,7 +109,7 @@ impl Login {
         Self { host, shell, control, master: Mutex::default(), sessions: Semaphore::new(SESSIONS) }
     }
 
-    /// Its name.
+    /// Returns the name of the node.
     pub fn host(&self) -> &str {
         &self.shell.host
     }
@@ -121,17 +119,17 @@ impl Login {
         *self.master.lock().await = None;
     }
 
-    /// Runs a script to its end. At most `limit` bytes of its standard output are taken.
+    /// Runs a script to its end. Accepts at most `limit` bytes of standard output.
     ///
     /// # Errors
-    /// The node can't be reached, it took too long, or it printed too much.
+    /// The node can't be reached, or the script took too long or printed too much.
     pub async fn run(&self, script: &Script, limit: u64) -> Result<Ran, Trouble> {
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = self.sessions.acquire().await;
         self.connect().await?;
         let control = self.control.to_string_lossy();
         let path = format!("ControlPath={control}");
-        // Without the connection it must not make one of its own.
+        // Without the shared connection, a session must not open its own.
         let options = ["-o", &path, "-o", "ControlMaster=no", "-o", "ProxyCommand=false"];
         let mut session = self.start(&options, SESSION).await?;
         let output = match self.begun(&mut session).await {
@@ -146,7 +144,7 @@ impl Login {
         ran.unwrap_or_else(|_| Err(Trouble::Unanswered(late())))
     }
 
-    /// Gives up a connection that brought no session.
+    /// Drops a connection that provided no session.
     async fn forget_dead(&self, trouble: &Trouble) {
         let mut master = self.master.lock().await;
         tracing::debug!(?trouble, host = self.host(), "no session");
@@ -168,7 +166,7 @@ impl Login {
                 "{path} can't be the socket of a shared connection: start bgd with a shorter BGD_SOCKET"
             )));
         }
-        // A killed daemon has left it.
+        // A killed daemon may have left the socket.
         let _ = fs::remove_file(&self.control);
         let path = format!("ControlPath={}", self.control.display());
         let mut options = vec!["-o", "ControlMaster=yes", "-o", &*path];
@@ -182,7 +180,8 @@ impl Login {
         Ok(())
     }
 
-    /// Whether the user's configuration leaves a dead connection to the operating system, which takes hours.
+    /// Returns whether the user's configuration leaves the detection of a dead connection to the operating system,
+    /// which takes hours.
     async fn needs_keep_alive(&self) -> bool {
         let Ok(Session { process: _process, mut streams, .. }) = self.start(&["-G"], "").await else {
             return false;
@@ -217,7 +216,7 @@ impl Login {
         Ok(Session { process: Leased(process), streams, errors })
     }
 
-    /// Waits until a session works. Returns what it printed after that.
+    /// Waits until a session works. Returns its output after the mark.
     async fn begun(&self, session: &mut Session) -> Result<Vec<u8>, Trouble> {
         let within = self.shell.connect_timeout;
         match tokio::time::timeout(within, marked(&mut session.streams)).await {
@@ -233,7 +232,7 @@ impl Login {
     /// Returns why a session has ended before it worked.
     async fn not_begun(&self, session: &mut Session) -> Trouble {
         let Session { process, errors, .. } = session;
-        // A process that does not exit has another problem than a closed connection.
+        // If the process does not exit, the problem is not a closed connection.
         let exit = tokio::time::timeout(DEADLINE, process.0.exited()).await;
         let said = match errors.try_clone() {
             Ok(errors) if exit.is_ok() => pipe::read(errors, ERROR_BYTES).await.unwrap_or_default(),
@@ -270,7 +269,7 @@ impl Login {
         let (mut reader, mut writer) = streams.into_split();
         let sending = async {
             let sent = writer.write_all(script.bytes()).await;
-            // Its end lets the script begin.
+            // The end of the input lets the script begin.
             sent.and(writer.shutdown().await)
         };
         let mut limited = (&mut reader).take(limit.saturating_add(1));
@@ -290,7 +289,7 @@ impl Login {
         };
         match process.0.exited().await {
             Exit::Code(code) if code != CUT => {
-                // It has not run if it did not arrive, and the shell says so.
+                // A script that did not arrive has not run, and the shell's exit code shows that.
                 sent.map_err(|error| broken(error.to_string()))?;
                 Ok(Ran { code, output, errors })
             }
@@ -302,8 +301,8 @@ impl Login {
     }
 }
 
-/// Returns what ssh says of a problem that time alone does not mend: its last words, as a long warning or the banner of the
-/// site may come first.
+/// Returns ssh's message about a problem that does not go away by itself: its last lines, as a long warning or the
+/// banner of the site may come first.
 fn refusal(said: &str) -> Option<String> {
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines.iter().rposition(|line| FINAL.iter().any(|words| line.contains(words)))?;
@@ -316,7 +315,7 @@ fn refusal(said: &str) -> Option<String> {
     Some(trouble::message(&lines[last - before..=last].join("\n")))
 }
 
-/// Reads up to the mark. Returns what was read after it; `None` if the stream ends before.
+/// Reads up to the mark. Returns the bytes read after it; `None` if the stream ends before.
 async fn marked(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
     let mark = format!("\n{MARK}\n");
     let (mut bytes, mut part) = (Vec::new(), [0; 4096]);

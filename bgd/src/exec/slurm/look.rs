@@ -1,5 +1,5 @@
-//! A look at a work folder on a login node: the script that finds notes and the sizes of outputs, and what it prints.
-//! Nothing here runs it. What could not be read is told apart from what is not there.
+//! A look at a work folder on a login node: the script that finds notes and the sizes of outputs, and the parser of its
+//! output. This module runs nothing. Files that could not be read are distinguished from files that don't exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,16 +9,17 @@ use super::far::{self, GONE, Script, WAS_GONE};
 use super::folder::{Note, WorkFolder, in_order};
 use super::script::{Noted, quoted};
 
-/// How many new notes one look reads. A file server may take some milliseconds for each, and a script has half a minute.
+/// The maximum number of new notes read by one look. A file server may take some milliseconds for each, and a script
+/// has half a minute.
 pub const NOTES: usize = 2000;
 
-/// What a look is for: files that are removed, folders of submissions that may be empty then, output files whose sizes
-/// are asked for, and notes that need not be read again.
+/// The parameters of a look: files to remove, folders of submissions that may be empty afterwards, output files whose
+/// sizes are wanted, and notes that need not be read again.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Files, by their paths in the work folder.
+    /// Files to remove, by their paths in the work folder.
     pub removed: Vec<String>,
-    /// Keys of submissions.
+    /// Keys of the submissions.
     pub keys: Vec<String>,
     /// Names of output files.
     pub outputs: Vec<String>,
@@ -26,31 +27,31 @@ pub struct Look {
     pub kept: Vec<String>,
 }
 
-/// What a look has found.
+/// The result of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The notes, starts first.
     pub notes: Vec<Note>,
     /// Output files with their sizes in bytes.
     pub sizes: Vec<(String, u64)>,
-    /// Output files that are not there.
+    /// Output files that don't exist.
     pub missing: Vec<String>,
-    /// Notes and output files that could not be read, by their names.
+    /// The names of notes and output files that could not be read.
     pub unread: Vec<String>,
     /// Whether there may be more notes.
     pub has_more: bool,
 }
 
 impl Looked {
-    /// What a look finds in a work folder that is gone.
+    /// Returns the result of a look at a work folder that is gone.
     pub fn nothing(look: &Look) -> Self {
         Self { missing: look.outputs.clone(), ..Self::default() }
     }
 }
 
-/// Chooses notes of the list `$l`, with the new ones first that say that a job has begun, and has each be handled by the
-/// function `$1`. The names after that, in the order of the list, are those that need not be read. No step of it
-/// starts a process or copies a list, so many notes take little time.
+/// Selects notes of the list `$l`, those of starts first, and calls the function `$1` for each. The further arguments
+/// name the notes that need not be read, in the order of the list. No step starts a process or copies a list, so many
+/// notes take little time.
 const PICK: [&[u8]; 5] = [
     b"pick() { d=$1 n=0; shift",
     b"for f in $l; do case $f in *.start) ;; *) continue;; esac",
@@ -59,7 +60,8 @@ const PICK: [&[u8]; 5] = [
     b"[ $n -lt $most ] || { m=1; return; }; n=$((n+1)); $d; done; }",
 ];
 
-/// Prints a note: `n`, or `N` if no newline ends it, or `u` if it can't be read. One that has gone meanwhile is none.
+/// Prints a note: `n`, or `N` if no newline ends it, or `u` if it can't be read. A note that has disappeared meanwhile
+/// is skipped.
 const NOTE: [&[u8]; 4] = [
     b"note() { t=; if IFS= read -r t <\"$f\"; then printf 'n %s %s\\n' \"$f\" \"$t\"",
     b"elif [ -n \"$t\" ] || { [ -e \"$f\" ] && [ ! -s \"$f\" ]; }; then printf 'N %s %s\\n' \"$f\" \"$t\"",
@@ -67,8 +69,8 @@ const NOTE: [&[u8]; 4] = [
     b"fi; }",
 ];
 
-/// Returns a script that removes files within the work folder, then folders of submissions if they are empty, and prints
-/// the notes and the sizes of these output files. Names are those of [`far`] and of notes.
+/// Returns a script that removes files in the work folder, then empty folders of submissions, and prints the notes and
+/// the sizes of the output files. Names are those of [`far`] and of notes.
 pub fn look(folder: &WorkFolder, look: &Look) -> Script {
     let Look { removed, keys, outputs, kept } = look;
     let mut script = Script::new();
@@ -89,16 +91,16 @@ pub fn look(folder: &WorkFolder, look: &Look) -> Script {
     }
     let mut kept = kept.clone();
     kept.sort_unstable();
-    // One of the kept ones that is not there hides none that comes after it.
+    // A kept note that no longer exists hides none that comes after it.
     let most = NOTES.saturating_add(kept.len());
     script.line(&[b"set -f; IFS='\n'; m=; most=", most.to_string().as_bytes(), b"; set -- ", &words(&kept)]);
-    // The times first, so that each note is older than its time says.
+    // The times first, so that each note is older than its time implies.
     script
         .line(&[b"pick name \"$@\" | xargs -0 stat -c 't %Y %n' 2>/dev/null; pick note \"$@\" 2>/dev/null"]);
     script.line(&[b"[ -z \"$m\" ] || echo 'm - -'"]);
     if !outputs.is_empty() {
         script.line(&[b"set -- ", &words(outputs)]);
-        // It opens them, after which their sizes are known: some file systems look only then.
+        // `wc` opens the files: some file systems update the size only when a file is opened.
         script.line(&[b"if into ../output; then printf '%s\\0' \"$@\" | xargs -0 wc -c 2>/dev/null |"]);
         script.line(&[b"while IFS=' ' read -r s f; do printf 's %s %s\\n' \"$s\" \"$f\"; done"]);
         script.line(&[b"for f in \"$@\"; do [ -e \"$f\" ] || printf '%s\\0' \"$f\"; done |"]);
@@ -115,7 +117,7 @@ fn words(names: &[String]) -> Vec<u8> {
     names.iter().map(|name| quoted(name.as_bytes())).collect::<Vec<_>>().join(&b' ')
 }
 
-/// Reads what the script of [`look`] printed, which was asked for these output files; `None` if its end is missing.
+/// Parses the output of the script of [`look`] for these output files; `None` if its end is missing.
 pub fn looked(printed: &[u8], outputs: &[String]) -> Option<Looked> {
     let mut looked = Looked::default();
     let mut times = HashMap::new();
@@ -152,7 +154,7 @@ pub fn looked(printed: &[u8], outputs: &[String]) -> Option<Looked> {
     Some(looked)
 }
 
-/// Returns the name of a file of which `ls` says that it is not there.
+/// Returns the file's name from a message of `ls` about a file that does not exist.
 fn not_there(message: &str) -> Option<String> {
     let (_, name) = message.strip_suffix(WAS_GONE)?.rsplit_once(' ')?;
     Some(name.trim_matches('\'').to_owned())

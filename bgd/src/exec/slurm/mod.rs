@@ -1,5 +1,6 @@
-//! The executor of tasks that a Slurm cluster runs (R146), driven by Slurm's own commands on this machine or,
-//! by ssh, on a login node. One runtime task looks after each cluster. This module passes orders on; it decides nothing and runs no command itself.
+//! The executor of tasks that a Slurm cluster runs (R146), driven by Slurm's own commands on this machine or, by ssh,
+//! on a login node. One async task serves each cluster. This module only passes on orders; it makes no decisions and
+//! runs no commands itself.
 
 mod acts;
 mod batch;
@@ -69,8 +70,8 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Creates the executor. Jobs that an earlier daemon may have left are cancelled, except those that are taken up at
-    /// once.
+    /// Creates the executor. Jobs that an earlier daemon may have left are cancelled, except those that are taken up
+    /// immediately.
     pub fn new(elsewhere: Elsewhere) -> Self {
         let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
         let host = Host::new(context.reports.clone(), Purpose::Bridge);
@@ -88,7 +89,7 @@ impl Clusters {
         clusters
     }
 
-    /// Ends what was left on clusters that are not configured any more.
+    /// Ends remaining jobs on clusters that are no longer configured.
     fn sweep_unknown(&mut self) {
         let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| remote.slurm().is_some());
         for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
@@ -124,7 +125,7 @@ impl Clusters {
         self.places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
     }
 
-    /// Serves a cluster from the first order on. `None` if it is not configured.
+    /// Starts serving a cluster at its first order. `None` if the cluster is not configured.
     fn serve_by_name(&mut self, name: &str) -> Option<()> {
         if !self.places.is_served(name) {
             let remotes = Arc::clone(&self.remotes);
@@ -138,7 +139,7 @@ impl Clusters {
 impl Clusters {
     fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
         let Some(on) = &known.spec.on else { return Err(places::lost("it has no cluster to run on")) };
-        // It may never have been submitted, and would be with another environment.
+        // The run may never have been submitted, and submitting it now would use another environment.
         if known.env.is_none() && known.elsewhere.id.is_none() {
             return Err(places::no_environment());
         }
@@ -151,7 +152,7 @@ impl Clusters {
 }
 
 impl Executor for Clusters {
-    /// What is known of the runs is in the core, and everything else is asked again.
+    /// Carries nothing: the core knows the runs, and everything else is queried again.
     fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
         Ok(Carried::Nothing)
     }
@@ -218,7 +219,7 @@ impl Executor for Clusters {
 
     fn check(&mut self, check: Check) {
         let Check::Place { remote, tell } = check else { return };
-        // One that is not configured any more is not served, and so answers nothing.
+        // A cluster that is no longer configured is not served, and so does not answer.
         let _ = self.serve_by_name(&remote.name);
         self.places.check(&remote.name, tell);
     }

@@ -1,6 +1,6 @@
-//! How this daemon's jobs are told from others, and what it leaves on a cluster if it is killed: its jobs go on. They
-//! carry the name of its instance, so that the next daemon cancels them by one command. A note in the state folder says
-//! that there may be some, so that a daemon without such jobs asks nobody.
+//! Identifies this daemon's jobs on a cluster, and tracks the jobs that it leaves there if it is killed: they keep
+//! running. They have the name of the daemon's instance, so that the next daemon can cancel them with one command. A
+//! note in the state folder records that there may be some, so that a daemon without such jobs asks no cluster.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -16,27 +16,27 @@ use serde::{Deserialize, Serialize};
 use super::folder::WorkFolder;
 use crate::remotes::{Shell, Slurm};
 
-/// The folder of the notes, within the state folder.
+/// The folder of the notes, in the state folder.
 const FOLDER: &str = "executors";
 
-/// What the names of notes about clusters begin with.
+/// The prefix of the names of notes about clusters.
 const KIND: &str = "slurm+";
 
-/// What a note says: how what was left is found, even if the cluster is not configured any more.
+/// The content of a note: how to find the remaining jobs and files, even if the cluster is no longer configured.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     /// The folder of the jobs' files.
     folder: Vec<u8>,
-    /// The way to the login node, if there is one.
+    /// How to reach the login node, if there is one.
     shell: Option<Shell>,
     /// Variables for Slurm's own commands.
     env: BTreeMap<String, String>,
 }
 
-/// How this daemon is known on a cluster.
+/// The names of this daemon's jobs and notes for a cluster.
 #[derive(Debug)]
 pub struct Origin {
-    /// The name of all its jobs there.
+    /// The name of all its jobs on the cluster.
     pub job_name: String,
     note: PathBuf,
     prefix: String,
@@ -44,7 +44,7 @@ pub struct Origin {
     env: BTreeMap<String, String>,
 }
 
-/// What an earlier daemon may have left.
+/// An earlier daemon that may have left jobs and files.
 #[derive(Debug)]
 pub struct Earlier {
     pub job_name: String,
@@ -55,17 +55,17 @@ pub struct Earlier {
 impl Origin {
     /// Names the daemon at this socket; `instance` is its current run, `state` its state folder.
     pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str, slurm: &Slurm) -> Self {
-        // Neither the names of executors nor instances have such characters.
+        // Neither the names of executors nor those of instances contain `+` or `@`.
         let prefix = format!("{KIND}{executor}{}", of_socket(socket));
         let job_name = format!("bgd-{instance}-{executor}");
         let note = state.join(FOLDER).join(format!("{prefix}{job_name}"));
         Self { job_name, note, prefix, shell: slurm.shell.clone(), env: slurm.env.clone() }
     }
 
-    /// Notes that there may be jobs on the cluster, and where their files are.
+    /// Records that there may be jobs on the cluster, and where their files are.
     ///
     /// # Errors
-    /// The system's, such as a full disk.
+    /// An error of the system, such as a full disk.
     pub fn remember(&self, folder: &Path) -> io::Result<()> {
         if self.note.exists() {
             return Ok(());
@@ -75,23 +75,23 @@ impl Origin {
         }
         let folder = folder.as_os_str().as_bytes().to_vec();
         let note = Note { folder, shell: self.shell.clone(), env: self.env.clone() };
-        // Variables may be nobody else's business.
+        // Variables may be confidential.
         let text = serde_json::to_vec(&note)?;
         replace(&self.note, 0o600, |file| file.write_all(&text))
     }
 
-    /// Whether this very instance may have jobs on the cluster: of an earlier daemon that was as durable, or of the program
-    /// before an upgrade.
+    /// Returns whether this very instance may have jobs on the cluster: jobs of an earlier daemon of the same
+    /// durability, or jobs from before an upgrade.
     pub fn has_been_there(&self) -> bool {
         self.note.exists()
     }
 
-    /// Notes that there is nothing left on the cluster.
+    /// Records that nothing is left on the cluster.
     pub fn forget(&self) {
         remove(&self.note);
     }
 
-    /// Returns what earlier daemons may have left on the cluster.
+    /// Returns the earlier daemons that may have left something on the cluster.
     pub fn earlier(&self) -> Vec<Earlier> {
         let entries = self.note.parent().and_then(|folder| fs::read_dir(folder).ok());
         let paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
@@ -101,7 +101,7 @@ impl Origin {
                 let job_name = note.file_name()?.to_str()?.strip_prefix(&self.prefix)?.to_owned();
                 let folder = read(&note).map(|note| note.folder);
                 let folder = folder.map(|path| WorkFolder::new(std::ffi::OsString::from_vec(path).into()));
-                // The folder of jobs has their name, so that no damaged note can name another one.
+                // The folder of jobs has the same name as the jobs, so that no damaged note can name another folder.
                 let folder = folder.filter(|folder| folder.path().file_name() == Some(job_name.as_ref()));
                 Some(Earlier { job_name, note, folder })
             })
@@ -110,26 +110,26 @@ impl Origin {
 }
 
 impl Earlier {
-    /// Its folder, as far as it is known.
+    /// Returns its folder, if known.
     pub const fn folder(&self) -> Option<&WorkFolder> {
         self.folder.as_ref()
     }
 
-    /// Removes its files, which are in a folder that this machine shares with the nodes.
+    /// Removes its files, if they are in a folder that this machine shares with the nodes.
     pub fn remove_files(&self) {
         if let Some(Err(error)) = self.folder.as_ref().map(WorkFolder::remove) {
             tracing::warn!(%error, "files of an earlier daemon not removed");
         }
     }
 
-    /// Removes the note of it.
+    /// Removes the note about it.
     pub fn forget(&self) {
         remove(&self.note);
     }
 }
 
-/// Returns the clusters on which earlier daemons of this socket may have left jobs, as far as the filter does not know
-/// them: with what the latest note says of the way there, if it can be read.
+/// Returns the clusters on which earlier daemons of this socket may have left jobs, except those that `is_known`
+/// accepts: each with its settings from one of the notes, or `None` if that can't be read.
 pub fn unknown(
     state: &Path,
     socket: &Path,

@@ -1,4 +1,4 @@
-//! What is under way over a login node. It decides nothing.
+//! The work in progress over a login node. This module makes no decisions.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use bgd_shared::id::TaskId;
 use super::copy::Copy;
 use super::look::Look;
 
-/// The time to the next look after something has moved.
+/// The time to the next look after a change.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// What is under way over a login node.
+/// The work in progress over a login node.
 #[derive(Debug)]
 pub struct Over {
-    /// Outputs that are copied.
+    /// Outputs that are being copied.
     pub copies: HashMap<TaskId, Copy>,
-    /// Whether parts of them are under way.
+    /// Whether parts of them are being copied now.
     pub is_copying: bool,
-    /// The names of the notes that were taken in and are not removed yet.
+    /// The names of the notes that were handled but are not removed yet.
     pub kept: HashSet<String>,
-    /// What the next look removes.
+    /// The files that the next look removes.
     pub leavings: Look,
-    /// The time to the next look while nothing moves.
+    /// The time to the next look while nothing changes.
     pub quiet: Duration,
     /// When the connection is closed.
     pub idle_at: Option<Instant>,

@@ -1,18 +1,18 @@
-//! When a cluster is asked for the states of its jobs (R149): soon after something has moved, ever more rarely while
-//! nothing does, and not at all while there are no jobs.
+//! Decides when a cluster is asked for the states of its jobs (R149): soon after a change, increasingly rarely while
+//! nothing changes, and not at all while there are no jobs.
 
 use std::time::{Duration, Instant};
 
-/// The time to the first query, and to the next one after something has moved.
+/// The time to the first query, and to the next one after a change.
 pub const SOON: Duration = Duration::from_secs(2);
 
 /// The longest time between two queries.
 pub const LATEST: Duration = Duration::from_secs(30);
 
-/// The shortest time between the begins of two queries, whatever asks for them.
+/// The shortest time between the starts of two queries of any kind.
 pub const SPACING: Duration = Duration::from_secs(1);
 
-/// How much longer each query waits than the one before while nothing moves.
+/// While nothing changes, each wait is `FACTOR / 2` times the previous one.
 const FACTOR: u32 = 3;
 
 /// Decides when the next query is due.
@@ -20,37 +20,36 @@ const FACTOR: u32 = 3;
 pub struct Pace {
     /// When the next query is due; `None` while there are no jobs.
     due: Option<Instant>,
-    /// How long the next query waits if nothing moves: `FACTOR / 2` times the wait before.
+    /// The current wait between two queries.
     wait: Duration,
     /// When the last query began.
     asked: Option<Instant>,
 }
 
 impl Pace {
-    /// When the next query is due; `None`: never, as things are.
+    /// Returns when the next query is due; `None` if no query is scheduled.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Notes that something has changed which the cluster will tell more about: a job was submitted, cancelled or has
-    /// started.
+    /// Notes a change about which the cluster will report more: a job was submitted, cancelled or has started.
     pub fn moved(&mut self, now: Instant) {
         self.wait = SOON;
         self.ask_by(now + SOON);
     }
 
-    /// Notes that the cluster's word is needed at once, for instance as a job has noted its end.
+    /// Notes that the cluster's state is needed at once, for instance because a job has noted its end.
     pub fn hurry(&mut self, now: Instant) {
         self.wait = SOON;
         self.ask_by(now);
     }
 
-    /// When a query about something else may begin at the earliest; `None`: now.
+    /// Returns the earliest time at which a query of another kind may begin; `None`: now.
     pub fn free_at(&self) -> Option<Instant> {
         self.asked.map(|asked| asked + SPACING)
     }
 
-    /// Notes that a query about something else begins.
+    /// Notes that a query of another kind begins.
     pub fn asks_more(&mut self, now: Instant) {
         self.asked = Some(now);
         self.due = self.due.map(|due| due.max(now + SPACING));
@@ -67,7 +66,8 @@ impl Pace {
         self.due = None;
     }
 
-    /// Notes the answer to a query: whether something has moved since the one before, and whether there are still jobs.
+    /// Notes the answer to a query: whether something has changed since the previous one, and whether there are still
+    /// jobs.
     pub fn answered(&mut self, now: Instant, has_moved: bool, has_jobs: bool) {
         let later = (self.wait * FACTOR / 2).clamp(SOON, LATEST);
         self.wait = if has_moved { SOON } else { later };

@@ -1,18 +1,18 @@
-//! What Slurm's own commands print. Whatever it is, reading it takes bounded time and memory, and what makes no sense is
-//! left out: sites wrap these commands, and versions differ.
+//! Parsers for the output of Slurm's own commands. Whatever the output is, parsing takes bounded time and memory, and
+//! invalid parts are skipped: sites wrap these commands, and versions differ.
 
 use bgd_shared::usage::Usage;
 
 use super::job::JobId;
 use super::states::{self, Standing};
 
-/// The longest line that is read, in bytes; longer ones are left out.
+/// The maximum length of a parsed line, in bytes; longer lines are skipped.
 const LINE_BYTES: usize = 4096;
 
-/// The maximum number of lines that are read.
+/// The maximum number of parsed lines.
 const LINES: usize = 1_000_000;
 
-/// The longest reason that is kept, in characters. Some list all nodes that are down.
+/// The maximum length of a reason, in characters. Some reasons list all nodes that are down.
 const REASON_CHARS: usize = 200;
 
 /// A job in the answer to a query for states.
@@ -20,13 +20,13 @@ const REASON_CHARS: usize = 200;
 pub struct Listed<'a> {
     pub id: JobId,
     pub state: &'a str,
-    /// The key of its submission, unless somebody has changed its comment.
+    /// The key of its submission, unless somebody has changed the job's comment.
     pub key: &'a str,
-    /// Why it is in that state.
+    /// Why it is in this state.
     pub reason: &'a str,
 }
 
-/// Reads the answer to [`super::commands::queue`].
+/// Parses the answer to [`super::commands::queue`].
 pub fn queue(output: &str) -> impl Iterator<Item = Listed<'_>> {
     lines(output).filter_map(|line| {
         let mut fields = line.splitn(4, '|');
@@ -37,7 +37,7 @@ pub fn queue(output: &str) -> impl Iterator<Item = Listed<'_>> {
     })
 }
 
-/// Reads the answer to [`super::commands::keys`]: jobs with the keys of their submissions.
+/// Parses the answer to [`super::commands::keys`]: jobs with the keys of their submissions.
 pub fn keys(output: &str) -> impl Iterator<Item = (JobId, &str)> {
     lines(output).filter_map(|line| {
         let (id, key) = line.split_once('|')?;
@@ -45,7 +45,7 @@ pub fn keys(output: &str) -> impl Iterator<Item = (JobId, &str)> {
     })
 }
 
-/// Reads the answer to [`super::commands::exits`]: the numbers are those of wait(2).
+/// Parses the answer to [`super::commands::exits`]: the numbers are those of wait(2).
 pub fn exits(output: &str) -> impl Iterator<Item = (JobId, ScriptExit)> {
     lines(output).filter_map(|line| {
         let mut fields = line.split('|');
@@ -55,12 +55,11 @@ pub fn exits(output: &str) -> impl Iterator<Item = (JobId, ScriptExit)> {
     })
 }
 
-/// The exit code and the signal of a job's script, as the cluster has them.
+/// The exit code and the signal of a job's script, according to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptExit {
-    /// The exit code.
     pub code: i32,
-    /// The signal that ended it, or 0.
+    /// The signal that ended the script, or 0.
     pub signal: i32,
 }
 
@@ -69,16 +68,16 @@ pub struct ScriptExit {
 pub struct Record<'a> {
     pub id: JobId,
     pub state: &'a str,
-    /// How its script ended, if it has.
+    /// How its script has ended; `None` if it has not.
     pub exit: Option<ScriptExit>,
-    /// What it has used so far; `None` before the first of its steps is recorded.
+    /// Its usage so far; `None` before the first of its steps is recorded.
     pub used: Option<Usage>,
-    /// Whether nothing more comes: the job and all its steps have ended.
+    /// Whether the record is final: the job and all its steps have ended.
     pub is_final: bool,
 }
 
-/// Reads the answer to [`super::commands::records`]: a line for each job, and below it those of its steps, such as
-/// `7.batch`. Their times are in that of the job; their memory and what they wrote is not.
+/// Parses the answer to [`super::commands::records`]: a line for each job, followed by those of its steps, such as
+/// `7.batch`. A job's time includes its steps' times; its line contains neither their memory nor what they wrote.
 pub fn records(output: &str) -> Vec<Record<'_>> {
     let mut records: Vec<Record<'_>> = Vec::new();
     let mut times = Usage::default();
@@ -107,7 +106,7 @@ pub fn records(output: &str) -> Vec<Record<'_>> {
     records
 }
 
-/// Reads a time: `[DAYS-[HOURS:]]MINUTES:SECONDS[.FRACTION]`.
+/// Parses a time: `[DAYS-[HOURS:]]MINUTES:SECONDS[.FRACTION]`.
 fn milliseconds(text: &str) -> Option<u64> {
     let (days, rest) = text.split_once('-').unwrap_or(("0", text));
     let (rest, fraction) = rest.split_once('.').unwrap_or((rest, ""));
@@ -118,7 +117,7 @@ fn milliseconds(text: &str) -> Option<u64> {
     days.checked_add(whole?)?.checked_mul(1000)?.checked_add(fraction)
 }
 
-/// Reads a number of bytes: `145612800`, or `142200K` of versions that know no `--noconvert`.
+/// Parses a number of bytes: `145612800`, or `142200K` from versions without `--noconvert`.
 fn bytes(text: &str) -> Option<u64> {
     let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let power = match &text[number.len()..] {
@@ -136,49 +135,47 @@ fn bytes(text: &str) -> Option<u64> {
     whole.checked_mul(unit)?.checked_add(hundredths.checked_mul(unit)? / 100)
 }
 
-/// Reads what a step wrote to disks, among all else that it used: `energy=0,fs/disk=5000001`.
+/// Extracts the bytes that a step wrote to disks from its usage: `energy=0,fs/disk=5000001`.
 fn written(text: &str) -> Option<u64> {
     text.split(',').find_map(|one| bytes(one.strip_prefix("fs/disk=")?))
 }
 
-/// Reads the answer to a submission: the number of the job or of the array. Sites print words of their own before it,
-/// and in a federation the name of the cluster follows the number.
+/// Parses the answer to a submission: the number of the job or of the array. Sites print other text before the number,
+/// and in a federation the name of the cluster follows it.
 pub fn submitted(output: &str) -> Option<u64> {
     let line = lines(output).filter(|line| !line.trim().is_empty()).last()?;
     let id = line.trim().split(';').next()?;
     JobId::parse(id).filter(|id| id.index.is_none()).map(|id| id.job)
 }
 
-/// Settings of a cluster that decide how it is asked.
+/// Settings of a cluster that affect how it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The version of Slurm.
     pub version: Option<String>,
-    /// The name of the cluster.
     pub cluster: Option<String>,
-    /// Arrays have fewer elements than this; 0 or 1: there are none.
+    /// Arrays have fewer elements than this; 0 or 1: there are no arrays.
     pub max_array_size: Option<u32>,
     /// How long the controller remembers ended jobs, in seconds.
     pub min_job_age: Option<u64>,
     /// Whether ended jobs are recorded.
     pub has_accounting: bool,
-    /// Whether the nodes measure what jobs use.
+    /// Whether the nodes measure the usage of jobs.
     pub is_measuring: bool,
 }
 
 impl Settings {
-    /// Whether the accounting can say what jobs have used.
+    /// Returns whether the accounting knows the usage of jobs.
     pub const fn keeps_costs(&self) -> bool {
         self.has_accounting && self.is_measuring
     }
 
-    /// Returns how many elements an array may have; at least 1.
+    /// Returns the maximum number of elements of an array; at least 1.
     pub fn max_elements(&self) -> u32 {
         self.max_array_size.unwrap_or(1).saturating_sub(1).max(1)
     }
 }
 
-/// Reads the answer to [`super::commands::settings`].
+/// Parses the answer to [`super::commands::settings`].
 pub fn settings(output: &str) -> Settings {
     let mut settings = Settings::default();
     for line in lines(output) {

@@ -1,5 +1,5 @@
-//! Parts of outputs on a login node: the script that prints them, and what it prints. Nothing here runs it. A part that
-//! could not be read is told apart from an output that is shorter, or not there.
+//! Parts of outputs on a login node: the script that prints them, and the parser of its output. This module runs
+//! nothing. A part that could not be read is distinguished from an output that is shorter or does not exist.
 
 use bgd_shared::encoding::Encoding;
 
@@ -7,13 +7,13 @@ use super::far::{self, Script};
 use super::folder::WorkFolder;
 use super::script::quoted;
 
-/// The most bytes of one file that are copied at once.
+/// The maximum number of bytes copied at once from one file.
 pub const PART_BYTES: u64 = 1 << 20;
 
-/// The most bytes of all files that are copied at once.
+/// The maximum number of bytes copied at once from all files.
 pub const PARTS_BYTES: u64 = 4 << 20;
 
-/// From this offset on, space over there is freed as soon as it was copied.
+/// From this offset on, the space of copied parts is freed on the login node.
 const FREE_FROM: u64 = 16 << 20;
 
 /// A part of an output file.
@@ -23,23 +23,23 @@ pub struct Wanted {
     pub name: String,
     /// The offset of its first byte.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub count: u64,
 }
 
-/// What came of a part.
+/// The result of reading a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Its bytes. If they are fewer than wanted, the file has no more.
+    /// Its bytes. If there are fewer than wanted, the file has no more.
     Bytes(Vec<u8>),
-    /// The file is not there.
+    /// The file does not exist.
     Gone,
-    /// It could not be read, or not all of it.
+    /// The part could not be read completely.
     Unread,
 }
 
-/// Prints the size of the file `$1`, and `$3` bytes of it from the byte `$2` on, which is 1 for the first one. A program that
-/// fails, or can't be started, leaves less than the size promises.
+/// Prints the size of the file `$1`, and `$3` bytes of it from the byte `$2` on, which is 1 for the first byte. If a
+/// program fails or can't be started, there are fewer bytes than the size promises.
 const PART: [&[u8]; 4] = [
     b"part() { { s=$(wc -c <\"$1\"); } 2>/dev/null || { case $(ls -d -- \"$1\" 2>&1) in",
     b"*': No such file or directory') echo 'p -';; *) echo 'p ';; esac; return; }",
@@ -47,7 +47,7 @@ const PART: [&[u8]; 4] = [
     b"tail -c \"+$2\" -- \"$1\" | head -c \"$3\" | base64 -w 0; echo; }",
 ];
 
-/// Returns a script that prints these parts. What was copied before may be freed.
+/// Returns a script that prints these parts. It may free the space of parts that were copied before.
 pub fn read(folder: &WorkFolder, wanted: &[Wanted]) -> Script {
     let mut script = Script::new();
     far::enter(&mut script, &folder.path().join("output"));
@@ -65,7 +65,8 @@ pub fn read(folder: &WorkFolder, wanted: &[Wanted]) -> Script {
     script
 }
 
-/// Reads what the script of [`read`] printed: what came of each wanted part, in order. `None` if something is missing.
+/// Parses the output of the script of [`read`]: the result for each wanted part, in order. `None` if the output is
+/// incomplete.
 pub fn parts(printed: Vec<u8>, wanted: &[Wanted]) -> Option<Vec<Part>> {
     let text = String::from_utf8(printed).ok()?;
     let lines = text.strip_suffix("end\n")?.lines().filter_map(|line| line.strip_prefix("p "));

@@ -1,4 +1,4 @@
-//! Reads what a program prints. It parses nothing.
+//! Reads the output of a program, without parsing it.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 
 use crate::os::watch;
 
-/// Reads a pipe, whose end here does not block, to its end.
+/// Reads a non-blocking pipe to its end.
 ///
 /// # Errors
-/// The system's, or there are more than `limit` bytes.
+/// An error of the system, or more than `limit` bytes.
 pub async fn read(pipe: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
     let mut file = fs::File::from(pipe.try_clone()?);
     let readable = watch::readable(pipe)?;

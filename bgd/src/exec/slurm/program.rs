@@ -1,5 +1,4 @@
-//! Runs Slurm's own commands, on this machine or on a login node: one at a time for each caller, with a deadline, and
-//! with output of bounded size.
+//! Runs Slurm's own commands, on this machine or on a login node, with a deadline and with bounded output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,29 +19,29 @@ use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Slurm;
 
-/// How long a command may take. While the controller is down they give up by themselves after about 20 s.
+/// How long a command may take. While the controller is down, commands give up by themselves after about 20 s.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// The most bytes of standard output; a line for each of a million jobs.
+/// The maximum size of standard output, in bytes; enough for a line for each of a million jobs.
 const OUTPUT_BYTES: u64 = 64 << 20;
 
-/// The most bytes of standard error.
+/// The maximum size of standard error, in bytes.
 const ERROR_BYTES: u64 = 64 << 10;
 
-/// The variables of the daemon that Slurm's commands get. The others are of whatever the daemon was started in, and
-/// might be those of another job.
+/// The daemon's variables that Slurm's commands get. The others come from the surroundings that the daemon was started
+/// in, and might be those of another job.
 const OWN: [&str; 9] =
     ["HOME", "LOGNAME", "PATH", "SHELL", "SLURM_CONF", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"];
 
-/// What marks helpers of the daemon. Jobs get the environment of the command that submits them, and are none.
+/// The variables that mark helpers of the daemon. Jobs get the environment of the command that submits them, and are
+/// not helpers.
 const MARKS: [&str; 2] = ["BGD_BRIDGE_ID", "BGD_INSTANCE"];
 
-/// Runs commands.
 #[derive(Clone, Debug)]
 pub struct Programs {
     host: Host,
     env: Arc<Env>,
-    /// The variables that are configured for the commands.
+    /// The variables configured for the commands.
     own: Arc<BTreeMap<String, String>>,
     login: Option<Arc<Login>>,
 }
@@ -56,14 +55,14 @@ impl Programs {
         let own =
             own.0.iter().filter(|(name, _)| OWN.contains(&&**name) && !settings.env.contains_key(&**name));
         let own = own.map(|(name, value)| (Box::from(&**name), value.clone()));
-        // Their messages are read.
+        // The commands' messages are parsed.
         let fixed = [("LC_ALL".into(), "C".into())];
         let given = settings.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
         let env = Arc::new(own.chain(fixed).chain(given).collect());
         Self { host, env, own: Arc::new(settings.env.clone()), login }
     }
 
-    /// The login node that has the commands; `None`: this machine has them.
+    /// Returns the login node that has the commands; `None` if this machine has them.
     pub fn login(&self) -> Option<&Arc<Login>> {
         self.login.as_ref()
     }
@@ -71,7 +70,7 @@ impl Programs {
     /// Runs a command to its end and returns its standard output.
     ///
     /// # Errors
-    /// It failed, took too long, or printed too much.
+    /// The command failed, took too long, or printed too much.
     pub async fn run(&self, words: Words) -> Result<String, Trouble> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if let Some(login) = &self.login {

@@ -1,4 +1,4 @@
-//! Whether the cluster can be asked, and when that is tried again. Pure.
+//! Tracks whether the cluster can be asked, and when to try again. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,22 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Whether a command may be tried now.
+    /// Returns whether a command may be tried now.
     pub fn is_open(&self, now: Instant) -> bool {
         self.broken.as_ref().is_none_or(|(until, _)| *until <= now)
     }
 
-    /// When a command may be tried again; `None` if one may be tried now.
+    /// Returns when a command may be tried again; `None` if one may be tried now.
     pub fn until(&self) -> Option<Instant> {
         self.broken.as_ref().map(|(until, _)| *until)
     }
 
-    /// Why the cluster can't be asked.
+    /// Returns why the cluster can't be asked; `None` if it can.
     pub fn why(&self) -> Option<&str> {
         self.broken.as_ref().map(|(_, why)| &**why)
     }
 
-    /// Notes that a command found it out of reach. Returns whether that is new, or for another reason.
+    /// Notes that a command could not reach the cluster. Returns whether this is new, or has a new reason.
     pub fn failed(&mut self, now: Instant, why: &str) -> bool {
         self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
         let is_new = self.why() != Some(why);
@@ -36,7 +36,7 @@ impl Reach {
         is_new
     }
 
-    /// Notes that it has answered. Returns whether it could not be asked before.
+    /// Notes that the cluster has answered. Returns whether it could not be asked before.
     pub fn answered(&mut self) -> bool {
         self.pause = Duration::ZERO;
         self.broken.take().is_some()

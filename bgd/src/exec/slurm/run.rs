@@ -1,5 +1,5 @@
-//! One run on a cluster: what its job has noted, what the cluster says of it, and what follows from both. Pure: it runs
-//! no command and reads no file.
+//! One run on a cluster: the notes of its job, the cluster's reports about it, and the consequences of both. Pure: it
+//! runs no commands and reads no files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,48 +17,45 @@ use super::script::{NoteKind, NotedExit};
 use super::states::{self, End, Standing};
 use crate::core::{Cause, Conclusion, Fact, KnownRun, PlaceFact, RunPlace, Spec, Verdict};
 
-/// How long the cluster's own cause is waited for after a job has noted an exit that the cluster may explain.
+/// How long to wait for the cluster's reason after a job has noted an exit that the cluster may explain.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The same while the cluster cleans up after a job that got a signal: it may be put back into the queue.
+/// The same while the cluster cleans up after a job that got a signal: the job may be put back into the queue.
 const REQUEUE_WITHIN: Duration = Duration::from_mins(1);
 
-/// How long the note of a job that has ended is waited for: file servers show files with a delay.
+/// How long to wait for the note of a job that has ended: file servers show files with a delay.
 const NOTE_WITHIN: Duration = Duration::from_secs(3);
 
-/// How many answers in a row must not know a job before that is believed.
+/// How many consecutive answers must lack a job before it counts as missing.
 const MISSING: u32 = 2;
 
-/// Why a job failed that was pushed aside for good.
+/// The failure message for a job that was preempted for good.
 const PREEMPTED: &str = "the cluster ended it in favour of another job (PREEMPTED)";
 
-/// What a run runs.
+/// The content of a run.
 #[derive(Debug)]
 pub struct Job {
-    /// The task's specification.
     pub spec: Arc<Spec>,
-    /// Its environment.
     pub env: Arc<Env>,
-    /// What it is told about its place among other tasks.
+    /// Its place among other tasks, passed to it in variables.
     pub place: Box<RunPlace>,
     /// Where its output begins in each of its files, in bytes.
     base: [AtomicU64; 2],
 }
 
 impl Job {
-    /// Describes what a run runs.
     pub fn new(spec: Arc<Spec>, env: Arc<Env>, place: Box<RunPlace>) -> Self {
         Self { spec, env, place, base: Default::default() }
     }
 
-    /// Notes the sizes of its output files before it starts.
+    /// Sets the offsets at which its output begins: the sizes of its output files before it starts.
     pub fn set_base(&self, sizes: [u64; 2]) {
         for (base, size) in self.base.iter().zip(sizes) {
             base.store(size, Ordering::Relaxed);
         }
     }
 
-    /// Returns where its output begins.
+    /// Returns the offsets at which its output begins.
     pub fn base(&self) -> [u64; 2] {
         self.base.each_ref().map(|base| base.load(Ordering::Relaxed))
     }
@@ -69,75 +66,74 @@ impl Job {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
     pub number: u32,
-    /// Its place in the order of submissions, which the cluster's owner gives out.
+    /// Its place in the order of submissions, assigned by the cluster's owner.
     pub turn: u64,
-    /// What it runs.
     pub job: Arc<Job>,
     /// The tasks of this cluster that must have succeeded before it starts.
     pub awaits: Box<[TaskId]>,
-    /// The key of its submission, and its index there, once it is being submitted.
+    /// The key of its submission, and its index in the submission; `None` until it is being submitted.
     pub place: Option<(Arc<str>, u32)>,
-    /// Its id there, once known.
+    /// Its id on the cluster, once known.
     pub id: Option<JobId>,
-    /// The signal that is to end it, if it is.
+    /// The signal to end it with; `None` if it is not to be ended.
     pub stop: Option<i32>,
-    /// The signal that the cluster was told.
+    /// The signal that the cluster was asked to end it with.
     pub told: Option<i32>,
-    /// Whether it is to be held, as long as it has no id there.
+    /// Whether to submit it held. Unused once it has an id.
     pub hold: bool,
-    /// Its priority, -100 to 100, as long as it has no id there.
+    /// Its priority, -100 to 100. Unused once it has an id.
     pub priority: i32,
-    /// Nobody here waits for its end any more: it is only ended there.
+    /// Whether the core no longer waits for its end, so that it only has to be ended on the cluster.
     pub is_given_up: bool,
-    /// Whether the dispatcher believes that the cluster can't be asked.
+    /// Whether it was reported to the core as unknown.
     pub is_unknown: bool,
-    /// Whether some of its notes can't be read: what they don't say decides nothing then.
+    /// Whether some of its notes can't be read, so that missing notes decide nothing.
     pub is_unread: bool,
     /// Whether its end is being reported.
     pub is_concluded: bool,
-    /// Whether it was taken up from a daemon or a program before this one, so that what it was told is compared with how it
-    /// is once the cluster says that.
+    /// Whether it was taken over from an earlier daemon or from before an upgrade, so that its orders must be compared
+    /// with its state once the cluster reports that.
     pub is_to_compare: bool,
-    /// How much of its output, per stream, is known not to be in the files here.
+    /// How many bytes of its output, per stream, are known to be missing from the local files.
     pub missing_output: [u64; 2],
-    /// Whether it was reported to be ready before it was taken up.
+    /// Whether it was reported as ready before it was taken over.
     pub is_ready: bool,
-    /// How many looks at where its output begins are under way.
+    /// How many determinations of where its output begins are in progress.
     pub base_looks: u32,
     /// When it got its id.
     accepted: Option<Instant>,
-    /// Since when it runs.
+    /// When it was first seen running; `None` while it waits.
     running: Option<Instant>,
     /// How often it was put back into the queue.
     restarts: u32,
     noted: Option<NotedEnd>,
     ended: Option<Ended>,
-    /// Where the cluster last said that it stands.
+    /// Its last state reported by the cluster.
     standing: Option<Standing>,
-    /// The last answer of the cluster about it.
+    /// The start of the last query whose answer concerned it.
     answered: Option<Instant>,
-    /// The last answer that listed it, as a job of ours.
+    /// The start of the last query that listed it as this daemon's.
     listed: Option<Instant>,
     reason: Option<Box<str>>,
     missing: u32,
-    /// Since when the cluster has forgotten it, and its id is another job's.
+    /// Since when the cluster has forgotten it; its id may belong to another job.
     forgotten: Option<Instant>,
-    /// Whether the accounting is to say whether it knows a job that the queue no longer lists.
+    /// Whether to wait for the accounting's record of a job that the queue no longer lists.
     awaits_record: bool,
-    /// How often the accounting has not known its end.
+    /// How many records of the accounting in a row lacked its end.
     unfinished: u32,
     preempted: u32,
-    /// Whether its processes were stopped, as the cluster last said.
+    /// Whether its processes were stopped, according to the cluster's last answer.
     is_stopped: bool,
-    /// When they were last told to stop or to go on.
+    /// When its processes were last ordered to stop or to continue.
     paused_at: Option<Instant>,
-    /// How its script has ended, if the cluster has said that.
+    /// How its script has ended, if the cluster has reported that.
     script: Option<Exit>,
     /// Whether the cluster was asked how its script has ended.
     was_asked: bool,
 }
 
-/// What a job has noted at its end.
+/// A job's note about its end.
 #[derive(Debug)]
 struct NotedEnd {
     end: Result<NotedExit, Box<str>>,
@@ -145,7 +141,7 @@ struct NotedEnd {
     seen: Instant,
 }
 
-/// How the cluster says that a job has ended.
+/// The cluster's report of a job's end.
 #[derive(Debug)]
 struct Ended {
     end: End,
@@ -155,7 +151,7 @@ struct Ended {
 }
 
 impl Run {
-    /// Creates a run that was not submitted yet.
+    /// Creates a run that is not submitted yet.
     pub fn new(number: u32, job: Job) -> Self {
         let awaits = job.place.after.iter().filter(|other| other.is_awaited).map(|other| other.id).collect();
         Self {
@@ -198,7 +194,7 @@ impl Run {
         }
     }
 
-    /// Goes on with a run that was left. Where it has a place but no id, it may have been submitted.
+    /// Restores a run of an earlier daemon. A run with a place but no id may have been submitted.
     pub fn again(now: Instant, known: &KnownRun, env: Arc<Env>) -> Self {
         let place = Box::new(RunPlace::clone(&known.place));
         let job = Job::new(Arc::clone(&known.spec), env, place);
@@ -223,7 +219,8 @@ impl Run {
         }
     }
 
-    /// Returns what it was told, as far as the cluster does not say that it is so; once, of one that was taken up.
+    /// Returns the deeds that bring a restored run into the ordered state, if the cluster's report differs from that.
+    /// Returns none after the first comparison.
     pub fn compare(&mut self, state: &str, reason: &str) -> Vec<Deed> {
         let standing = states::standing(state);
         let can_tell = matches!(standing, Standing::Waiting | Standing::Running | Standing::Stopped);
@@ -242,63 +239,64 @@ impl Run {
         deeds
     }
 
-    /// How far its priority is lowered. Users of a cluster can't raise one.
+    /// Returns how far its priority is lowered. Users of a cluster can't raise it.
     pub const fn nice(&self) -> u32 {
         if self.priority < 0 { self.priority.unsigned_abs() } else { 0 }
     }
 
-    /// Whether it is not known to run there.
+    /// Returns whether it is not known to be running.
     pub const fn is_waiting(&self) -> bool {
         self.running.is_none()
     }
 
-    /// Whether it has ended there, in somebody's eyes.
+    /// Returns whether it has ended, according to its notes or to the cluster.
     pub const fn is_ending(&self) -> bool {
         self.noted.is_some() || self.ended.is_some() || self.missing > 0
     }
 
-    /// Whether its success can still be followed.
+    /// Returns whether other runs can still depend on its success.
     pub const fn can_be_followed(&self) -> bool {
         !self.is_concluded && !self.is_given_up && !self.is_ending() && self.stop.is_none()
     }
 
-    /// Whether the cluster says that it has ended, in whatever way.
+    /// Returns whether the cluster has reported its end, of any kind.
     pub const fn is_told_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Whether the cluster says that what it is to follow can never come true.
+    /// Returns whether, according to the cluster, its dependency can never be satisfied.
     pub fn follows_nothing(&self) -> bool {
         self.ended.as_ref().is_some_and(|ended| &*ended.reason == states::NEVER)
     }
 
-    /// When the question was asked to which it was last listed.
+    /// Returns the start of the last query that listed it.
     pub const fn listed_at(&self) -> Option<Instant> {
         self.listed
     }
 
-    /// The key of its submission, once it is being submitted.
+    /// Returns the key of its submission; `None` until it is being submitted.
     pub fn key(&self) -> Option<&Arc<str>> {
         self.place.as_ref().map(|(key, _)| key)
     }
 
-    /// Whether a listed job with this key may be its job: it has the same key, or somebody has changed the job's comment.
+    /// Returns whether a listed job with this key may be its job: the keys are equal, or somebody has changed the job's
+    /// comment.
     pub fn may_have_key(&self, key: &str) -> bool {
         self.key().is_some_and(|own| **own == *key) || !job::is_key(key)
     }
 
-    /// How often it was put back into the queue.
+    /// Returns how often it was put back into the queue.
     pub const fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Takes in that the cluster has accepted it.
+    /// Notes that the cluster has accepted it.
     pub fn accepted(&mut self, now: Instant, id: JobId) -> Fact {
         (self.id, self.accepted) = (Some(id), Some(now));
         Fact::Elsewhere(PlaceFact::Accepted { id: id.to_string().into() })
     }
 
-    /// Takes in a note. Returns the facts that follow.
+    /// Handles a note. Returns the resulting facts.
     pub fn noted(
         &mut self,
         now: Instant,
@@ -324,21 +322,21 @@ impl Run {
             NoteKind::Fail => Some(Err(words())),
         };
         facts.extend(self.start(now, if end.is_none() { at } else { None }));
-        // Of many notes, that of the end may be read first.
+        // Among many notes, the note of the end may be read first.
         if let Some(end) = end {
             self.noted = Some(NotedEnd { end, at, seen: now });
         }
         facts
     }
 
-    /// Takes in that its processes were told to stop or to go on.
+    /// Notes that its processes were ordered to stop or to continue.
     pub const fn was_paused(&mut self, now: Instant) {
         self.paused_at = Some(now);
     }
 
-    /// Takes in whether its processes are stopped, by an answer to a query that began at `asked`.
+    /// Notes whether its processes are stopped, according to an answer to a query that began at `asked`.
     fn stopped(&mut self, asked: Instant, is_stopped: bool) -> Option<Fact> {
-        // An older answer than the order says nothing about what came of it.
+        // An answer older than the order does not show the order's effect.
         if self.paused_at.is_some_and(|at| asked <= at) || self.is_stopped == is_stopped {
             return None;
         }
@@ -356,7 +354,7 @@ impl Run {
         (!was_running).then_some(Fact::Elsewhere(PlaceFact::Started { at }))
     }
 
-    /// Takes in that it is in the queue again.
+    /// Notes that it is in the queue again.
     fn requeue(&mut self, reason: &str) -> Fact {
         (self.running, self.noted, self.ended) = (None, None, None);
         (self.preempted, self.standing) = (0, None);
@@ -366,8 +364,8 @@ impl Run {
         Fact::Elsewhere(PlaceFact::Requeued { reason: reason.into() })
     }
 
-    /// Takes in an answer of the cluster to a query that began at `asked`. All notes that were there at its end were
-    /// taken in before. Returns the facts that follow.
+    /// Handles an answer of the cluster to a query that began at `asked`. All notes that existed when the query ended
+    /// were handled before. Returns the resulting facts.
     pub fn listed(&mut self, now: Instant, asked: Instant, state: &str, reason: &str) -> Vec<Fact> {
         let (standing, mut facts) = (states::standing(state), Vec::new());
         (self.missing, self.awaits_record, self.unfinished) = (0, false, 0);
@@ -375,7 +373,7 @@ impl Run {
         self.standing = Some(standing.clone());
         match standing {
             Standing::Waiting => {
-                // A start that was noted after the question says more than the answer.
+                // A start noted after the query began is more recent than the answer.
                 if self.running.is_some_and(|since| since < asked) {
                     facts.push(self.requeue(reason));
                 } else if self.running.is_none() && self.reason.as_deref() != Some(reason) {
@@ -401,7 +399,8 @@ impl Run {
         facts
     }
 
-    /// Whether it has failed after its start without a word about how, so that the cluster is to be asked for its exit.
+    /// Returns whether it has failed after its start without an explanation, so that the cluster must be asked for its
+    /// exit.
     pub fn wants_exit(&self, now: Instant) -> bool {
         let is_open = self.stop.is_none() && self.noted.is_none() && !self.was_asked;
         is_open
@@ -412,12 +411,12 @@ impl Run {
             })
     }
 
-    /// Takes in how its script has ended; `None` if the cluster does not say.
+    /// Notes how its script has ended; `None` if the cluster does not report it.
     pub fn script_ended(&mut self, exit: Option<ScriptExit>) {
         (self.script, self.was_asked) = (exit.map(exit_of), true);
     }
 
-    /// Takes in what the accounting has of it: its state and exit, or that it does not know it.
+    /// Handles the accounting's record of it: its state and exit, or `None` if there is no record.
     pub fn recorded(&mut self, now: Instant, record: Option<(&str, Option<ScriptExit>)>) {
         let Some((state, exit)) = record else {
             self.awaits_record = false;
@@ -427,13 +426,13 @@ impl Run {
             self.awaits_record = false;
             self.end(now, end, "", exit.map(exit_of));
         } else {
-            // It is told of ends with a delay, and of none by a controller that was reset.
+            // The accounting learns of ends with a delay, and of none from a controller that was reset.
             self.unfinished = self.unfinished.saturating_add(1);
             self.awaits_record &= self.unfinished < MISSING;
         }
     }
 
-    /// Whether nothing is decided about it before the accounting has answered.
+    /// Returns whether its end depends on the accounting's answer.
     pub const fn awaits_record(&self) -> bool {
         self.awaits_record && self.missing >= MISSING
     }
@@ -442,8 +441,8 @@ impl Run {
         self.ended.get_or_insert_with(|| Ended { end, reason: reason.into(), exit, seen: now });
     }
 
-    /// Takes in that an answer to a query that began at `asked` does not have it. Returns whether that says something.
-    /// With accounting, that is asked before the job is taken for lost.
+    /// Notes that an answer to a query that began at `asked` lacks it. Returns whether that is significant. If there is
+    /// accounting, that is asked before the job counts as lost.
     pub fn unlisted(&mut self, asked: Instant, has_accounting: bool) -> bool {
         let says_something = self.ended.is_none() && self.accepted.is_some_and(|since| since < asked);
         if says_something {
@@ -454,20 +453,20 @@ impl Run {
         says_something
     }
 
-    /// Whether it has an id there, or has noted that it began.
+    /// Returns whether it has an id, or has noted its start.
     pub const fn is_there(&self) -> bool {
         self.id.is_some() || self.running.is_some()
     }
 
-    /// Takes in that the cluster has forgotten it, and its id is another job's.
+    /// Notes that the cluster has forgotten it, and that its id may belong to another job.
     pub fn is_forgotten(&mut self, now: Instant) {
         (self.id, self.forgotten) = (None, Some(now));
-        // Nobody can be asked for it.
+        // Nothing can be queried about it any more.
         (self.missing, self.awaits_record) = (MISSING, false);
     }
 
-    /// Returns how it has ended, if that is decided by now. The last look that has found all notes began at `looked`: that
-    /// there is none says nothing before.
+    /// Returns how it has ended, if that can be decided by now. `looked`: the start of the last look that has found all
+    /// notes; missing notes mean nothing before that.
     pub fn conclusion(&self, now: Instant, looked: Option<Instant>) -> Option<Conclusion> {
         let decided = |exit: Option<&Exit>, verdict| {
             let at = self.noted.as_ref().and_then(|noted| noted.at);
@@ -478,7 +477,7 @@ impl Run {
                 Ok(exit) => exit,
                 Err(why) => return decided(None, Verdict::Failed(Cause::Other, why.clone())),
             };
-            // The accounting knows the cause of what the queue has forgotten already.
+            // The accounting knows the reason even if the queue has already forgotten the job.
             let is_forgotten = self.ended.is_none()
                 && self.missing > 0
                 && (!self.awaits_record || now >= noted.seen + CAUSE_WITHIN);
@@ -524,7 +523,7 @@ impl Run {
             return None;
         }
         if self.missing >= MISSING && !self.awaits_record {
-            // A controller keeps nothing of an element that was cancelled before it started.
+            // A controller keeps nothing of an array element that was cancelled before it started.
             if self.is_waiting() && self.id.is_some_and(|id| id.index.is_some()) {
                 return decided(Verdict::Cancelled);
             }

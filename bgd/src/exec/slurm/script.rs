@@ -1,7 +1,7 @@
-//! What a job runs: one script for all of them, and for each task a file that only its user may read, with everything
-//! that is nobody else's business: the command and its environment. It also knows what jobs note about themselves.
+//! The content of jobs: one script for all of them, and for each task a file that only its user may read, with
+//! everything confidential: the command and its environment. Also defines the notes of jobs about themselves.
 //!
-//! It only composes and reads texts; others write and find the files.
+//! This module only composes and parses texts; other modules write and find the files.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 /// The script of every job, for any POSIX shell.
 pub const JOB: &str = include_str!("job.sh");
 
-/// What a task runs.
+/// A task's command.
 #[derive(Clone, Debug)]
 pub struct Command<'a> {
     /// The program with its arguments; not empty.
@@ -19,20 +19,19 @@ pub struct Command<'a> {
     pub env: Vec<(&'a str, &'a [u8])>,
     /// Its working directory; `None`: the home folder of the node's user.
     pub folder: Option<&'a [u8]>,
-    /// The file for its output.
     pub output: &'a [u8],
-    /// The file for its standard error, if that is another one.
+    /// The file for its standard error; `None` if that goes to `output`.
     pub errors: Option<&'a [u8]>,
-    /// File mode creation mask; `None`: that of the cluster's own commands.
+    /// File mode creation mask; `None`: the mask of the job, as set by the cluster.
     pub umask: Option<u32>,
 }
 
-/// Variables that describe a job or its node. The submitter's are those of another job, or of the machine that it was
-/// submitted from.
+/// Variables that describe a job or its node. The submitter's values belong to another job, or to the machine that
+/// submitted.
 const OF_JOB: [&str; 5] =
     ["CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HOSTNAME", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"];
 
-/// Variables that some shell changes or refuses to take, so that `env` has to set them.
+/// Variables that some shell changes or refuses to set, so that `env` has to set them.
 const OF_SHELLS: [&str; 22] = [
     "COLUMNS",
     "DIRSTACK",
@@ -58,11 +57,11 @@ const OF_SHELLS: [&str; 22] = [
     "_",
 ];
 
-/// Returns the text of a task's file, which the script reads in a subshell.
+/// Returns the text of a task's file, which the script sources in a subshell.
 pub fn file(command: &Command<'_>) -> Vec<u8> {
     let Command { argv, env, folder, output, errors, umask } = command;
     let mut text = Text::default();
-    // Another shell than ours may end by itself when a redirection of `exec` fails, so it is tried before.
+    // Some shells exit if a redirection of `exec` fails, so try the redirection first.
     let files = std::iter::once(output).chain(errors);
     for file in files {
         text.line(&[b"{ :; } >>", &quoted(file), b" || _bgd_fail 'cannot write '", &quoted(file)]);
@@ -94,11 +93,11 @@ pub fn file(command: &Command<'_>) -> Vec<u8> {
     text.0
 }
 
-/// Returns the words of the command line, with what sets the variables that the shell can't.
+/// Returns the words of the command line, preceded by words that set the variables that the shell can't set.
 fn words(variables: &[Vec<u8>], argv: &[&[u8]]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = Vec::new();
     let is_assignment = argv.first().is_some_and(|program| program.contains(&b'='));
-    // `exec` would take a program that begins with a dash for an option, and knows no `--` in some shells.
+    // `exec` would parse a program that begins with a dash as an option, and some shells know no `--`.
     let is_option = argv.first().is_some_and(|program| program.starts_with(b"-"));
     if is_assignment || is_option || !variables.is_empty() {
         words.extend([&b"/usr/bin/env"[..], b"--"].map(<[u8]>::to_vec));
@@ -120,14 +119,14 @@ fn is_of_job(name: &str) -> bool {
     name.starts_with("SLURM") || name.starts_with("SBATCH_") || OF_JOB.contains(&name)
 }
 
-/// Whether any shell takes this variable as it is.
+/// Returns whether any shell can set this variable unchanged.
 pub fn is_safe(name: &str) -> bool {
     let is_identifier = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|other| other.is_ascii_alphanumeric() || other == '_');
     is_identifier && !name.starts_with("BASH") && !name.starts_with("EPOCH") && !OF_SHELLS.contains(&name)
 }
 
-/// Returns a word that a shell takes literally, whatever its bytes are; none of them is NUL.
+/// Returns a word that a shell takes literally, whatever its bytes are, as long as none of them is NUL.
 pub fn quoted(word: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(word.len() + 2);
     text.push(b'\'');
@@ -151,23 +150,22 @@ impl Text {
     }
 }
 
-/// The longest note that is read, in bytes. The longest one names a file.
+/// The maximum length of a note that is read, in bytes. The longest notes contain a file's path.
 pub const NOTE_BYTES: usize = 8 * 1024;
 
-/// Which run of which job a note is about.
+/// The run of a job that a note is about, and the kind of the note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Noted<'a> {
-    /// The name of the folder of its files.
+    /// The key of its submission, which is the name of the folder of its files.
     pub batch: &'a str,
-    /// Its index in the array.
+    /// Its index in the array; 0 for a single job.
     pub index: u32,
-    /// How often the cluster has started it before.
+    /// How often the cluster had restarted it.
     pub restarts: u32,
-    /// What is noted.
     pub kind: NoteKind,
 }
 
-/// What a job notes.
+/// The kinds of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NoteKind {
     Start,
@@ -178,7 +176,6 @@ pub enum NoteKind {
 }
 
 impl NoteKind {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Start, Self::Exit, Self::Fail];
 
     const fn word(self) -> &'static str {
@@ -191,7 +188,7 @@ impl NoteKind {
 }
 
 impl<'a> Noted<'a> {
-    /// Reads the name of a note's file; `None` if it is no note, such as one that is being written.
+    /// Parses the name of a note's file; `None` if the file is not a note, for example an unfinished one.
     pub fn parse(name: &'a str) -> Option<Self> {
         let mut parts = name.split('.');
         let (batch, index, restarts, word) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -209,19 +206,19 @@ impl fmt::Display for Noted<'_> {
     }
 }
 
-/// How a program has ended, as its job notes it.
+/// A program's end, as noted by its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedExit {
     pub exit: Exit,
-    /// Whether somebody sent the whole job a signal meanwhile, such as the cluster at the job's time limit.
+    /// Whether somebody sent the whole job a signal meanwhile, for example the cluster at the job's time limit.
     pub is_signalled: bool,
 }
 
 impl NotedExit {
-    /// Reads the content of an exit note; `None` if it is damaged.
+    /// Parses the content of an exit note; `None` if it is damaged.
     ///
-    /// A shell can't tell a program that a signal has ended from one that exits with 128 and the signal's number, so
-    /// such a code is taken for the signal.
+    /// A shell can't distinguish a program ended by a signal from one that exits with 128 plus the signal's number, so
+    /// such a code is interpreted as the signal.
     pub fn parse(note: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(note).ok()?;
         let (code, caught) = text.strip_suffix('\n')?.split_once(' ')?;
@@ -233,14 +230,14 @@ impl NotedExit {
         Some(Self { exit, is_signalled: number(caught)? != 0 })
     }
 
-    /// Whether the cluster may know more about this end than the program: it has ended the program, or starts it
-    /// again.
+    /// Returns whether the cluster may know more about this end than the program: it may have ended the program, or may
+    /// start it again.
     pub fn is_explained_by_cluster(&self) -> bool {
         self.is_signalled || self.exit != Exit::Code(0)
     }
 }
 
-/// Reads a number that is written without a sign.
+/// Parses a number without a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -255,10 +252,10 @@ mod tests {
     use std::path::Path;
     use std::process;
 
-    /// Prints its arguments, each with a NUL after it.
+    /// Prints its arguments, each followed by a NUL.
     const TELL: &[u8] = b"printf '%s\\0' \"$@\"; printf err >&2";
 
-    /// A command whose output goes to this file.
+    /// Returns a command whose output goes to this file.
     fn command<'a>(output: &'a Path, argv: &[&'a [u8]]) -> Command<'a> {
         let output = output.as_os_str().as_bytes();
         Command {
@@ -293,12 +290,12 @@ mod tests {
             job.args([self.path("job.sh"), self.path("jobs/b"), self.path("notes")]);
             job.env_clear().env("PATH", "/usr/bin:/bin").env("SLURM_ARRAY_TASK_ID", "7");
             job.env("SLURMD_NODENAME", "n1").env("SLURM_JOB_ID", "42").env("HOSTNAME", "n1");
-            // As the cluster does it.
+            // As the cluster does.
             job.stdout(process::Stdio::null()).stderr(process::Stdio::null());
             job
         }
 
-        /// Runs it to its end. Returns the text of its last note.
+        /// Runs a job to its end. Returns its last note.
         fn run(&self, shell: &str, command: &Command<'_>) -> (NoteKind, String) {
             self.job(shell, command).status().unwrap();
             self.last_note()
@@ -335,7 +332,7 @@ mod tests {
                 assert!(!noted.is_signalled);
                 assert_eq!(noted.is_explained_by_cluster(), exit != Exit::Code(0));
                 assert_eq!(fs::read_to_string(work.path("notes/b.7.0.start")).unwrap(), "n1 42\n");
-                // Nothing of the shell's own is in the output.
+                // The output contains nothing from the shell itself.
                 assert_eq!(fs::read_to_string(out).unwrap(), "");
             }
         }
@@ -444,7 +441,7 @@ mod tests {
         for shell in SHELLS {
             let work = Work::new();
             let out = work.path("out");
-            // The group is the whole job, as for the cluster.
+            // The group is the whole job, as on the cluster.
             let script = b"trap 'exit 3' TERM; kill -TERM 0; while :; do sleep 0.01; done";
             let mut job = work.job(shell, &command(&out, &[b"sh", b"-c", script]));
             let status = std::os::unix::process::CommandExt::process_group(&mut job, 0).status().unwrap();
@@ -485,7 +482,7 @@ mod tests {
         fn a_quoted_word_is_one_word(word in proptest::collection::vec(1_u8.., 0..200)) {
             let text = quoted(&word);
             prop_assert!(text.starts_with(b"'") && text.ends_with(b"'"));
-            // Between the quotes only `'\''` leaves them, for one escaped quote.
+            // Inside the quotes, only `'\''` interrupts them, for one escaped quote.
             let inside = String::from_utf8_lossy(&text[1..text.len() - 1]).replace(r"'\''", "");
             prop_assert!(!inside.contains('\''));
         }

@@ -1,63 +1,62 @@
-//! What Slurm's states mean for a task (R148).
+//! Interprets Slurm's states for a task (R148).
 
 use bgd_shared::task::Exit;
 
 use crate::core::{Cause, Verdict};
 
-/// Where a job stands.
+/// The standing of a job on the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It waits, for the first time or again.
+    /// The job waits, for the first time or again.
     Waiting,
-    /// It runs.
     Running,
-    /// It is stopped while it keeps its place on the nodes.
+    /// The job is stopped, but keeps its place on the nodes.
     Stopped,
-    /// It has ended on its node, and the cluster is still cleaning up. How it ended is not told yet, apart from the
-    /// reason.
+    /// The job has ended on its node, and the cluster is still cleaning up. How it ended is not reported yet, apart
+    /// from the reason.
     Leaving,
-    /// It was pushed aside. It waits again if the cluster is configured so; otherwise this is its end.
+    /// The job was preempted. It waits again if the cluster is configured so; otherwise this is its end.
     Preempted,
     Ended(End),
-    /// A state that is not known here. It is taken for running until it changes.
+    /// An unknown state. The job is taken for running until its state changes.
     Unknown,
 }
 
-/// How a job has ended, in the cluster's eyes.
+/// How a job has ended, according to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its script exited with 0.
+    /// The script exited with 0.
     Completed,
-    /// Its script exited with another code or was killed, or it could not be launched.
+    /// The script exited with another code or was killed, or could not be launched.
     Failed,
-    /// Somebody cancelled it.
+    /// Somebody cancelled the job.
     Cancelled,
-    /// It exceeded its time limit.
+    /// The job exceeded its time limit.
     TimeLimit,
-    /// It could not begin early enough to end before its deadline, or did not end before.
+    /// The job could not begin early enough to end before its deadline, or did not end in time.
     Deadline,
-    /// It used more memory than it was given.
+    /// The job used more memory than it was given.
     Memory,
-    /// One of its nodes failed.
+    /// One of the job's nodes failed.
     Node,
-    /// Its nodes could not be booted.
+    /// The job's nodes could not be booted.
     Boot,
-    /// Another cluster of the federation took it.
+    /// Another cluster of the federation took the job.
     Revoked,
 }
 
-/// The reason of a job that is to follow what has not succeeded.
+/// The reason of a job that depends on a job without success.
 pub const NEVER: &str = "DependencyNeverSatisfied";
 
-/// Whether a waiting job's reason is that its user holds it.
+/// Returns whether a waiting job is held by its user, according to its reason.
 pub fn is_held(reason: &str) -> bool {
     reason.starts_with("JobHeldUser")
 }
 
-/// Returns what a state means, as `squeue` and `sacct` print it. `sacct` adds who cancelled a job.
+/// Interprets a state as printed by `squeue` and `sacct`. `sacct` adds who cancelled a job.
 pub fn standing(state: &str) -> Standing {
     match state.split([' ', '+']).next().unwrap_or_default() {
-        // A configuring job has nodes that are not up yet.
+        // The nodes of a configuring job are not up yet.
         "PENDING" | "CONFIGURING" | "POWER_UP_NODE" | "REQUEUED" | "REQUEUE_FED" | "REQUEUE_HOLD"
         | "RESV_DEL_HOLD" | "SPECIAL_EXIT" | "EXPEDITING" => Standing::Waiting,
         "RUNNING" | "RESIZING" | "SIGNALING" => Standing::Running,
@@ -77,7 +76,7 @@ pub fn standing(state: &str) -> Standing {
     }
 }
 
-/// Returns the end of a leaving job as far as its reason tells.
+/// Returns the end of a leaving job if its reason implies it.
 pub fn end_by_reason(reason: &str) -> Option<End> {
     match reason {
         "TimeLimit" => Some(End::TimeLimit),
@@ -87,15 +86,15 @@ pub fn end_by_reason(reason: &str) -> Option<End> {
     }
 }
 
-/// Whether the reason of a job that has started and failed does not say why. Slurm says that it could not launch a job,
-/// too, if the job's script was killed.
+/// Returns whether the reason of a failed job that had started does not explain the failure. Slurm also reports a
+/// launch failure if the job's script was killed.
 pub fn tells_nothing(reason: &str) -> bool {
     matches!(reason, "" | "None" | "NonZeroExitCode" | "JobLaunchFailure" | "RaisedSignal")
 }
 
-/// Returns what follows from the end of a job for its task. `exit` is how its program has ended, if that is known: a
-/// program's own word goes over the cluster's, except where the cluster has ended it. `has_started` tells whether it has
-/// noted its start.
+/// Returns the verdict on a task from the end of its job. `exit` is the exit of its program, if known: it takes
+/// precedence over the cluster's report, unless the cluster has ended the program. `has_started`: whether the job has
+/// started.
 pub fn verdict(end: End, reason: &str, exit: Option<&Exit>, has_started: bool) -> Verdict {
     let failed = |cause, message: &str| Verdict::Failed(cause, message.into());
     match (end, exit) {
@@ -230,7 +229,7 @@ mod tests {
         let all = [End::Completed, End::Failed, End::TimeLimit, End::Memory, End::Cancelled, End::Node];
         for end in all {
             assert_eq!(verdict(end, "None", Some(&Exit::Code(0)), true), Verdict::ByExit);
-            // Without its word, nothing counts as success.
+            // Without an exit, no end counts as success.
             assert_ne!(verdict(end, "None", None, false), Verdict::ByExit);
         }
         assert_eq!(verdict(End::Failed, "NonZeroExitCode", Some(&Exit::Code(3)), true), Verdict::ByExit);

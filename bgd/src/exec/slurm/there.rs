@@ -1,4 +1,4 @@
-//! Work with the files of jobs that is done over a login node: many jobs at once, in few sessions. It touches no state.
+//! Work on the files of jobs over a login node: many jobs at once, in few sessions. It touches no state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,26 +16,26 @@ use super::trouble::{self, Trouble};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::context::Context;
 
-/// A part of a run's output that is to be copied.
+/// A part of a run's output to be copied.
 #[derive(Debug)]
 pub struct Piece {
     pub task: TaskId,
     pub run: u32,
     pub stream: Stream,
-    /// What is read there.
+    /// The part of the remote file.
     pub wanted: Wanted,
-    /// Where it is written here, in bytes.
+    /// The offset in the local file, in bytes.
     pub here: u64,
 }
 
-/// What came of a piece.
+/// The result of copying a piece.
 #[derive(Debug)]
 pub enum Copied {
-    /// So many bytes were there, which are here now, apart from those that could not be written.
+    /// This many bytes were read and copied; `lost` reports those that could not be written here.
     Here { count: u64, lost: Option<Fact> },
-    /// Its file is not there.
+    /// The file does not exist.
     Gone,
-    /// It could not be read.
+    /// The file could not be read.
     Unread,
 }
 
@@ -45,10 +45,10 @@ async fn run(login: &Login, script: &Script) -> Result<(), Trouble> {
     if ran.code == 0 { Ok(()) } else { Err(Trouble::Refused(trouble::message(&ran.errors))) }
 }
 
-/// Writes what the jobs of a submission need.
+/// Writes the files of a submission's jobs.
 ///
 /// # Errors
-/// It can't be written there, or noted here that it is.
+/// The files can't be written there, or the local preparations failed.
 pub async fn write(
     tools: &Tools,
     login: &Login,
@@ -69,7 +69,7 @@ pub async fn write(
                 tools.folder.path().display(),
                 login.host()
             )),
-            // Files can be written again: no job needs them yet.
+            // The files can be written again: no job needs them yet.
             Trouble::Unanswered(why) => NotSubmitted::Trouble(Trouble::Unreachable(why)),
             other @ (Trouble::Unreachable(_) | Trouble::NoAccess(_) | Trouble::Full(_) | Trouble::Gone) => {
                 NotSubmitted::Trouble(other)
@@ -79,7 +79,7 @@ pub async fn write(
     Ok(())
 }
 
-/// Notes that there will be jobs, creates the output files here, and composes the files that are needed there.
+/// Records that there will be jobs, creates the local output files, and composes the remote files.
 fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Result<Vec<JobFile>> {
     let Tools { folder, origin, context, .. } = tools;
     origin.remember(folder.path())?;
@@ -99,17 +99,17 @@ fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Re
         .collect()
 }
 
-/// Returns why a script has failed that reads.
+/// Returns why a script that reads files has failed.
 fn failed(login: &Login, errors: &str) -> Trouble {
     let why = trouble::message(errors);
     let why = if why.is_empty() { "without a word" } else { &*why };
     Trouble::Refused(format!("{} can't read the files of its jobs: {why}", login.host()))
 }
 
-/// Looks for notes and for the sizes of outputs, after it has removed what is not needed any more.
+/// Looks for notes and for the sizes of outputs, after removing files that are no longer needed.
 ///
 /// # Errors
-/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read them.
+/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read the files.
 pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, Trouble>) {
     let began = Instant::now();
     let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
@@ -125,7 +125,7 @@ pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result
 /// Copies parts of outputs.
 ///
 /// # Errors
-/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read them.
+/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read the files.
 pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<Copied>, Trouble> {
     let wanted: Vec<Wanted> = pieces.iter().map(|piece| piece.wanted.clone()).collect();
     let ran = login.run(&part::read(&tools.folder, &wanted), PRINTED_BYTES).await?;
@@ -152,7 +152,7 @@ pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<
     Ok(copied)
 }
 
-/// Writes a part at its place. Returns what was lost of it, if it can't be written.
+/// Writes a part at its place. Returns the loss if it can't be written.
 async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
     let (folder, at) = (context.folder.clone(), piece.here);
     let (task, stream) = (piece.task, piece.stream);
@@ -160,7 +160,7 @@ async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
     written.await.flatten()
 }
 
-/// Reports the end of a run whose output is here. Of `missing`, so many bytes could not be copied, for this reason.
+/// Reports the end of a run whose output was copied. `bytes` of its output could not be copied, for the reason `why`.
 pub async fn settle(
     tools: &Tools,
     (task, run): (TaskId, u32),
@@ -178,26 +178,26 @@ pub async fn settle(
     lost.into_iter().chain(output).chain([end]).collect()
 }
 
-/// Tries whether files can be written.
+/// Tests whether files can be written.
 ///
 /// # Errors
-/// They can't.
+/// They can't be written.
 pub async fn check(tools: &Tools, login: &Login) -> Result<(), Trouble> {
     run(login, &far::check(&tools.folder.for_check())).await
 }
 
-/// Removes the files of a submission. A job that needs them after that ends before it begins.
+/// Removes the files of a submission. A job that needs them afterwards ends before it begins.
 ///
 /// # Errors
-/// The login node can't be reached, or they can't be removed.
+/// The login node can't be reached, or the files can't be removed.
 pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), Trouble> {
     run(login, &far::remove(&tools.folder.jobs(key))).await
 }
 
-/// Removes everything of a daemon instance.
+/// Removes all files of a daemon instance.
 ///
 /// # Errors
-/// The login node can't be reached, or it can't be removed.
+/// The login node can't be reached, or the files can't be removed.
 pub async fn remove(login: &Login, folder: &std::path::Path) -> Result<(), Trouble> {
     run(login, &far::remove(folder)).await
 }

@@ -1,4 +1,4 @@
-//! What work for a cluster needs, and what a job's file says. It does nothing by itself.
+//! The resources of all work for a cluster, and the content of a job's file. Performs no I/O itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,36 +14,35 @@ use crate::exec::context::Context;
 use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
 use crate::exec::place;
 
-/// What all work needs.
+/// The resources of all work for a cluster.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// Runs commands.
     pub programs: Programs,
     /// The folder that is shared with the cluster.
     pub folder: Arc<WorkFolder>,
     /// The name of the executor.
     pub name: Arc<str>,
-    /// How this daemon is known there.
+    /// The names of this daemon's jobs on the cluster.
     pub origin: Arc<Origin>,
     /// Workers and the output folder.
     pub context: Context,
-    /// Whether the daemon is durable: it tells when what is reported is written down, and tasks and outputs stay after its end.
+    /// Whether the daemon is durable: it reports when facts are recorded, and tasks and outputs remain after its end.
     pub is_durable: bool,
 }
 
-/// Why there is no job.
+/// Why a submission failed.
 #[derive(Debug)]
 pub enum NotSubmitted {
     /// The files could not be written.
     Unwritten(String),
-    /// The cluster did not take it.
+    /// The cluster did not accept it.
     Trouble(Trouble),
-    /// The submission before it has to come again.
+    /// The previous submission has to be repeated first.
     NotYet,
 }
 
-/// Returns the text of a job's file. On another machine, a job gets nothing of the submitter's surroundings but what was
-/// chosen for it.
+/// Returns the text of a job's file. On another machine, a job gets only the chosen parts of the submitter's
+/// environment.
 pub fn file_of(job: &Job, context: &Context, output: &Path, errors: Option<&Path>, is_far: bool) -> Vec<u8> {
     let argv: Vec<&[u8]> = match &job.spec.work {
         Work::Argv(argv) => argv.iter().map(bgd_shared::text::OsText::as_bytes).collect(),

@@ -1,4 +1,4 @@
-//! Why one of Slurm's own commands failed, from what it printed, and what people can do about it.
+//! Explains why one of Slurm's own commands failed, from its output, with advice for people.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use bgd_shared::show;
 pub enum Trouble {
     /// The cluster could not be asked; nothing was done, and the same command may work later.
     Unreachable(String),
-    /// The login node can't be used until somebody does something about it; nothing was done.
+    /// The login node can't be used until somebody intervenes; nothing was done.
     NoAccess(String),
-    /// It is not known whether the cluster has done it: it took the order, but its answer is missing.
+    /// It is not known whether the cluster has executed the command: it was sent, but its answer is missing.
     Unanswered(String),
-    /// The cluster takes no more jobs at the moment; the same command may work later.
+    /// The cluster accepts no more jobs at the moment; the same command may work later.
     Full(String),
     /// There is no such job, or it has ended.
     Gone,
-    /// The cluster refuses, and will again. The words say why and what to do.
+    /// The cluster refuses, and will refuse again. The text explains why, with advice.
     Refused(String),
 }
 
 impl fmt::Display for Trouble {
-    /// Writes why.
+    /// Writes the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable(why)
@@ -35,7 +35,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Texts that say the cluster could not be asked.
+/// Messages of a cluster that could not be asked.
 const UNREACHABLE: [&str; 14] = [
     "Unable to contact slurm controller",
     "Unable to establish controller machine",
@@ -53,7 +53,7 @@ const UNREACHABLE: [&str; 14] = [
     "Could not resolve hostname",
 ];
 
-/// Texts that say an order was sent and no answer came.
+/// Messages about a command that was sent without an answer.
 const UNANSWERED: [&str; 4] = [
     "Socket timed out on send/recv operation",
     "Zero Bytes were transmitted or received",
@@ -61,14 +61,14 @@ const UNANSWERED: [&str; 4] = [
     "Message receive failure",
 ];
 
-/// Texts that say the cluster takes no more jobs at the moment.
+/// Messages of a cluster that accepts no more jobs at the moment.
 const FULL: [&str; 3] = [
     "Slurm temporarily unable to accept job",
     "Resource temporarily unavailable",
     "System is in maintenance",
 ];
 
-/// Texts that say there is nothing to act on.
+/// Messages about jobs that don't exist or have ended.
 const GONE: [&str; 6] = [
     "Invalid job id specified",
     "Job/step already completing or completed",
@@ -78,7 +78,7 @@ const GONE: [&str; 6] = [
     "No active jobs",
 ];
 
-/// Refusals, the option that they are about, and what to do.
+/// Messages of refusals, each with the option concerned and advice.
 const REFUSED: [(&str, &str, &str); 11] = [
     ("invalid partition specified", "partition", "`sinfo` lists the partitions"),
     ("Invalid partition name", "partition", "`sinfo` lists the partitions"),
@@ -101,14 +101,14 @@ const REFUSED: [(&str, &str, &str); 11] = [
     ("unrecognized option", "options", "`man sbatch` lists the options of the cluster's version"),
 ];
 
-/// The longest message of a command that is passed on, in characters.
+/// The maximum length of a command's message that is passed on, in characters.
 const MESSAGE_CHARS: usize = 500;
 
-/// Returns why a command failed that printed this on its standard error.
+/// Returns why a command with this standard error failed.
 pub fn of(stderr: &str) -> Trouble {
     let has = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
     let message = message(stderr);
-    // Some messages contain several texts. A lost answer is the one that must not be overlooked.
+    // Some outputs contain several messages. A lost answer is the one that must not be overlooked.
     if has(&UNANSWERED) {
         Trouble::Unanswered(message)
     } else if has(&UNREACHABLE) {
@@ -127,12 +127,12 @@ pub fn of(stderr: &str) -> Trouble {
     }
 }
 
-/// Whether a submission was refused because of the job that it is to follow.
+/// Returns whether a submission was refused because of its dependency on another job.
 pub fn is_about_dependency(why: &str) -> bool {
     why.contains("dependency") || why.contains("Invalid job id")
 }
 
-/// Returns the words of a command's standard error as one sentence, without what repeats the command's name.
+/// Returns a command's standard error as one sentence, without the name of the command.
 pub fn message(stderr: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for line in stderr.lines().map(|line| line.trim_end_matches('.')) {
@@ -147,7 +147,7 @@ pub fn message(stderr: &str) -> String {
             parts.push(line);
         }
     }
-    // The first word is the specific one where the last only says that it failed.
+    // The first message is specific; the last often says only that the command failed.
     let all = parts.join("; ");
     let end = all.char_indices().nth(MESSAGE_CHARS).map_or(all.len(), |(end, _)| end);
     show::line(&all[..end])

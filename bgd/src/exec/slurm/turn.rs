@@ -1,17 +1,17 @@
-//! Submissions one after the other: each is told to the cluster once the one before it was.
+//! Keeps submissions in order: each is sent to the cluster after the previous one.
 
 use tokio::sync::oneshot;
 
-/// What came of a submission, for the one after it.
+/// The outcome of a submission, for the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has had its turn: the cluster has decided about it, or may have it.
+    /// It had its turn: the cluster has decided about it, or may have it.
     Had,
-    /// It comes again, before the next one.
+    /// It is repeated, before the next one.
     Again,
 }
 
-/// The submission before another one.
+/// The outcome of the previous submission.
 #[derive(Debug)]
 pub struct Before(oneshot::Receiver<Outcome>);
 
@@ -23,22 +23,23 @@ pub struct SubmitTurn {
 }
 
 impl SubmitTurn {
-    /// Creates the turn after the one before, if there was one. Returns with it what the next one waits for.
+    /// Creates the turn after the previous one, if there was one. Returns the outcome that the next turn waits for as
+    /// well.
     pub fn after(before: Option<Before>) -> (Self, Before) {
         let (tell, outcome) = oneshot::channel();
         (Self { before, tell }, Before(outcome))
     }
 
-    /// Waits until it is this submission's turn. Returns whether it is, or the one before comes again.
+    /// Waits until it is this submission's turn. Returns `false` if the previous one is repeated first.
     pub async fn come(&mut self) -> bool {
         match self.before.take() {
-            // One that was given up tells nothing.
+            // An abandoned submission sends no outcome.
             Some(Before(outcome)) => outcome.await != Ok(Outcome::Again),
             None => true,
         }
     }
 
-    /// Tells the next submission what came of this one.
+    /// Notifies the next submission of this one's outcome.
     pub fn end(self, outcome: Outcome) {
         // There may be no next one.
         let _ = self.tell.send(outcome);

@@ -1,4 +1,4 @@
-//! What a cluster's owner has done for it meanwhile: files written and read by workers, commands run. Each piece ends
+//! The background work of a cluster's owner: files written and read by workers, commands run. Each piece of work ends
 //! with a [`Done`] and touches no state.
 
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ use super::trouble::Trouble;
 use super::turn::{Outcome, SubmitTurn};
 use crate::core::{Conclusion, Fact, PlaceFact};
 
-/// What came of a piece of work.
+/// The result of a piece of work.
 #[derive(Debug)]
 pub enum Done {
     /// The cluster's settings.
@@ -35,36 +35,37 @@ pub enum Done {
     Submitted(Batch, Result<Accepted, NotSubmitted>),
     /// A search for a submission, by its key.
     Found(Arc<str>, Result<Option<JobId>, Trouble>),
-    /// A query for all jobs, which began then.
+    /// A query for all jobs, with the time at which it began.
     Asked(Instant, Result<String, Trouble>),
-    /// A query for the accounting's records: what was asked for and answered, and why the rest was not.
+    /// A query for the accounting's records: the jobs that were answered, each group with its answer, and the other
+    /// jobs with the reason.
     Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, Trouble)>),
     /// A query for how the scripts of jobs have ended.
     Exits(Result<String, Trouble>),
-    /// A look at the notes: all names that were seen, and what was found; `None` if the daemon is ending.
+    /// A look at the notes: the names of all notes seen, and the result; `None` if the daemon is ending.
     Scanned(HashSet<String>, Option<Result<Scan, Trouble>>),
-    /// A look over a login node, which began then.
+    /// A look over a login node, with the time at which it began.
     Looked(Instant, Look, Result<Looked, Trouble>),
     /// Parts of outputs that were copied from a login node.
     Copied(Vec<Piece>, Result<Vec<Copied>, Trouble>),
-    /// The files of a submission were removed, if that was possible.
+    /// Work without a result to handle: files removed or jobs ended, if possible.
     Abandoned,
-    /// Orders that were carried out.
+    /// Orders, and whether they succeeded.
     Acted(Vec<Act>, Result<(), Trouble>),
-    /// All that is left to report of a run, and its files.
+    /// The last facts about a run, and its files.
     Settled(TaskId, u32, Vec<Fact>, Files),
-    /// A look at where the output of a run's next attempt begins.
+    /// The beginning of the output of a run's next attempt was determined.
     Based(TaskId, u32),
-    /// A search for what earlier daemons have left; `false` if it must be repeated.
+    /// A search for jobs of earlier daemons; `false` if it must be repeated.
     Swept(bool),
 }
 
 /// The files of a job, which are needed until its end is known for good.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Its submission, and its index there.
+    /// Its submission, and its index in the submission.
     pub place: (Arc<str>, u32),
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u32,
     /// Whether it has two output files.
     pub split: bool,
@@ -75,7 +76,7 @@ pub struct Files {
 pub struct Accepted {
     /// The number of the job or of the array.
     pub job: u64,
-    /// Reports new notes, if that was asked for and the system can.
+    /// Reports new notes, if requested and supported by the system.
     pub watch: Option<Inotify>,
 }
 
@@ -89,7 +90,7 @@ pub async fn submit(
     let result = try_submit(&tools, (&batch, &mut turn), jobs, watches).await;
     let comes_again =
         matches!(result, Err(NotSubmitted::NotYet | NotSubmitted::Trouble(Trouble::Unreachable(_))));
-    // It may have failed before its turn.
+    // The submission may have failed before its turn.
     let has_come = turn.come().await;
     turn.end(if has_come && !comes_again { Outcome::Had } else { Outcome::Again });
     if !matches!(&result, Ok(_) | Err(NotSubmitted::Trouble(Trouble::Unanswered(_)))) {
@@ -101,7 +102,7 @@ pub async fn submit(
 /// Removes the files of a submission that did not succeed.
 pub async fn abandon(tools: Tools, key: Arc<str>) -> Done {
     if let Some(login) = tools.programs.login() {
-        // They may stay: no job needs them, and they go with the work folder.
+        // The files may stay: no job needs them, and they are removed with the work folder.
         let _ = there::remove_jobs(&tools, login, &key).await;
         return Done::Abandoned;
     }
@@ -147,7 +148,7 @@ async fn try_submit(
     Ok(Accepted { job, watch })
 }
 
-/// Writes what the jobs of a submission need, into a folder that this machine shares with the nodes.
+/// Writes the files of a submission's jobs into a folder that this machine shares with the nodes.
 async fn write_here(
     tools: &Tools,
     key: &Arc<str>,
@@ -169,10 +170,10 @@ async fn write_here(
     }
 }
 
-/// Writes what the jobs of a submission need.
+/// Writes the files of a submission's jobs.
 fn write(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> io::Result<()> {
     let Tools { folder, origin, context, .. } = tools;
-    // Before anything is there that would have to be ended.
+    // Before anything exists that would have to be ended.
     origin.remember(folder.path())?;
     folder.prepare()?;
     folder.create_jobs(key)?;
@@ -203,20 +204,20 @@ fn watch(folder: &WorkFolder) -> Option<Inotify> {
     watch().inspect_err(|error| tracing::debug!(%error, "notes are looked for every second")).ok()
 }
 
-/// Asks for the cluster's settings.
+/// Queries the cluster's settings.
 ///
 /// # Errors
-/// It can't be asked.
+/// The cluster can't be asked.
 pub async fn settings(programs: &Programs) -> Result<Settings, Trouble> {
     programs.run(commands::settings()).await.map(|text| parse::settings(&text))
 }
 
-/// Asks for the cluster's settings, before the first submission.
+/// Queries the cluster's settings, before the first submission.
 pub async fn learn(tools: Tools) -> Done {
     Done::Known(settings(&tools.programs).await)
 }
 
-/// Looks for a submission whose answer was lost.
+/// Searches for a submission whose answer was lost.
 pub async fn find(tools: Tools, key: Arc<str>) -> Done {
     let answer = tools.programs.run(commands::keys(&tools.origin.job_name)).await;
     let found = answer.map(|text| {
@@ -226,7 +227,7 @@ pub async fn find(tools: Tools, key: Arc<str>) -> Done {
     Done::Found(key, found)
 }
 
-/// Asks for all jobs.
+/// Queries all jobs.
 pub async fn ask(tools: Tools) -> Done {
     let asked = Instant::now();
     Done::Asked(asked, tools.programs.run(commands::queue(&[&tools.origin.job_name])).await)
@@ -242,7 +243,7 @@ pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
     Done::Scanned(seen, Some(scan.map_err(why)))
 }
 
-/// Removes what a job that has never started would have needed.
+/// Removes the files of a job that never started.
 pub async fn discard(tools: Tools, key: Arc<str>, index: u32) -> Done {
     if tools.programs.login().is_none() {
         let folder = Arc::clone(&tools.folder);
@@ -257,7 +258,7 @@ pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
     for command in acts::commands(&tools.origin.job_name, &acts) {
         match tools.programs.run(command).await {
             Ok(_) => {}
-            // Some of several may have ended meanwhile.
+            // Some of the jobs may have ended meanwhile.
             Err(Trouble::Gone) if acts.len() > 1 => {}
             Err(trouble) => result = Err(trouble),
         }
@@ -265,12 +266,12 @@ pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
     Done::Acted(acts, result)
 }
 
-/// Asks how the scripts of all jobs have ended.
+/// Queries how the scripts of all jobs have ended.
 pub async fn exits(tools: Tools) -> Done {
     Done::Exits(tools.programs.run(commands::exits(&tools.origin.job_name)).await)
 }
 
-/// Asks the accounting for these jobs, some after the others if there are many.
+/// Queries the accounting for these jobs, in several queries if there are many.
 pub async fn record(tools: Tools, jobs: Vec<JobId>) -> Done {
     let mut answered = Vec::new();
     for (index, some) in jobs.chunks(RECORDS).enumerate() {
@@ -299,7 +300,7 @@ pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done
     Done::Settled(task, run, output.into_iter().chain([end]).collect(), files)
 }
 
-/// Notes how much the attempts of a run so far have written.
+/// Notes the sizes of a run's output files, where the output of its next attempt begins.
 pub async fn base(tools: Tools, (task, run): (TaskId, u32), job: Arc<Job>) -> Done {
     let Tools { context, .. } = &tools;
     let folder = Arc::clone(&context.folder);
@@ -307,7 +308,7 @@ pub async fn base(tools: Tools, (task, run): (TaskId, u32), job: Arc<Job>) -> Do
     Done::Based(task, run)
 }
 
-/// Removes what only a job has needed.
+/// Removes the files that only one job needed.
 pub async fn clean(tools: Tools, files: Files) -> Done {
     let Files { place: (key, index), restarts, .. } = files;
     let folder = Arc::clone(&tools.folder);
@@ -315,17 +316,17 @@ pub async fn clean(tools: Tools, files: Files) -> Done {
     Done::Abandoned
 }
 
-/// What the last look at a run needs.
+/// The input of the last look at a run's output.
 #[derive(Debug)]
 pub struct Settling {
     pub files: Files,
-    /// Whether its output is followed.
+    /// Whether its output is being tracked.
     pub is_tracked: bool,
-    /// How it has ended.
+    /// How the run has ended.
     pub conclusion: Conclusion,
 }
 
-/// Ends what earlier daemons have left on the cluster.
+/// Ends the remaining jobs of earlier daemons on the cluster.
 pub async fn sweep(tools: Tools) -> Done {
     let origin = Arc::clone(&tools.origin);
     let left = tools.context.workers.run(move || origin.earlier()).await.unwrap_or_default();
@@ -344,7 +345,7 @@ pub async fn sweep(tools: Tools) -> Done {
                 let outputs = Arc::clone(&tools.context.folder);
                 let forget = move || {
                     if let Some(folder) = earlier.folder().filter(|_| !is_far) {
-                        // A durable daemon has the tasks of the one before.
+                        // A durable daemon has the tasks of the previous one.
                         outputs.bring_home(folder.path())?;
                         earlier.remove_files();
                     }
@@ -377,7 +378,7 @@ pub async fn copy(tools: Tools, login: Arc<Login>, pieces: Vec<Piece>) -> Done {
     Done::Copied(pieces, copied)
 }
 
-/// Reports the end of a run whose output is here.
+/// Reports the end of a run whose output was copied.
 pub async fn settle_copy(
     tools: Tools,
     (task, run): (TaskId, u32),
@@ -389,7 +390,7 @@ pub async fn settle_copy(
     Done::Settled(task, run, facts, files)
 }
 
-/// Ends jobs that carry this daemon's name, and that no run is known to be.
+/// Ends jobs that have this daemon's name but belong to no known run.
 pub async fn end_unknown(tools: Tools, jobs: Vec<JobId>) -> Done {
     tracing::info!(jobs = jobs.len(), "jobs that nobody waits for are cancelled");
     for command in commands::cancel_named(&tools.origin.job_name, jobs) {

@@ -1,4 +1,4 @@
-//! Starts processes in terminals of their own. It blocks as the other starts do.
+//! Starts processes in new terminals. This blocks like the other starts.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ impl InNew {
     }
 }
 
-/// Why a process could not be started in a terminal.
+/// The reason why a process could not be started in a terminal.
 enum Failed {
     Pty(SpawnFailure),
     Birth(BirthError),
@@ -46,7 +46,7 @@ enum Failed {
 
 impl Common {
     /// Starts a process in a new terminal. It announces itself to the keeper if there is one, with its leader and the
-    /// terminal. Returns the leader, the terminal and the keeper that has them.
+    /// terminal. Returns the leader, the terminal and the keeper that holds them.
     pub(super) fn begin_in_terminal(
         &self,
         job: &InTerminal<'_>,

@@ -1,5 +1,5 @@
-//! Starts a process in a terminal of its own: the pseudo-terminal, its leader, and the job that the leader starts.
-//! Blocks for the start of two processes, so it belongs on the spawner's threads.
+//! Starts a process in a new terminal: the pseudo-terminal, its leader, and the job that the leader starts. Blocks for
+//! the start of two processes, so it belongs on the spawner's threads.
 
 use std::ffi::CString;
 use std::fmt;
@@ -22,31 +22,29 @@ use crate::exec::members::Stat;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, SpawnError, Spawned, Stage, spawn};
 
-/// How long a leader may take to start its job: somebody may have stopped it, and the spawner's threads are few.
+/// How long a leader may take to start its job: it may have been stopped, and the spawner's threads are few.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// After this many milliseconds without an answer, a leader gets SIGCONT, in case it was stopped.
+/// After how many milliseconds without an answer a leader is sent SIGCONT, in case it was stopped.
 const LOOK: u8 = 100;
 
 /// The delay before a retry.
 const REST: Duration = Duration::from_millis(20);
 
-/// How to start a leader; everything else is about its job.
+/// How to start a leader; everything else concerns its job.
 #[derive(Debug)]
 pub struct LeaderPlan<'a> {
-    /// Its label in process lists, after the program's name: the task's id.
+    /// The label in process lists, after the program's name: the task's id.
     pub label: &'a CString,
-    /// Its environment: the marks that identify processes of the daemon.
+    /// The environment: the marks that identify processes of the daemon.
     pub env: &'a [CString],
-    /// Its working directory.
     pub folder: &'a Path,
-    /// Its resource limits, its mark among them.
+    /// The resource limits, including the mark.
     pub rlimits: &'a [(i32, libc::rlimit)],
     /// Signals whose disposition must be set back to the default.
     pub reset_signals: &'a [i32],
     /// `cgroup.procs` of the cgroup to join.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// `/dev/null`.
     pub null: BorrowedFd<'a>,
 }
 
@@ -55,20 +53,18 @@ pub struct LeaderPlan<'a> {
 pub struct Born {
     /// The leader, a child of the daemon.
     pub leader: Spawned,
-    /// Where the leader reports about the job. Non-blocking.
+    /// The socket on which the leader reports about the job. Non-blocking.
     pub news: OwnedFd,
-    /// The job's pid.
     pub job: i32,
-    /// The job's pidfd.
     pub job_handle: PidFd,
 }
 
-/// Why there is no job.
+/// The reason why there is no job.
 #[derive(Debug)]
 pub enum BirthError {
-    /// It could not be started, for the same reasons as without a terminal.
+    /// The job could not be started, for the same reasons as without a terminal.
     Job(SpawnError),
-    /// Its leader could not be started, or did not do its part.
+    /// Its leader could not be started, or failed to start the job.
     Leader(io::Error),
 }
 
@@ -85,27 +81,27 @@ impl fmt::Display for BirthError {
 #[derive(Debug)]
 pub struct Leader {
     process: Spawned,
-    /// Where it gets its order.
+    /// The socket on which the leader receives its order.
     orders: UnixStream,
-    /// The daemon's end of the socket for its reports, and its own, if that is not the one for the order.
+    /// The daemon's and the leader's end of the socket for reports, if it is not the one for the order.
     news: Option<(OwnedFd, OwnedFd)>,
 }
 
-/// What goes with the order for a job that announces itself.
+/// The additional data of the order for a job that announces itself.
 #[derive(Debug)]
 pub struct Announcing<'a> {
-    /// The socket to announce it on.
+    /// The socket to announce the job on.
     pub socket: BorrowedFd<'a>,
-    /// What is announced besides the job's own descriptor.
+    /// The descriptors to announce besides the job's own.
     pub descriptors: Vec<BorrowedFd<'a>>,
 }
 
 impl Leader {
-    /// Starts a leader on the terminal's processes' side. If its job is to announce itself, it has a socket of its own for
-    /// its reports: the job announces the daemon's end.
+    /// Starts a leader on the terminal's slave. If `is_announced`, its job announces itself and the daemon's end of the
+    /// leader's socket for reports, which is then separate from that for the order.
     ///
     /// # Errors
-    /// Says why; no process is left then.
+    /// Returns the reason; no process is left then.
     pub fn start(
         plan: &LeaderPlan<'_>,
         slave: &OwnedFd,
@@ -121,15 +117,16 @@ impl Leader {
         &self.process
     }
 
-    /// The daemon's end of its own socket for reports.
+    /// Returns the daemon's end of the separate socket for reports.
     pub fn news(&self) -> Option<&OwnedFd> {
         self.news.as_ref().map(|(ours, _)| ours)
     }
 
-    /// Has it start the job. `given` are the standard streams that are not the terminal, as `order` names them.
+    /// Has the leader start the job. `given` are the standard streams that are not the terminal, as `order` specifies
+    /// them.
     ///
     /// # Errors
-    /// Says why; no process is left then.
+    /// Returns the reason; no process is left then.
     pub fn start_job(
         &self,
         order: &JobOrder,
@@ -147,7 +144,7 @@ impl Leader {
             .inspect_err(|_| end(process))
     }
 
-    /// Returns it with its job.
+    /// Combines the leader with its job.
     pub fn with(self, (job, job_handle): (i32, PidFd)) -> Born {
         let Self { process: leader, orders, news } = self;
         let news = news.map_or_else(|| orders.into(), |(ours, _)| ours);
@@ -171,7 +168,7 @@ fn start_leader(
     let text = |text: &str| CString::new(text).unwrap_or_default();
     let folder = CString::new(plan.folder.as_os_str().as_bytes()).unwrap_or_default();
     let plan = Plan {
-        // The file that this daemon was started from, even if another one has taken its name since.
+        // The file that this daemon was started from, even if its name has been taken by another since.
         programs: &[text("/proc/self/exe")],
         argv: &[text("bgd"), text(leader::ARGUMENT), plan.label.clone()],
         env: plan.env,
@@ -185,7 +182,7 @@ fn start_leader(
         announce: None,
     };
     spawn(&plan, stack).map_err(|error| match error.stage {
-        // It is the leader's program, not the job's, that can't be executed.
+        // The leader's program can't be executed, not the job's.
         Stage::Exec | Stage::Folder | Stage::Announce => BirthError::Leader(error.errno.into()),
         Stage::Clone | Stage::Session | Stage::Terminal | Stage::Cgroup | Stage::Limits | Stage::Streams => {
             BirthError::Job(error)
@@ -206,7 +203,7 @@ fn talk(
     let order = order.encode();
     let sent = fds::send(leader, &order, given)?;
     leader.write_all(&order[sent..])?;
-    // At the end: whoever has only a part of the order has nothing that belongs to others.
+    // Last, so that a leader that has received only a part of the order holds no announced descriptors.
     announced.map(|announced| fds::send(leader, &[0], announced)).transpose()?;
     until_answer(leader, process)?;
     let mut answer = [0; ANSWER_BYTES];
@@ -225,13 +222,13 @@ fn talk(
     }
 }
 
-/// Waits for a leader's answer. The job may stop the leader as soon as it runs; then the leader gets SIGCONT.
+/// Waits for a leader's answer. The job may stop the leader as soon as it runs; then the leader is sent SIGCONT.
 fn until_answer(leader: &UnixStream, process: &PidFd) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match poll(&mut [PollFd::new(leader.as_fd(), PollFlags::POLLIN)], LOOK) {
             Ok(0) if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
-            // A leader that has ended has closed its end of the socket, which ends the wait.
+            // The end of a leader closes its end of the socket, which ends the wait.
             Ok(0) => _ = process.signal(libc::SIGCONT),
             Ok(_) => return Ok(()),
             Err(Errno::EINTR) => {}
@@ -240,14 +237,14 @@ fn until_answer(leader: &UnixStream, process: &PidFd) -> io::Result<()> {
     }
 }
 
-/// Kills and reaps a leader that has no job, or that can't be talked to. It may have started the job all the same, so
-/// its whole session is killed.
+/// Kills and reaps a leader that has no job, or that can't be communicated with. It may nevertheless have started the
+/// job, so its whole session is killed.
 fn end(leader: &Spawned) {
     let deadline = Instant::now() + PATIENCE;
-    // One that has ended needs no signal.
+    // A leader that has ended needs no signal.
     let _ = leader.pidfd.signal(SIGKILL);
     wait_for_all([&leader.pidfd], deadline);
-    // The leader starts nothing any more, and its pid stays that of its session until it is reaped.
+    // The leader can start nothing any more, and its pid stays that of its session until it is reaped.
     while end_members(leader.pid, deadline) {
         if Instant::now() >= deadline {
             tracing::warn!(session = leader.pid, "some processes of a session without a leader do not end");
@@ -273,7 +270,7 @@ fn end_members(session: i32, deadline: Instant) -> bool {
                 wait_for_all([&process], deadline);
             }
             Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
-            // No descriptor is left at this moment, and no event tells when one is.
+            // No descriptor is left at this moment, and no event reports when one is free.
             Err(_) => {
                 found = true;
                 thread::sleep(REST);

@@ -1,10 +1,10 @@
-//! Draws what a parsed screen shows, for a terminal that is to show the same.
+//! Draws the content of a parsed screen for another terminal.
 //!
-//! [`whole`] returns the bytes that build a screen again in the program that takes over (R121). That program may have
-//! another parser, or another version of it; what every terminal understands stays the same: what both screens show, their
-//! saved cursors, the rows that scroll, their cursors, and how the next character is drawn. Two things can't be said so: how
-//! many lines have scrolled away, for which as many empty ones do; and which character `CSI b` would repeat, which is carried
-//! beside.
+//! [`whole`] returns the bytes that rebuild a screen in the program that takes over (R121). That program may have
+//! another parser, or another version of it, but these are understood by every terminal: the content of both screens,
+//! their saved cursors, the scrolling rows, their cursors, and the attributes of the next character. Two things can't
+//! be expressed that way: the lines that have scrolled away, which are replaced by as many empty ones; and the
+//! character that `CSI b` would repeat, which is carried separately.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU16;
@@ -14,17 +14,17 @@ use vt100::{Cell, Color, Parser};
 
 use super::modes::{Modes, Region};
 
-/// The most lines that are counted as having left the main screen: as many may come back when it becomes larger.
+/// The maximum number of lines counted as having left the main screen: as many may return when it becomes larger.
 const LEFT: u16 = 1000;
 
 const RESET_PEN: &str = "\x1b[m";
 const ORIGIN_ON: &str = "\x1b[?6h";
 const ORIGIN_OFF: &str = "\x1b[?6l";
 
-/// What shows the main and the alternate screen, as they are.
+/// The sequences that switch to the main and to the alternate screen, without changing either.
 pub const SCREENS: [&str; 2] = ["\x1b[?47l", "\x1b[?47h"];
 
-/// Returns the sides for the parser, at least 1.
+/// Returns the dimensions for the parser, at least 1.
 pub fn sides(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
     (
         NonZeroU16::new(size.rows).unwrap_or(NonZeroU16::MIN),
@@ -50,7 +50,7 @@ pub fn draw(screen: &vt100::Screen, text: &mut String) {
     pen.change(Pen::default(), text);
 }
 
-/// Places the cursor, with the attributes of what will be written next. Rows count from row `origin`.
+/// Places the cursor, with the attributes of the next character. Rows count from row `origin`.
 pub fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
     let (row, col) = screen.cursor_position();
     let cols = screen.size().1.get();
@@ -59,7 +59,7 @@ pub fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
     if col < cols {
         let _ = write!(text, "\x1b[{shown_row};{}H", col + 1);
     } else {
-        // The cursor waits behind the last character of the row, which only writing that character achieves.
+        // The cursor is after the last character of the row, which only writing that character achieves.
         let is_second_half = screen.cell(row, cols - 1).is_some_and(Cell::is_wide_continuation);
         let last = cols.saturating_sub(if is_second_half { 2 } else { 1 });
         let _ = write!(text, "\x1b[{shown_row};{}H", last + 1);
@@ -71,7 +71,7 @@ pub fn draw_cursor(screen: &vt100::Screen, origin: u16, text: &mut String) {
     pen.change(Pen::next(screen), text);
 }
 
-/// How characters are drawn.
+/// The colours and attributes of characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pen {
     colors: [Color; 2],
@@ -83,19 +83,19 @@ pub struct Pen {
 const ATTRIBUTES: [u8; 5] = [1, 2, 3, 4, 7];
 
 impl Pen {
-    /// How a character was drawn.
+    /// Returns the pen that a character was drawn with.
     pub fn of(cell: &Cell) -> Self {
         let attributes = [cell.bold(), cell.dim(), cell.italic(), cell.underline(), cell.inverse()];
         Self { colors: [cell.fgcolor(), cell.bgcolor()], attributes }
     }
 
-    /// How the next character will be drawn.
+    /// Returns the pen for the next character.
     pub fn next(screen: &vt100::Screen) -> Self {
         let attributes = [screen.bold(), screen.dim(), screen.italic(), screen.underline(), screen.inverse()];
         Self { colors: [screen.fgcolor(), screen.bgcolor()], attributes }
     }
 
-    /// Switches to another pen, by a sequence that starts from a reset.
+    /// Switches to another pen, by a sequence that starts with a reset.
     pub fn change(&mut self, next: Self, text: &mut String) {
         if *self == next {
             return;
@@ -117,10 +117,10 @@ impl Pen {
     }
 }
 
-/// Returns what draws a screen on a terminal that nobody has touched, and what would be repeated.
+/// Returns the text that draws a screen on an untouched terminal, and the character that `CSI b` would repeat.
 pub fn whole(screen: &vt100::Screen, size: TerminalSize, modes: &Modes) -> (String, String) {
     let (rows, cols) = sides(size);
-    // What the parser does not tell is tried out on a copy.
+    // State that the parser does not expose is determined by experiments on a copy.
     let mut copy = Parser::new(rows, cols, 0);
     *copy.screen_mut() = screen.clone();
     let shown = usize::from(screen.alternate_screen());
@@ -143,8 +143,8 @@ pub fn whole(screen: &vt100::Screen, size: TerminalSize, modes: &Modes) -> (Stri
     (text, repeated)
 }
 
-/// Draws the screen that is shown, with its saved cursor, which it then restores. `is_on` and `was_on` tell whether origin
-/// mode is, and was when the cursor was saved.
+/// Draws the current screen, with its saved cursor, which it then restores. `is_on` and `was_on` state whether origin
+/// mode is on, and whether it was when the cursor was saved.
 fn draw_one(copy: &mut Parser, (is_on, was_on): (bool, bool), region: Option<Region>, text: &mut String) {
     draw(copy.screen(), text);
     let origin = |is_on| if is_on { ORIGIN_ON } else { "" };
@@ -161,14 +161,14 @@ fn draw_one(copy: &mut Parser, (is_on, was_on): (bool, bool), region: Option<Reg
     let _ = write!(text, "{}{cursor}{RESET_PEN}", origin(is_on));
 }
 
-/// Returns what would be repeated: a character or nothing. The copy is of no more use for anything that is drawn.
+/// Returns the character that would be repeated, if any. Destroys the copy's content.
 fn repeated(copy: &mut Parser) -> String {
     let clear = format!("{ORIGIN_OFF}\x1b[r{RESET_PEN}\x1b[2J\x1b[H\x1b[b");
     copy.process(clear.as_bytes());
     copy.screen().cell(0, 0).map(Cell::contents).unwrap_or_default().to_owned()
 }
 
-/// Returns how many lines have left the main screen at its top. The copy is of no more use.
+/// Returns how many lines have left the main screen at its top. Destroys the copy's content.
 fn left(copy: &mut Parser, rows: NonZeroU16) -> u16 {
     copy.process(format!("{}{ORIGIN_OFF}\x1b[H", SCREENS[0]).as_bytes());
     copy.screen_mut().set_size(rows.saturating_add(LEFT), NonZeroU16::MIN);

@@ -1,13 +1,13 @@
 //! The leader of a terminal: the program `bgd` in a mode of its own, one small process for each task that has a
 //! terminal.
 //!
-//! It leads the session that the terminal controls, as a shell does, and the job is its child, in a process group of
-//! its own. A job that led the session itself would be an orphaned group, which the kernel does not stop on Ctrl-Z.
-//! The leader has all signals blocked, tells the daemon when the job stops, and exits exactly as the job did, so that
-//! the daemon sees the job's exit in that of its own child. When the daemon is gone, the leader hangs up the job, as
-//! a closed terminal does.
+//! It leads the session that the terminal controls, as a shell does, and the job is its child, in a separate process
+//! group. A job that led the session itself would be an orphaned group, which the kernel does not stop on Ctrl-Z. The
+//! leader has all signals blocked, reports to the daemon when the job stops, and exits exactly like the job, so that
+//! the daemon sees the job's exit in that of its own child. When the daemon is gone, the leader hangs up the job, as a
+//! closed terminal does.
 //!
-//! It may not use anything of the daemon but `os`, what reads `/proc`, and the form of what its job announces to the
+//! It may use nothing of the daemon but `os`, the readers of `/proc`, and the format of its job's announcement to the
 //! keeper: it is another process.
 
 use std::collections::HashMap;
@@ -45,14 +45,14 @@ const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
 const SIGHUP: i32 = libc::SIGHUP;
 const SIGCONT: i32 = libc::SIGCONT;
 
-/// Runs a leader. Its standard input is a socket to the daemon, its standard output the terminal; nobody reads its
-/// standard error.
+/// Runs a leader. Its standard input is a socket to the daemon, its standard output the terminal; its standard error is
+/// not read.
 pub fn main() -> ExitCode {
     match live() {
         Ok(Exit::Code(code)) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         Ok(Exit::Signal(signal)) => {
             mirror::end_by(signal);
-            // Only reached with a signal that ends no process.
+            // Only reached if the signal ends no process.
             ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
         }
         Ok(Exit::Unknown(_)) => ExitCode::FAILURE,
@@ -64,24 +64,24 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Starts the job and lives as long as it does. Returns how it ended.
+/// Starts the job and lives as long as it does. Returns its exit.
 fn live() -> io::Result<Exit> {
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None)?;
-    // Not 0 to 2, where the job's streams are put.
+    // Not 0 to 2, which are used for the job's streams.
     let daemon = UnixStream::from(fcntl_dupfd_cloexec(io::stdin(), 3)?);
     let terminal = fcntl_dupfd_cloexec(io::stdout(), 3)?;
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);
     let news = SignalFd::with_flags(&children, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (started, reports) = start(&daemon, &terminal)?;
-    // The job's environment is freed, and thereby wiped. If this daemon is killed, the next one identifies this
+    // The job's environment has been freed, and thereby wiped. If this daemon is killed, the next one identifies this
     // process by its own environment, which must be readable.
     prctl::set_dumpable(true)?;
     let answer = order::answer(started.as_ref().map(|job| job.pid).map_err(|error| *error));
     let descriptors = started.as_ref().ok().map(|job| job.pidfd.as_fd());
     let answered = fds::send(&daemon, &answer, descriptors.as_slice());
     match (started, reports) {
-        // If the daemon was killed, the next one has what was announced.
+        // If the daemon was killed, the next one has received the announcement.
         (Ok(job), Some(reports)) => {
             drop(daemon);
             watch(&reports, &terminal, &news, &job)
@@ -90,13 +90,14 @@ fn live() -> io::Result<Exit> {
             answered?;
             watch(&daemon, &terminal, &news, &job)
         }
-        // As the process ends that could not execute the program: whoever has its announcement sees no other end.
+        // Exit like a process that could not execute the program: a daemon that has only the announcement sees no other
+        // end.
         (Err(_), _) => Ok(Exit::Code(NOT_EXECUTED)),
     }
 }
 
-/// Receives the order and starts the job. Closes its copies of the descriptors that came along, but for the socket for
-/// reports, if it got one.
+/// Receives the order and starts the job. Closes its copies of the descriptors that came along, except the socket for
+/// reports, if any.
 fn start(
     daemon: &UnixStream,
     terminal: &OwnedFd,
@@ -156,7 +157,7 @@ fn receive(mut daemon: &UnixStream) -> io::Result<(JobOrder, Vec<OwnedFd>)> {
     Ok((JobOrder::decode(&rest)?, descriptors))
 }
 
-/// Lives as long as the job, and tells the daemon when it stops and continues.
+/// Lives as long as the job, and reports to the daemon when it stops and continues.
 fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned) -> io::Result<Exit> {
     let Spawned { pid: job_pid, pidfd: job } = job;
     loop {
@@ -164,7 +165,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
             let word = match change {
                 Change::Ended(exit) => {
                     if let Exit::Unknown(why) = &exit {
-                        // This process can't exit in such a way, so it reports it.
+                        // This process can't exit that way, so it reports the reason.
                         tell(daemon, &[&[UNKNOWN], why.as_bytes()].concat());
                     }
                     keep_survivors(terminal);
@@ -196,21 +197,22 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
     }
 }
 
-/// How long the processes of a job have to stop after the first one.
+/// How long the other processes of a job may take to stop after the first.
 pub const STOPPING: Duration = Duration::from_millis(1500);
 
-/// A process that has slept this long since the first one stopped has missed the key.
+/// A process that has slept for this long since the first one stopped has missed the key.
 const MISSED: Duration = Duration::from_millis(500);
 
 /// The time between two looks: no event reports that another process's child has stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Waits until the whole group of a job has stopped. The key that stops a job reaches all of its processes at once,
-/// and a shell stops before the program that it runs has left its full screen: what that program writes belongs
-/// before the stop. Processes that ignore the signal are not waited for, and the wait ends when the job continues.
+/// Waits until the whole group of a job has stopped. The key that stops a job reaches all of its processes at once, and
+/// a shell stops before the program that it runs has left its full screen, but that program's output belongs before the
+/// stop. Processes that ignore the signal are not waited for, and the wait ends when the job continues.
 ///
-/// A program that handles the signal can miss it, as less does when it comes just before a read of the terminal: it
-/// would stop only at the next key, while the shell waits for it. It gets the signal once more.
+/// A program that handles the signal can miss it, as less does when the signal arrives just before a read of the
+/// terminal: it would stop only at the next key, while the shell waits for it. Such a program is sent the signal once
+/// more.
 fn until_at_rest(job: i32, signal: i32) {
     let deadline = Instant::now() + STOPPING;
     let mut sleepers = HashMap::new();
@@ -221,7 +223,7 @@ fn until_at_rest(job: i32, signal: i32) {
             all_at_rest = false;
             let sleeper = sleepers.entry(pid).or_insert_with(|| Sleeper::at(pid));
             if sleeper.has_missed(pid) {
-                // The process was looked at just now, and its parent, which is stopped, can't have reaped it.
+                // The process was examined just now, and its parent, which is stopped, can't have reaped it.
                 let _ = kill(Pid::from_raw(pid), Signal::try_from(signal).ok());
             }
         }
@@ -232,7 +234,7 @@ fn until_at_rest(job: i32, signal: i32) {
     }
 }
 
-/// Whether a process is in the group of this job, has not stopped yet, and does not ignore the key's signal.
+/// Reports whether a process is in the group of this job, has not stopped yet, and does not ignore the key's signal.
 fn may_stop(pid: i32, job: i32) -> bool {
     let runs = |stat: Stat| stat.group == job && !stat.is_at_rest();
     Stat::of(pid).is_some_and(runs) && !members::ignores(pid, libc::SIGTSTP)
@@ -240,7 +242,7 @@ fn may_stop(pid: i32, job: i32) -> bool {
 
 /// A process that has not stopped.
 struct Sleeper {
-    /// How often it has gone to sleep since it was started.
+    /// The number of times that it has gone to sleep since its start.
     sleeps: u64,
     since: Instant,
     was_repeated: bool,
@@ -251,7 +253,7 @@ impl Sleeper {
         Self { sleeps: members::sleeps(pid), since: Instant::now(), was_repeated: false }
     }
 
-    /// Whether it has slept since the stop and must be signalled again. Returns true only once.
+    /// Reports whether it has slept since the stop and must be signalled again. Returns true only once.
     fn has_missed(&mut self, pid: i32) -> bool {
         let sleeps = members::sleeps(pid);
         if self.sleeps != sleeps || Stat::of(pid).is_none_or(|stat| stat.state != 'S') {
@@ -263,13 +265,14 @@ impl Sleeper {
     }
 }
 
-/// Sends a message to the daemon. What does not fit may be dropped: by then the daemon has hundreds of unread ones.
+/// Sends a message to the daemon. The message may be dropped if there is no room, as the daemon then has hundreds of
+/// unread ones.
 fn tell(daemon: &UnixStream, words: &[u8]) {
     let _ = send(daemon.as_raw_fd(), words, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
 }
 
-/// Takes the foreground, to spare what the job has left running: the end of a session's leader hangs up the
-/// foreground group, while a shell that lives on would not.
+/// Takes the foreground, to spare processes that the job has left running: the end of a session's leader hangs up the
+/// foreground group, while a shell that keeps running would not.
 fn keep_survivors(terminal: &OwnedFd) {
     let _ = rustix::termios::tcsetpgrp(terminal, rustix::process::getpgrp());
 }

@@ -1,8 +1,8 @@
-//! Terminals of jobs: pseudo-terminals whose processes' side a job runs on. What they show is kept in the task's
-//! output and shown to attached viewers.
+//! Terminals of jobs: pseudo-terminals on whose slave a job runs. Their output is kept in the task's file and shown to
+//! attached viewers.
 //!
-//! They run on a thread of their own, started with the first of them, so that a job that writes without end delays
-//! nobody else. Who may see which terminal is not decided here.
+//! They are followed by a dedicated thread, started with the first of them, so that a job that writes without end
+//! delays nothing else. Access to terminals is not decided here.
 
 pub mod birth;
 mod drawing;
@@ -35,17 +35,17 @@ use self::viewers::Viewer;
 /// The maximum number of rows and of columns of a terminal.
 pub const TERMINAL_SIDE: u16 = 1000;
 
-/// How many writes may be queued for one terminal.
+/// The maximum number of writes queued for one terminal.
 const WRITES: usize = 64;
 
 /// How many bytes are read from a terminal before they are passed on.
 const READ_BYTES: usize = 64 * 1024;
 
-/// How many tasks the thread's runtime runs before it looks for new input: terminals that flood must not keep quiet
+/// How many runtime tasks the thread runs before it looks for new input, as terminals that flood must not keep quiet
 /// ones waiting.
 const EVENT_INTERVAL: u32 = 4;
 
-/// A handle to a terminal that is followed. The terminal is closed when the last handle is dropped.
+/// A handle to a followed terminal. The terminal is closed when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     orders: mpsc::UnboundedSender<Order>,
@@ -53,7 +53,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Shows it to a viewer, beginning with the whole screen.
+    /// Shows the terminal to a viewer, starting with the whole screen.
     pub fn attach(&self, viewer: Viewer) {
         self.order(Order::Attach(viewer));
     }
@@ -63,7 +63,7 @@ impl Terminal {
         self.order(Order::DrawAgain { client, size });
     }
 
-    /// Stops showing it to a client.
+    /// Stops showing the terminal to a client.
     pub fn leave(&self, client: u64) {
         self.order(Order::Leave { client });
     }
@@ -73,13 +73,13 @@ impl Terminal {
         self.order(Order::Resize { client, size });
     }
 
-    /// Writes all of the data, as if it were typed, waiting while the terminal accepts no more. The number names the
-    /// write while it is not done.
+    /// Writes all of the data, as if it were typed, waiting while the terminal accepts no more. The number identifies
+    /// the pending write.
     ///
     /// # Errors
     /// `BrokenPipe` if the terminal is closed; `WouldBlock` if 64 writes are queued already.
     pub fn write(&self, number: u64, data: Vec<u8>) -> impl Future<Output = io::Result<u64>> + Send + use<> {
-        // Ordered at once: a terminal that is told to keep still after this has it.
+        // Ordered at once, so that the write precedes any later order to keep still.
         let ordered = Arc::clone(&self.writes).try_acquire_owned().ok().map(|permit| {
             let (done, result) = oneshot::channel();
             self.order(Order::Write(Write { number, data, written: 0, done, permit }));
@@ -93,47 +93,47 @@ impl Terminal {
         }
     }
 
-    /// Goes on with a write that another program has begun. The receiver resolves when it is done.
+    /// Resumes a write that another program has begun. The receiver resolves when it is done.
     pub fn go_on_writing(&self, write: WriteState) -> oneshot::Receiver<io::Result<u64>> {
         let WriteState { number, data, written } = write;
         let (done, result) = oneshot::channel();
-        // There were no more of them than there are slots.
+        // That program had no more writes than there are slots.
         if let Ok(permit) = Arc::clone(&self.writes).try_acquire_owned() {
             self.order(Order::Write(Write { number, data, written, done, permit }));
         }
         result
     }
 
-    /// Returns a receiver that resolves once the job has stopped; at once if it has already.
+    /// Returns a receiver that resolves once the job has stopped; at once if it is stopped now.
     pub fn once_stopped(&self) -> oneshot::Receiver<()> {
         let (tell, stopped) = oneshot::channel();
         self.order(Order::AwaitStop(tell));
         stopped
     }
 
-    /// Has it keep still until the hold is dropped.
+    /// Has the terminal keep still until the hold is dropped.
     pub fn hold(&self) -> Hold {
         let (hold, order) = Hold::new();
         self.order(Order::KeepStill(order));
         hold
     }
 
-    /// Copies its descriptors.
+    /// Copies the descriptors.
     ///
     /// # Errors
-    /// It is closed, or no descriptor is left.
+    /// The terminal is closed, or no descriptor is left.
     pub async fn copies(&self) -> io::Result<Copies> {
         let (tell, told) = oneshot::channel();
         self.order(Order::Copy(tell));
         told.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
-    /// Waits until everything that the job has written so far is kept and on its way to the viewers. Returns why the
-    /// leader does not know how the job has ended, if that is so.
+    /// Waits until all output written so far is saved and on its way to the viewers. Returns the reason why the leader
+    /// does not know the job's exit, if it has reported one.
     pub async fn drain(&self) -> Option<Box<str>> {
         let (done, drained) = oneshot::channel();
         self.order(Order::Drain(done));
-        // A closed terminal has nothing left in it.
+        // A closed terminal contains nothing more.
         drained.await.ok().flatten()
     }
 
@@ -151,10 +151,9 @@ pub async fn written(result: oneshot::Receiver<io::Result<u64>>) -> io::Result<u
     result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
 }
 
-/// A terminal that another program had, which is followed when that is said.
+/// A terminal of the previous program, which is not followed yet.
 #[derive(Debug)]
 pub struct Resting {
-    /// The handle.
     pub terminal: Terminal,
     orders: mpsc::UnboundedReceiver<Order>,
 }
@@ -187,7 +186,7 @@ impl Terminals {
         Ok(())
     }
 
-    /// Starts to follow a terminal.
+    /// Starts following a terminal.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -198,7 +197,7 @@ impl Terminals {
         Ok(terminal)
     }
 
-    /// Like [`Self::open`], for a terminal that has a handle already.
+    /// Like [`Self::open`], for a terminal that already has a handle.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -218,7 +217,7 @@ fn start() -> io::Result<mpsc::UnboundedSender<Start>> {
     thread::Builder::new().name("terminals".to_owned()).stack_size(512 * 1024).spawn(move || {
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, async move {
-            // All terminals share it: each passes on what it has read before the next one reads.
+            // All terminals share it: each passes its data on before the next one reads.
             let buffer = Rc::new(RefCell::new(vec![0; READ_BYTES].into_boxed_slice()));
             while let Some((opening, orders)) = queue.recv().await {
                 let task = opening.task;

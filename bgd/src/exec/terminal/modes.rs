@@ -1,5 +1,5 @@
-//! The modes of a terminal: what escape sequences switch on, and how to switch it off again for a viewer that leaves,
-//! or on for one that attaches. What the screen shows is not handled here.
+//! The modes of a terminal that escape sequences switch on, and the sequences that switch them off again for a viewer
+//! that leaves, or on for one that attaches. The content of the screen is not handled here.
 
 use std::fmt::Write as _;
 
@@ -8,55 +8,55 @@ use serde::{Deserialize, Serialize};
 /// Private modes that are on initially: lines wrap, the cursor is shown.
 const ON_AT_FIRST: [u16; 2] = [7, 25];
 
-/// Private modes that are followed elsewhere or can't be switched back: VT52, 132 columns, and the position of the
+/// Private modes that are tracked elsewhere or can't be switched back: VT52, 132 columns, and the position of the
 /// cursor.
 const NOT_FOLLOWED: [u16; 4] = [2, 3, 40, 1048];
 
-/// The private modes that select the alternate screen; they differ in what they keep and clear.
+/// The private modes that select the alternate screen; they differ in what they save and clear.
 const ALTERNATE: [u16; 3] = [47, 1047, 1049];
 
 /// The origin mode: rows count from the top of the scroll region.
 const ORIGIN: u16 = 6;
 
-/// The maximum number of modes of a kind, and of keyboard settings, that are followed. Further ones only affect the
+/// The maximum number of modes of a kind, and of keyboard settings, that are tracked. Further ones only affect the
 /// terminals of current viewers.
 const FOLLOWED: usize = 64;
 
 /// The rows that scroll, first and last, counted from 1.
 pub type Region = (u16, u16);
 
-/// What escape sequences have changed of a terminal.
+/// The changes that escape sequences have made to a terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct Modes {
-    /// Private modes (`CSI ? n h`) that are not in their initial state, the last changed one last.
+    /// Private modes (`CSI ? n h`) that are not in their initial state, with the most recently changed last.
     private: Vec<u16>,
     /// Other modes (`CSI n h`) that are on.
     ansi: Vec<u16>,
-    /// The mode by which the alternate screen was entered.
+    /// The mode that selected the alternate screen.
     alternate: Option<u16>,
-    /// The keypad sends its own sequences.
+    /// Whether the keypad sends its own sequences.
     keypad: bool,
-    /// The second character set is in use.
+    /// Whether the second character set is in use.
     shifted: bool,
-    /// Which of the two character sets draw lines.
+    /// Which of the two character sets contain line-drawing characters.
     line_drawing: [bool; 2],
     /// The shape of the cursor; 0 is the user's own.
     cursor_style: u16,
-    /// Keyboard settings of the main and of the alternate screen.
+    /// The keyboard settings of the main and of the alternate screen.
     keyboards: [Keyboard; 2],
-    /// How other keys are reported (xterm's `modifyOtherKeys`), if that was set.
+    /// How other keys are reported (xterm's `modifyOtherKeys`), if set.
     other_keys: Option<u16>,
-    /// The rows that scroll, on the main and on the alternate screen.
+    /// The rows that scroll, on the main and on the alternate screen; `None` for all.
     regions: [Option<Region>; 2],
-    /// Colours or other attributes were used.
+    /// Whether colours or other attributes were used.
     attributes: bool,
     /// Whether origin mode was on when the cursor was saved; restoring the cursor restores it.
     saved_origin: bool,
 }
 
-/// Settings of the keyboard of one screen: flags, and others stacked on them.
+/// The keyboard settings of one screen: flags, and further ones stacked on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Keyboard {
@@ -116,12 +116,12 @@ impl Modes {
         &mut self.keyboards[usize::from(self.alternate.is_some())]
     }
 
-    /// Whether the alternate screen is shown.
+    /// Reports whether the alternate screen is shown.
     pub fn is_alternate(&self) -> bool {
         self.alternate.is_some()
     }
 
-    /// Whether letters stand for lines and corners at this moment.
+    /// Reports whether letters currently stand for lines and corners.
     pub fn draws_lines(&self) -> bool {
         self.line_drawing[usize::from(self.shifted)]
     }
@@ -141,7 +141,7 @@ impl Modes {
         (self.private.contains(&ORIGIN), self.saved_origin)
     }
 
-    /// Whether only some rows of one of the screens scroll.
+    /// Reports whether only some rows of one of the screens scroll.
     pub fn scrolls_parts(&self) -> bool {
         self.regions != [None; 2]
     }
@@ -230,13 +230,13 @@ impl Modes {
         }
     }
 
-    /// Sets the rows that scroll on the screen that is shown; `None` for all of them.
+    /// Sets the rows that scroll on the current screen; `None` for all of them.
     pub fn set_region(&mut self, region: Option<Region>) {
         let screen = self.screen();
         self.regions[screen] = region;
     }
 
-    /// Keeps the region: not every terminal resets it.
+    /// Keeps the region, as not every terminal resets it.
     fn soft_reset(&mut self) {
         self.private.retain(|mode| ![1, ORIGIN, 7, 25].contains(mode));
         self.ansi.clear();
@@ -245,8 +245,8 @@ impl Modes {
         self.line_drawing = [false; 2];
     }
 
-    /// Returns what to write to a terminal in these modes to make it usable by others: all modes in their initial
-    /// state, and the main screen shown. Empty if that is already so.
+    /// Returns the text that makes a terminal in these modes usable by others: all modes in their initial state, and
+    /// the main screen shown. Empty if that is already so.
     pub fn restore(&self) -> String {
         let mut text = String::new();
         let mut put = |part: std::fmt::Arguments<'_>| {
@@ -295,14 +295,14 @@ impl Modes {
         text
     }
 
-    /// Returns what to write to a terminal in its initial state so that it shows the alternate screen; `None` if the
-    /// main one is shown.
+    /// Returns the text that makes a terminal in its initial state show the alternate screen; `None` if the main one is
+    /// shown.
     pub fn enter(&self) -> Option<String> {
         self.alternate.map(|mode| format!("\x1b[?{mode}h"))
     }
 
-    /// Returns what to write to a terminal in its initial state that shows the right screen, to set all modes except
-    /// the character sets. This includes the rows that scroll, which moves the cursor.
+    /// Returns the text that sets all modes except the character sets on a terminal in its initial state that shows the
+    /// right screen. This includes the rows that scroll, which moves the cursor.
     pub fn set(&self) -> String {
         let mut text = String::new();
         let mut put = |part: std::fmt::Arguments<'_>| {
@@ -345,7 +345,7 @@ impl Modes {
     }
 }
 
-/// Notes that a mode is on, or no longer is.
+/// Notes whether a mode is on.
 fn change(modes: &mut Vec<u16>, mode: u16, on: bool) {
     modes.retain(|known| *known != mode);
     if on && modes.len() < FOLLOWED {
@@ -353,12 +353,12 @@ fn change(modes: &mut Vec<u16>, mode: u16, on: bool) {
     }
 }
 
-/// The final byte that takes a private mode out of its initial state.
+/// Returns the final byte that takes a private mode out of its initial state.
 fn on(mode: u16) -> char {
     if ON_AT_FIRST.contains(&mode) { 'l' } else { 'h' }
 }
 
-/// The final byte that resets a private mode to its initial state.
+/// Returns the final byte that resets a private mode to its initial state.
 fn off(mode: u16) -> char {
     if ON_AT_FIRST.contains(&mode) { 'h' } else { 'l' }
 }
@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     impl Modes {
-        /// Returns what is in force on the screen that is shown.
+        /// Returns the modes in force on the current screen.
         pub fn current(&self) -> Self {
             let screen = self.screen();
             let mut modes = Self { attributes: false, saved_origin: false, ..self.clone() };

@@ -22,7 +22,7 @@ fn line(method: &str, room: usize, params: &impl Serialize) -> Vec<u8> {
     line.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":\"");
     line.extend_from_slice(method.as_bytes());
     line.extend_from_slice(b"\",\"params\":");
-    // These types have string keys only, so this can't fail; an empty line is skipped by every reader.
+    // These types have string keys only, so this can't fail; every reader skips an empty line.
     if serde_json::to_writer(&mut line, params).is_err() {
         return b"\n".to_vec();
     }

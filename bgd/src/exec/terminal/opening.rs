@@ -12,22 +12,21 @@ use crate::exec::loss::Loss;
 /// A terminal to follow.
 #[derive(Debug)]
 pub struct Opening {
-    /// The task that runs in it.
     pub task: TaskId,
     /// The terminal's master. It is made non-blocking.
     pub master: OwnedFd,
-    /// The processes' side, to be kept open; otherwise the master reports a hang-up, and is not read any more, as
-    /// soon as no process has the terminal open.
+    /// The terminal's slave, to be kept open; otherwise the master reports a hang-up, and is not read any more, as soon
+    /// as no process has the terminal open.
     pub slave: Option<OwnedFd>,
     pub size: TerminalSize,
-    /// The output file, for what it shows.
+    /// The output file that records the terminal.
     pub output: OwnedFd,
-    /// Reports what can't be kept.
+    /// Reports output that can't be saved.
     pub loss: Loss,
     /// The socket on which its leader reports about the job, if it has a leader.
     pub leader_news: Option<OwnedFd>,
     /// The viewer that is shown it from the first byte on, if any.
     pub owner: Option<Viewer>,
-    /// What is known of it from the program before this one, after an upgrade.
+    /// Its state in the previous program, after an upgrade.
     pub before: Option<Box<Before>>,
 }

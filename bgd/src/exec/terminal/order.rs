@@ -1,14 +1,15 @@
 //! The messages between the daemon and the leader of a terminal, as bytes. No I/O happens here.
 //!
-//! The order and its answer pass between two processes of the same program, so there is nothing to negotiate. What a leader
-//! reports later is a **protocol between versions**: a leader outlives upgrades of its daemon (R121), and its daemon may be
-//! newer by any number of releases. It never changes but by additions:
+//! The order and its answer pass between two processes of the same program, so there is nothing to negotiate. The
+//! leader's later reports are a **protocol between versions**: a leader outlives upgrades of its daemon (R121), and its
+//! daemon may be newer by any number of releases. It changes only by additions:
 //!
-//! - On a socket, that of the order unless it got another one with that, the leader writes [`STOPPED`] and [`CONTINUED`], a byte each, whenever its job
-//!   does so, and at last, if it does not know how the job has ended, [`UNKNOWN`] and the reason as text up to the end of
-//!   the stream. The daemon ignores other bytes before that one.
-//! - The daemon writes nothing to that socket. When it is closed or anything comes, the leader hangs up its job and ends.
-//! - The leader exits, by code or signal, as its job did, once SIGCONT lets it if it was stopped.
+//! - On the socket of the order, or on a separate one received with it, the leader writes [`STOPPED`] and
+//!   [`CONTINUED`], a byte each, whenever its job does so, and finally, if it does not know the job's exit, [`UNKNOWN`]
+//!   and the reason as text up to the end of the stream. The daemon ignores other bytes before that one.
+//! - The daemon writes nothing to that socket. When it is closed or anything arrives, the leader hangs up its job and
+//!   ends.
+//! - The leader exits, by code or signal, like its job, after a SIGCONT if it was stopped.
 //! - It has the daemon's marks in its environment and in its limits, by which its tree is found.
 
 use std::ffi::CString;
@@ -18,34 +19,34 @@ use nix::errno::Errno;
 
 use crate::os::spawn::{SpawnError, Stage};
 
-/// What a leader is to start in its terminal.
+/// The job that a leader is to start in its terminal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JobOrder {
     /// The paths to try, in this order.
     pub programs: Vec<CString>,
-    /// The arguments, the program's name first.
+    /// The arguments, starting with the program's name.
     pub argv: Vec<CString>,
     /// The complete environment.
     pub env: Vec<CString>,
-    /// The folder to run in.
+    /// The working directory.
     pub folder: CString,
-    /// File mode creation mask.
+    /// The file mode creation mask.
     pub umask: u32,
-    /// Resource limits to set: number, soft and hard.
+    /// The resource limits to set: number, soft and hard.
     pub rlimits: Vec<(i32, u64, u64)>,
     /// Which of the three standard streams are descriptors sent with the order; the others are the terminal.
     pub given: [bool; 3],
-    /// What the job announces before it executes its program; empty if that is nothing. Otherwise a byte follows the
-    /// order, with these descriptors: the leader's end of the socket for its reports, the socket to announce on, and those
-    /// to announce besides that of the job.
+    /// The message that the job announces before it executes its program; empty for none. Otherwise a byte follows the
+    /// order, with these descriptors: the leader's end of the socket for its reports, the socket to announce on, and
+    /// those to announce besides that of the job.
     pub announcement: Vec<u8>,
 }
 
-/// The length of an order's head, which holds the length of the rest.
+/// The length of an order's head, which contains the length of the rest.
 pub const HEAD_BYTES: usize = 8;
 
 impl JobOrder {
-    /// Returns its bytes, including the head.
+    /// Returns the bytes, including the head.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD_BYTES];
         bytes.extend(self.umask.to_le_bytes());
@@ -67,12 +68,12 @@ impl JobOrder {
         bytes
     }
 
-    /// Returns how many bytes follow this head.
+    /// Returns the number of bytes that follow this head.
     pub fn rest(head: [u8; HEAD_BYTES]) -> usize {
         usize::try_from(u64::from_le_bytes(head)).unwrap_or(usize::MAX)
     }
 
-    /// Decodes what follows the head.
+    /// Decodes the rest after the head.
     ///
     /// # Errors
     /// The bytes are not an order.
@@ -144,7 +145,7 @@ impl Bytes<'_> {
 /// The length of a leader's answer.
 pub const ANSWER_BYTES: usize = 5;
 
-/// Encodes a leader's answer: the pid of the job, whose pidfd is sent along, or why there is none.
+/// Encodes a leader's answer: the pid of the job, whose pidfd is sent along, or the error.
 pub fn answer(started: Result<i32, SpawnError>) -> [u8; ANSWER_BYTES] {
     let (kind, number) = match started {
         Ok(pid) => (0, pid),
@@ -173,10 +174,10 @@ pub fn read_answer(answer: [u8; ANSWER_BYTES]) -> Result<i32, SpawnError> {
 /// A leader's later report about its job, a single byte: the job has stopped.
 pub const STOPPED: u8 = b's';
 
-/// The job continues.
+/// A leader's report: the job continues.
 pub const CONTINUED: u8 = b'c';
 
-/// The job has ended, and the leader does not know how; the reason follows as text, to the end.
+/// A leader's report: the job has ended, and its exit is unknown; the reason follows as text, to the end.
 pub const UNKNOWN: u8 = b'u';
 
 #[cfg(test)]
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Leaders of every release so far say so.
+    /// Leaders of every release so far use these bytes.
     #[test]
     fn r121_the_words_of_leaders_never_change() {
         assert_eq!([STOPPED, CONTINUED, UNKNOWN], *b"scu");

@@ -1,12 +1,12 @@
-//! What a terminal shows, kept so that it can be drawn on another one at any time.
+//! The content of a terminal, kept so that it can be drawn on another one at any time.
 //!
-//! Bytes arrive several times faster than a terminal parser takes them, so they are only parsed when somebody wants
-//! to see the screen, or when too many are queued; and of plain text in lines only the last ones are parsed, as
-//! everything before them has scrolled away. Which modes are set is known at once.
+//! Bytes arrive several times faster than a terminal parser accepts them, so they are only parsed when a viewer needs
+//! the screen, or when too many are queued; and of plain text in lines only the last lines are parsed, as everything
+//! before them has scrolled away. The modes are always up to date.
 //!
-//! A job may write what is expensive to parse, such as clearing the screen all the time. So it is parsed in slices,
-//! between which others get their turn; and of what would be too much work only the end is parsed, on an empty
-//! screen: the picture is then what that last part draws.
+//! A job may write sequences that are expensive to parse, such as clearing the screen all the time. So the backlog is
+//! parsed in slices, between which others get their turn; and if it would be too much work, only its end is parsed, on
+//! an empty screen: the picture is then what that last part draws.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,10 +22,10 @@ use super::news;
 use super::sequences::Sequences;
 use super::work::{Slice, slices};
 
-/// The backlog in bytes that must be parsed before more is taken.
+/// The size in bytes from which the backlog must be parsed before more is accepted.
 const BACKLOG: usize = 256 * 1024;
 
-/// The maximum work for one backlog; of a longer one only the end is parsed. It is four times that of clearing the
+/// The maximum work for one backlog; of a longer one only the end is parsed. It is four times the work of clearing the
 /// largest screen.
 const MOST_WORK: usize = 4 * 1024 * 1024;
 
@@ -36,18 +36,17 @@ const SLICE: usize = 128 * 1024;
 pub struct Screen {
     size: TerminalSize,
     sequences: Sequences,
-    /// What has not been parsed yet.
+    /// The bytes that have not been parsed yet.
     backlog: Vec<u8>,
     /// How many bytes of the backlog are parsed; they are dropped with the last slice.
     parsed: usize,
-    /// The slices in which the rest is parsed, if that has begun.
+    /// The slices of the rest, once parsing has begun.
     slices: VecDeque<Slice>,
-    /// `None` before something was parsed, as it takes some 40 bytes per character of the screen.
+    /// `None` before anything is parsed, as a parser takes some 40 bytes per character of the screen.
     parser: Option<Box<Parser>>,
 }
 
 impl Screen {
-    /// Creates an empty screen.
     pub fn new(size: TerminalSize) -> Self {
         let (sequences, slices) = (Sequences::new(size), VecDeque::new());
         Self { size, sequences, backlog: Vec::new(), parsed: 0, slices, parser: None }
@@ -57,27 +56,27 @@ impl Screen {
         self.size
     }
 
-    /// The modes that are set.
+    /// Returns the modes that are set.
     pub fn modes(&self) -> &Modes {
         self.sequences.modes()
     }
 
-    /// Whether its main screen was blank when the alternate one was entered last.
+    /// Reports whether the main screen was blank when the alternate one was last entered.
     pub fn is_main_blank(&self) -> bool {
         self.sequences.is_main_blank()
     }
 
-    /// Whether the job has written nothing yet.
+    /// Reports whether the job has written nothing yet.
     pub fn is_untouched(&self) -> bool {
         self.parser.is_none() && self.backlog.is_empty()
     }
 
-    /// Takes what the job has written. The caller has it parsed when [`Self::is_full`] says so.
+    /// Accepts output of the job. If [`Self::is_full`] then returns true, the caller must have it parsed.
     pub fn take(&mut self, bytes: &[u8]) {
         self.sequences.take(bytes, &mut self.backlog);
     }
 
-    /// Whether the backlog must be parsed before more is taken.
+    /// Reports whether the backlog must be parsed before more is accepted.
     pub fn is_full(&self) -> bool {
         self.backlog.len() >= BACKLOG
     }
@@ -100,8 +99,8 @@ impl Screen {
         });
     }
 
-    /// Returns what to write to a terminal in its initial state, so that it shows this screen and can go on with it.
-    /// That terminal has `rows` rows, perhaps more than this one. What its main screen shows is pushed up. Parses the
+    /// Returns the text that makes a terminal in its initial state show this screen and able to continue from it. That
+    /// terminal has `rows` rows, perhaps more than this one. The content of its main screen is pushed up. Parses the
     /// backlog first; the caller may have done that in slices.
     pub fn redraw(&mut self, rows: u16) -> Vec<u8> {
         self.parse();
@@ -123,7 +122,6 @@ impl Screen {
         bytes
     }
 
-    /// Parses the whole backlog.
     pub(super) fn parse(&mut self) {
         while self.parse_slice() {}
     }
@@ -151,7 +149,7 @@ impl Screen {
         if self.modes().region().is_none() {
             skip_lines(&mut self.backlog, self.size.rows);
         }
-        // The parser loses what follows a character that it gets in parts, so it gets whole ones.
+        // The parser loses the bytes after a character that it receives in parts, so it receives whole ones.
         let whole = news::whole_characters(&self.backlog);
         self.slices = slices(&self.backlog[..whole], self.size, SLICE).into();
         let mut work: usize = self.slices.iter().map(|slice| slice.work).sum();
@@ -168,8 +166,8 @@ impl Screen {
         }
     }
 
-    /// Begins with an empty screen, in the modes that will be set when the whole backlog is parsed: where the rest of
-    /// it changes them, it ends with the same.
+    /// Restarts with an empty screen, in the modes that will be set when the whole backlog is parsed: if the rest of
+    /// the backlog changes them, it ends with the same ones.
     fn begin_again(&mut self) {
         self.parser = None;
         let modes = self.modes();
@@ -178,8 +176,8 @@ impl Screen {
         self.guarded(|parser| parser.process(modes.as_bytes()));
     }
 
-    /// Has the parser do something. If it panics at something that a program has written, it begins with an empty
-    /// screen, which the program may draw again.
+    /// Runs a job on the parser. If the parser panics at a program's output, it restarts with an empty screen, which
+    /// the program may redraw.
     fn guarded(&mut self, job: impl FnOnce(&mut Parser)) {
         let (rows, cols) = sides(self.size);
         let parser = self.parser.get_or_insert_with(|| Box::new(Parser::new(rows, cols, 0)));
@@ -190,8 +188,8 @@ impl Screen {
     }
 }
 
-/// Makes all rows scroll, on both screens, as every terminal does when its size changes; the parser does not. The
-/// cursor stays.
+/// Makes all rows scroll, on both screens, as every terminal does when its size changes, but not the parser. The cursor
+/// stays.
 fn scroll_all(parser: &mut Parser) {
     let shown = usize::from(parser.screen().alternate_screen());
     for screen in [1 - shown, shown] {
@@ -201,13 +199,13 @@ fn scroll_all(parser: &mut Parser) {
     }
 }
 
-/// Removes from a backlog the lines of plain text at its end that will have scrolled away: all but the last ones.
-/// What is left begins behind the end of a line.
+/// Removes from a backlog the lines of plain text at its end that will have scrolled away: all but the last ones. The
+/// rest begins after the end of a line.
 ///
-/// From wherever the cursor is, `rows` lines take it to the bottom, and as many more clear the screen of what it
-/// showed before; so nothing before them can be seen, nor where they began.
+/// From any position of the cursor, `rows` lines take it to the bottom, and as many more push the previous content off
+/// the screen; so nothing before them can be seen, nor where they began.
 fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
-    // Behind the last sequence. Where exactly that ends does not matter, as lines are cut at their ends.
+    // The text after the last sequence. Its exact beginning does not matter, as lines are cut at their ends.
     let plain = memrchr(0x1b, backlog).map_or(0, |escape| {
         escape + memchr(b'\n', &backlog[escape..]).map_or(backlog.len() - escape, |end| end + 1)
     });
@@ -215,7 +213,7 @@ fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
     let is_whole = |end: &usize| *end > plain && backlog[end - 1] == b'\r';
     let cut = memrchr_iter(b'\n', &backlog[plain..]).map(|end| plain + end).skip(enough).find(is_whole);
     if let Some(cut) = cut {
-        // The line end of the last one stays.
+        // The end of the last removed line stays.
         backlog.drain(plain..cut - 1);
     }
 }
@@ -225,10 +223,10 @@ fn skip_lines(backlog: &mut Vec<u8>, rows: u16) {
 pub struct ScreenState {
     size: TerminalSize,
     sequences: Sequences,
-    /// What is not parsed yet.
+    /// The bytes that are not parsed yet.
     #[serde(with = "crate::carry::bytes")]
     backlog: Vec<u8>,
-    /// What builds the rest; `None` if nobody has touched the screen.
+    /// The text that rebuilds the rest; `None` if the screen is untouched.
     drawn: Option<String>,
 }
 
@@ -250,7 +248,7 @@ impl Screen {
         ScreenState { size, sequences, backlog: backlog.clone(), drawn }
     }
 
-    /// Creates a screen that another program had.
+    /// Creates a screen from the state of another program.
     pub fn again(state: ScreenState) -> Self {
         let ScreenState { size, sequences, backlog, drawn } = state;
         let mut screen = Self { sequences, backlog, ..Self::new(size) };
@@ -279,7 +277,7 @@ mod tests {
 
     const SIZE: TerminalSize = TerminalSize { rows: 4, cols: 9 };
 
-    /// What can be seen of a screen.
+    /// The visible content of a screen.
     #[derive(Debug, PartialEq)]
     struct Seen {
         /// The text, including trailing blanks.
@@ -287,7 +285,7 @@ mod tests {
         /// Where the pen changes: row, column and the new pen.
         pens: Vec<(u16, u16, Pen)>,
         cursor: (u16, u16),
-        /// How the next character will be drawn.
+        /// The pen for the next character.
         next: Pen,
         modes: Modes,
     }
@@ -329,7 +327,7 @@ mod tests {
         see(screen).rows.iter().map(|row| row.trim_end().to_owned()).collect()
     }
 
-    /// Something that a program writes. Half of it is plain text in lines, sometimes a lot at once.
+    /// Generates output of a program. Half of it is plain text in lines, sometimes a lot at once.
     fn pieces() -> impl Strategy<Value = String> {
         let word =
             prop::sample::select(vec!["a", "bcd", "ä", "漢", "e\u{301}", "long enough for two lines", "\t"]);
@@ -376,7 +374,7 @@ mod tests {
             2 => others.prop_map(str::to_owned),
         ];
         let text = prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat());
-        // In the parser each screen has an origin mode of its own, in terminals both share one.
+        // In the parser each screen has its own origin mode, in terminals both share one.
         let is_alternate = |text: &str| ["47h", "1049h"].iter().any(|mode| text.contains(mode));
         text.prop_map(move |text| if is_alternate(&text) { text.replace("\x1b[?6h", "") } else { text })
     }
@@ -410,20 +408,20 @@ mod tests {
             prop_assert_eq!(see(&mut parted), see(&mut screen_of(text.as_bytes())));
         }
 
-        /// Also on a terminal that shows something else, as long as it is not left in another mode.
+        /// Also on a terminal that shows something else, as long as it was not left in another mode.
         #[test]
         fn another_terminal_shows_the_same(text in pieces(), before in pieces(), end in 0_usize..5) {
-            // The text may end in the middle of a sequence, which continues there, too.
+            // The text may end in the middle of a sequence, which must continue on the other terminal, too.
             let bytes = &text.as_bytes()[..text.len().saturating_sub(end)];
             let mut screen = screen_of(bytes);
-            // What was set on the alternate screen and left there can't be reached from the main one.
+            // State set on the alternate screen before leaving it can't be reached from the main one.
             let is_main = |part: &&str| !["?47h", "?1047h", "?1049h"].iter().any(|mode| part.starts_with(mode));
             let before: Vec<_> = before.split("\x1b[").filter(is_main).collect();
             let mut other = screen_of(before.join("\x1b[").as_bytes());
             let restore = other.modes().restore();
             other.take(restore.as_bytes());
             other.take(&screen.redraw(SIZE.rows));
-            // Whether anything had been coloured makes no visible difference.
+            // It makes no visible difference whether attributes were used.
             let (mut here, mut there) = (see(&mut screen), see(&mut other));
             for seen in [&mut here, &mut there] {
                 seen.modes = seen.modes.current();
@@ -436,7 +434,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// With all that can't be seen yet: the other screen, the saved cursor, what is repeated, what has scrolled away.
+        /// Including everything that is not visible yet: the other screen, the saved cursor, the repeated character,
+        /// the scrolled lines.
         #[test]
         fn r121_a_screen_is_built_again_as_it_was(
             text in pieces(), more in pieces(), end in 0_usize..5, is_parsed: bool, rows in 1_u16..9,
@@ -448,7 +447,7 @@ mod tests {
             let state = serde_json::to_vec(&before.state()).unwrap();
             let mut after = Screen::again(serde_json::from_slice(&state).unwrap());
             let seen = see(&mut before);
-            // A cursor that was restored to where no other sequence takes it is carried to the next row instead.
+            // A cursor that was restored to a position unreachable by other sequences is moved to the next row instead.
             let (row, (is_relative, _)) = (seen.cursor.0 + 1, seen.modes.origins());
             prop_assume!(!is_relative || seen.modes.region().is_none_or(|(top, bottom)| (top..=bottom).contains(&row)));
             prop_assert_eq!(see(&mut after), seen);

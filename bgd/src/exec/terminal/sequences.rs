@@ -1,7 +1,7 @@
-//! Follows the escape sequences in what a job writes to its terminal: which modes they set, and what of it all
-//! changes the screen. It is fast where there are none, as everything that is shown passes through here.
+//! Follows the escape sequences in a job's output to its terminal: the modes that they set, and the bytes that change
+//! the screen. It is fast where there are none, as all output passes through here.
 //!
-//! Everything else counts as text; what the screen looks like is up to the parser.
+//! Everything else counts as text; the appearance of the screen is up to the parser.
 
 use bgd_shared::request::TerminalSize;
 use memchr::memchr3;
@@ -16,11 +16,11 @@ const BEL: u8 = 0x07;
 /// Either of these ends a sequence without an effect.
 const CANCEL: [u8; 2] = [0x18, 0x1a];
 
-/// The longest sequence that is understood, in bytes. Longer ones have no effect on the kept screen.
+/// The maximum length of a sequence that is understood, in bytes. Longer ones have no effect on the kept screen.
 const SEQUENCE_BYTES: usize = 256;
 
 /// How many bytes of an unfinished string (a title, an image) are kept for a viewer that attaches meanwhile. Of a
-/// longer one it gets only the beginning, which makes its terminal ignore the rest.
+/// longer one the viewer receives only the beginning, which makes its terminal ignore the rest.
 const STRING_BYTES: usize = 4096;
 
 const SAVE_CURSOR: &[u8] = b"\x1b7";
@@ -48,16 +48,16 @@ pub struct Sequences {
     modes: Modes,
     /// Whether the main screen ever had text.
     has_main: bool,
-    /// Whether it had none when the alternate screen was entered last.
+    /// Whether it had none when the alternate screen was last entered.
     is_main_blank: bool,
-    /// What is repeated on request, a character or nothing, as long as the parser does not know it: after an upgrade,
+    /// The character repeated on request, or an empty string, while the parser does not know it: after an upgrade,
     /// until the next character.
     #[serde(default)]
     repeats: Option<String>,
 }
 
 impl Sequences {
-    /// Starts with a terminal of this size that nobody has touched.
+    /// Creates the state for an untouched terminal of this size.
     pub fn new(size: TerminalSize) -> Self {
         let (unfinished, modes) = (Vec::new(), Modes::default());
         Self {
@@ -71,23 +71,22 @@ impl Sequences {
         }
     }
 
-    /// Notes what is repeated on request, for a parser that does not know it.
+    /// Sets the character repeated on request, for a parser that does not know it.
     #[must_use]
     pub fn repeating(self, repeats: Option<String>) -> Self {
         Self { repeats, ..self }
     }
 
-    /// Returns the modes that are set.
     pub fn modes(&self) -> &Modes {
         &self.modes
     }
 
-    /// Whether the main screen was blank when the alternate one was entered last.
+    /// Reports whether the main screen was blank when the alternate one was last entered.
     pub fn is_main_blank(&self) -> bool {
         self.is_main_blank
     }
 
-    /// Takes a new size of the terminal.
+    /// Handles a change of the terminal's size.
     pub fn resized(&mut self, size: TerminalSize) {
         self.size = size;
         self.modes.resized();
@@ -103,7 +102,7 @@ impl Sequences {
         }
     }
 
-    /// Takes the next bytes. Appends to `screen` what changes the screen: text, and whole sequences.
+    /// Processes the next bytes. Appends to `screen` those that change the screen: text, and whole sequences.
     pub fn take(&mut self, mut bytes: &[u8], screen: &mut Vec<u8>) {
         while let Some(first) = bytes.first() {
             let used = match self.place {
@@ -148,7 +147,7 @@ impl Sequences {
         end + 1
     }
 
-    /// Executes a control character, which takes effect inside of sequences too.
+    /// Executes a control character, which takes effect inside sequences, too.
     fn execute(&mut self, byte: u8, screen: &mut Vec<u8>) {
         match byte {
             SHIFT_OUT => self.modes.shift(true),
@@ -165,7 +164,7 @@ impl Sequences {
         let room = STRING_BYTES - self.unfinished.len();
         self.unfinished.extend_from_slice(&part[..part.len().min(room)]);
         match end.map(|end| bytes[end]) {
-            // The two characters that end a string begin with an ESC.
+            // The string terminator has two characters, the first of which is ESC.
             Some(ESC) => self.begin(),
             Some(_) => self.end(),
             None => return part.len(),
@@ -250,11 +249,11 @@ impl Sequences {
                     None => screen.extend_from_slice(format!("\x1b[{count}b").as_bytes()),
                 }
             }
-            // What the parser knows by other names, or only in part.
+            // Sequences that the parser knows by other names, or only in part.
             (None, [], b's') if body.is_empty() => screen.extend_from_slice(SAVE_CURSOR),
             (None, [], b'u') if body.is_empty() => screen.extend_from_slice(RESTORE_CURSOR),
             (None, [], b'r') => {
-                // As in terminals, a region that makes no sense is ignored.
+                // As in terminals, an invalid region is ignored.
                 if let Some((top, bottom)) = scroll_region(&params, self.size.rows) {
                     let all = (top, bottom) == (1, self.size.rows);
                     self.modes.set_region((!all).then_some((top, bottom)));
@@ -286,7 +285,7 @@ impl Sequences {
     }
 }
 
-/// Returns the numbers of a control sequence; an omitted one is 0, and of one with parts the first counts.
+/// Returns the numbers of a control sequence; an omitted one is 0, and of a number with parts the first counts.
 fn params(numbers: &[u8]) -> Vec<u16> {
     if numbers.is_empty() {
         return Vec::new();
@@ -298,8 +297,8 @@ fn params(numbers: &[u8]) -> Vec<u16> {
     numbers.split(|byte| *byte == b';').map(number).collect()
 }
 
-/// Limits how often a character is repeated (`CSI n b`) to what fills the screen and then ends in the same column:
-/// the rest can't be seen, and would keep the parser busy.
+/// Limits how often a character is repeated (`CSI n b`) to the number that fills the screen and ends in the same
+/// column: the rest can't be seen, and would keep the parser busy.
 fn repeated(count: u16, size: TerminalSize) -> u16 {
     match size.rows.checked_mul(size.cols) {
         Some(all @ 1..) if count > all => all.saturating_add((count - all) % size.cols),
@@ -307,8 +306,8 @@ fn repeated(count: u16, size: TerminalSize) -> u16 {
     }
 }
 
-/// Returns the rows that are to scroll on a screen of `rows` rows; `None` if there are fewer than two, unless they
-/// are the whole screen.
+/// Returns the requested scroll region on a screen of `rows` rows; `None` if it has fewer than two rows, unless it is
+/// the whole screen.
 fn scroll_region(params: &[u16], rows: u16) -> Option<Region> {
     let param = |place: usize| params.get(place).copied().filter(|number| *number > 0);
     let (top, bottom) = (param(0).unwrap_or(1), param(1).unwrap_or(rows).min(rows));
@@ -335,7 +334,7 @@ mod tests {
 
     const SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-    /// Returns what of these bytes changes the screen, and the state after them.
+    /// Returns the part of these bytes that changes the screen, and the state after them.
     fn follow(bytes: &[u8]) -> (String, Sequences) {
         let (mut sequences, mut screen) = (Sequences::new(SIZE), Vec::new());
         sequences.take(bytes, &mut screen);

@@ -1,5 +1,5 @@
-//! A terminal that is followed: what its job writes is kept in the task's output and shown to viewers, and what they
-//! type is written to the terminal.
+//! A followed terminal: its job's output is kept in the task's file and shown to viewers, and their typed input is
+//! written to the terminal.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,70 +27,69 @@ use crate::os::watch;
 /// A command to a session.
 #[derive(Debug)]
 pub enum Order {
-    /// Show it to a viewer.
+    /// Show the terminal to a viewer.
     Attach(Viewer),
     /// Redraw the whole screen for a current viewer.
     DrawAgain { client: u64, size: Option<TerminalSize> },
-    /// Stop showing it to a client.
+    /// Stop showing the terminal to a client.
     Leave { client: u64 },
     /// Note the size of a viewer's own terminal.
     Resize { client: u64, size: TerminalSize },
-    /// Write what was typed.
+    /// Write typed input.
     Write(Write),
-    /// Pass on everything that is in it now. The answer is why the leader does not know how its job has ended, if it
-    /// said so.
+    /// Pass on everything that is in the terminal now. The answer is the reason why the leader does not know its job's
+    /// exit, if it has reported one.
     Drain(oneshot::Sender<Option<Box<str>>>),
     /// Keep still for an upgrade.
     KeepStill(KeepStill),
     /// Copy the descriptors.
     Copy(oneshot::Sender<io::Result<Copies>>),
-    /// Tell this one, too, once the job has stopped.
+    /// Notify this receiver, in place of an earlier one, once the job has stopped.
     AwaitStop(oneshot::Sender<()>),
 }
 
 /// A write to a terminal.
 #[derive(Debug)]
 pub struct Write {
-    /// Its number among the writes to this terminal.
+    /// The write's number among those to this terminal.
     pub number: u64,
     pub data: Vec<u8>,
-    /// How many bytes of it were written.
+    /// The number of bytes already written.
     pub written: usize,
     /// Receives the result.
     pub done: oneshot::Sender<io::Result<u64>>,
-    /// Its slot among the queued writes.
+    /// The write's slot in the queue.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// A terminal that is followed.
 pub struct Session {
     task: TaskId,
     master: AsyncFd<OwnedFd>,
     /// Kept open, so that the master reports no hang-up.
     slave: Option<OwnedFd>,
     leader_news: Option<AsyncFd<OwnedFd>>,
-    /// Why the leader does not know how its job has ended, if it said so.
+    /// The reason why the leader does not know its job's exit, if it has reported one.
     unknown_end: Option<Vec<u8>>,
     /// Whether the job has stopped, according to its leader.
     is_stopped: bool,
-    /// Is told once the job has stopped.
+    /// Notified once the job has stopped.
     stop_waiter: Option<oneshot::Sender<()>>,
     orders: mpsc::UnboundedReceiver<Order>,
     writes: VecDeque<Write>,
     output: Output,
     screen: Screen,
     viewers: Viewers,
-    /// The offset in the output up to which viewers were sent it.
+    /// The offset in the output up to which it was sent to viewers.
     told: u64,
-    /// The beginning of a character that was not sent yet.
+    /// The beginning of a character, not sent yet.
     held: Vec<u8>,
     buffer: Rc<RefCell<Box<[u8]>>>,
-    /// Nothing can be read any more.
+    /// Whether nothing can be read any more.
     is_at_end: bool,
 }
 
 impl Session {
-    /// Starts to follow a terminal. Must be called in the thread's runtime.
+    /// Starts following a terminal. Must be called in the thread's runtime.
     ///
     /// # Errors
     /// The descriptors can't be registered with the runtime.
@@ -129,7 +128,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs until the last handle to it is dropped.
+    /// Runs until the last handle to the terminal is dropped.
     pub async fn run(mut self) {
         loop {
             self.catch_up().await;
@@ -191,7 +190,7 @@ impl Session {
             Order::Write(write) => return self.writes.push_back(write),
             Order::Drain(done) => {
                 self.drain().await;
-                // The caller reports next how the job has ended, and by then a loss must be known.
+                // The caller reports the job's exit next, and a loss must be known by then.
                 self.output.loss.tell();
                 self.hear_leader();
                 let why = self.unknown_end.as_deref();
@@ -218,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Parses the backlog of the screen. The other terminals get their turn meanwhile.
+    /// Parses the backlog of the screen. Other terminals get their turn meanwhile.
     async fn parse(&mut self) {
         while self.screen.parse_slice() {
             tokio::task::yield_now().await;
@@ -232,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Keeps and shows what the job has written.
+    /// Saves and shows output of the job.
     fn show(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -273,11 +272,11 @@ impl Session {
         let rows = screen.size().rows;
         viewers.catch_up(&modes, |theirs, their_rows| {
             let mut bytes = theirs.restore().into_bytes();
-            // Before the job has written anything, what the user's terminal shows stays, as in the foreground.
+            // Before the job has written anything, the content of the user's terminal stays, as in the foreground.
             if !screen.is_untouched() {
                 bytes.extend(screen.redraw(their_rows.unwrap_or(rows)));
             }
-            // A title may end in half a character, which will be sent as a whole.
+            // A title may end in an incomplete character, which will be sent as a whole.
             bytes.truncate(news::whole_characters(&bytes));
             news::output(*task, *told, bytes, true, Some(modes.restore()))
         });
@@ -286,16 +285,16 @@ impl Session {
     /// Notifies viewers that have room that the job has stopped.
     async fn tell_stop(&mut self) {
         if self.viewers.is_stop_due() {
-            // Send first what it wrote before it stopped.
+            // Send first the output written before the stop.
             self.drain().await;
             self.viewers.tell_stop(&news::stopped(self.task));
         }
     }
 
-    /// Passes on what is in the terminal now, also to slow readers: it is little.
+    /// Passes on the content of the terminal, even to slow readers, as it is little.
     async fn drain(&mut self) {
         let buffer = Rc::clone(&self.buffer);
-        // The buffer holds more than the kernel does; what comes after it was written later.
+        // The buffer holds more than the kernel does; any further data was written later.
         let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
         self.is_at_end |= then == Then::End;
         self.show(&buffer.borrow()[..count]);
@@ -304,7 +303,7 @@ impl Session {
         self.make_room().await;
     }
 
-    /// Takes the leader's reports about its job.
+    /// Handles the leader's reports about its job.
     fn hear_leader(&mut self) {
         let mut words = [0; 64];
         while let Some(leader) = &self.leader_news {
@@ -324,7 +323,7 @@ impl Session {
             None => words.iter().position(|word| *word == UNKNOWN),
         };
         let (words, reason) = words.split_at(reason.unwrap_or(words.len()));
-        // A leader may be of another version, and say more than this one knows.
+        // A leader may be of another version, and send reports unknown to this one.
         if let Some(word) = words.iter().rfind(|word| [STOPPED, CONTINUED].contains(word)) {
             self.is_stopped = *word == STOPPED;
             self.viewers.note_stop(self.is_stopped);
@@ -335,17 +334,17 @@ impl Session {
 
     fn tell_stop_waiter(&mut self) {
         if let Some(waiter) = self.stop_waiter.take_if(|_| self.is_stopped) {
-            // It may not wait any longer.
+            // The receiver may not be waiting any more.
             let _ = waiter.send(());
         }
     }
 }
 
 impl Session {
-    /// Keeps still until it may go on.
+    /// Keeps still until the hold is dropped.
     async fn keep_still(&mut self, order: KeepStill) {
         self.parse().await;
-        // Whoever holds it must know of a loss.
+        // The holder must know of a loss.
         self.output.loss.tell();
         order.keep(Box::new(self.still())).await;
     }
@@ -360,7 +359,7 @@ impl Session {
     }
 
     fn still(&mut self) -> Still {
-        // Whatever is new here must be carried, too.
+        // Exhaustive, as a new field must be carried, too.
         let Self {
             task: _,
             master,
@@ -404,7 +403,7 @@ impl Session {
         }
     }
 
-    /// Goes on with what another program had.
+    /// Restores the state of another program.
     fn go_on_with(&mut self, Before { state, viewers }: Before) {
         let SessionState {
             unknown_end,
@@ -428,7 +427,7 @@ impl Session {
     }
 }
 
-/// Waits until there is something to read; forever if there is no descriptor.
+/// Waits until there is data to read; forever if there is no descriptor.
 async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
     let Some(fd) = fd else { return std::future::pending().await };
     // An error shows on the next read.
@@ -437,7 +436,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
-/// What to expect after a read.
+/// The state after a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     /// There may be more.
@@ -448,7 +447,7 @@ enum Then {
     End,
 }
 
-/// Reads what is available, as much as fits.
+/// Reads the available data, as much as fits.
 fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
     let mut count = 0;
     while count < buffer.len() {
@@ -457,14 +456,14 @@ fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
             Ok(more) => count += more,
             Err(Errno::EAGAIN) => return (count, Then::Wait),
             Err(Errno::EINTR) => {}
-            // Nobody has it open any more.
+            // No process has the terminal open any more.
             Err(_) => return (count, Then::End),
         }
     }
     (count, Then::More)
 }
 
-/// Writes what is queued. Returns whether the terminal takes nothing more at this moment.
+/// Writes the queued writes. Returns whether the terminal accepts nothing more at this moment.
 fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
     while let Some(first) = writes.front_mut() {
         let result = match nix::unistd::write(master, &first.data[first.written..]) {
@@ -488,17 +487,17 @@ fn write(master: &OwnedFd, writes: &mut VecDeque<Write>) -> bool {
     false
 }
 
-/// The task's output file.
 struct Output {
     task: TaskId,
     file: File,
-    /// The last write failed.
+    /// Whether the last write failed.
     is_losing: bool,
     loss: Loss,
 }
 
 impl Output {
-    /// Appends. What can't be kept (the disk may be full) is lost and reported on the task; the terminal goes on.
+    /// Appends bytes. Bytes that can't be written (the disk may be full) are lost and reported on the task; the
+    /// terminal keeps working.
     fn keep(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.file.write(bytes) {

@@ -1,6 +1,6 @@
-//! A terminal that keeps still for an upgrade in place, and goes on in the program that takes over (R121).
+//! A terminal that keeps still for an upgrade in place, and continues in the program that takes over (R121).
 //!
-//! While it keeps still, nothing is read from it or written to it, and nothing is sent to its viewers: what the job writes
+//! While it keeps still, nothing is read from it or written to it, and nothing is sent to its viewers: the job's output
 //! stays in the kernel.
 
 use std::io;
@@ -14,7 +14,7 @@ use super::viewers::{Viewer, ViewerState};
 use crate::carry::{self, Fd, Named};
 use crate::exec::hold;
 
-/// How much a screen takes at once.
+/// How many bytes a screen accepts at once.
 const PART: usize = 64 * 1024;
 
 /// The order to keep still.
@@ -23,7 +23,7 @@ pub type KeepStill = hold::KeepStill<Box<Still>>;
 /// Keeps a terminal still until it is dropped.
 pub type Hold = hold::Hold<Box<Still>>;
 
-/// A terminal as it stands still.
+/// A terminal that keeps still.
 #[derive(Debug)]
 pub struct Still {
     pub(super) state: SessionState,
@@ -47,7 +47,7 @@ impl Still {
     }
 }
 
-/// A followed terminal for the program that takes over.
+/// The state of a followed terminal for the program that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct FollowedState {
     session: SessionState,
@@ -57,17 +57,17 @@ pub struct FollowedState {
     output: Fd,
 }
 
-/// What a followed terminal knows.
+/// The state of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct SessionState {
     pub(super) unknown_end: Option<Vec<u8>>,
     #[serde(default)]
     pub(super) is_stopped: bool,
-    /// Whether the job is continued if it stops now, as nobody is shown it any more.
+    /// Whether the job is continued if it stops now, as no viewer is left.
     #[serde(default)]
     pub is_stop_awaited: bool,
-    /// What was typed and is not written yet.
+    /// The typed input that is not written yet.
     pub writes: Vec<WriteState>,
     pub(super) is_losing: bool,
     pub(super) screen: ScreenState,
@@ -78,62 +78,54 @@ pub struct SessionState {
     pub(super) is_at_end: bool,
 }
 
-/// What was typed and is not written yet.
+/// A pending write.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WriteState {
-    /// The number that its owner gave it.
+    /// The number that its owner has assigned.
     pub number: u64,
     #[serde(with = "carry::bytes")]
     pub data: Vec<u8>,
-    /// How many bytes of it were written.
+    /// The number of bytes already written.
     pub written: usize,
 }
 
-/// What a terminal that is followed again knows from the program before.
+/// The state in the previous program of a terminal that is followed again.
 #[derive(Debug)]
 pub struct Before {
-    /// Its own state.
     pub state: SessionState,
-    /// The viewers that are still there.
+    /// The viewers that are still connected.
     pub viewers: Vec<(Viewer, ViewerState)>,
 }
 
-/// A terminal of the program before, with its descriptors. Nothing of it is touched before it is followed.
+/// A terminal of the previous program, with its descriptors. Nothing of it is touched before it is followed.
 #[derive(Debug)]
 pub struct Taken {
-    /// What it knows.
     pub state: SessionState,
     pub master: OwnedFd,
-    /// The processes' side.
     pub slave: Option<OwnedFd>,
-    /// The socket of its leader.
     pub leader_news: Option<OwnedFd>,
-    /// The output file.
     pub output: OwnedFd,
 }
 
-/// Copies of a terminal's descriptors, for whoever goes on with it when the daemon is killed.
+/// Copies of a terminal's descriptors, for the daemon that continues it if this one is killed.
 #[derive(Debug)]
 pub struct Copies {
     pub master: OwnedFd,
-    /// The processes' side.
     pub slave: Option<OwnedFd>,
-    /// The socket of its leader.
     pub leader_news: Option<OwnedFd>,
-    /// The output file.
     pub output: OwnedFd,
 }
 
 impl FollowedState {
-    /// Creates the state of a terminal that is just opened, with the names of its descriptors: master, processes' side,
-    /// the leader's socket, and the output file.
+    /// Creates the state of a terminal that was just opened, with the names of its descriptors: master, slave, the
+    /// leader's socket, and the output file.
     pub fn of_new(size: TerminalSize, master: Fd, sides: [Option<Fd>; 2], output: Fd) -> Self {
         let [slave, leader_news] = sides;
         Self { session: SessionState::after(size, &[], 0), master, slave, leader_news, output }
     }
 
-    /// Goes on from what was kept of it: its size is what the kernel says, it shows what `shown` draws, and `told` bytes
-    /// were shown before.
+    /// Restores the session from the recorded output: with the kernel's size, the screen that `shown` draws, and `told`
+    /// bytes already shown.
     pub fn go_on_after(&mut self, size: TerminalSize, shown: &[u8], told: u64) {
         self.session = SessionState::after(size, shown, told);
     }
@@ -143,10 +135,10 @@ impl FollowedState {
         (self.master, self.output)
     }
 
-    /// Takes its descriptors.
+    /// Takes the descriptors out of `came`.
     ///
     /// # Errors
-    /// One of them did not come.
+    /// A descriptor did not arrive.
     pub fn take(self, came: &mut carry::Came) -> io::Result<Taken> {
         let Self { session, master, slave, leader_news, output } = self;
         Ok(Taken {
@@ -182,7 +174,6 @@ impl SessionState {
         }
     }
 
-    /// Returns the size of the terminal.
     pub fn size(&self) -> TerminalSize {
         self.screen.size()
     }

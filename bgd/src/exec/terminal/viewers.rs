@@ -1,6 +1,6 @@
-//! The viewers of a terminal. The owner of a foreground job gets every byte, and the terminal is not read while too
-//! much is queued for it; a viewer that came later falls behind if it reads too slowly, and gets the whole screen
-//! drawn when it has caught up. This module may not look at what is shown.
+//! The viewers of a terminal. The owner of a foreground job receives every byte, and the terminal is not read while too
+//! much is queued for it; a viewer that came later falls behind if it reads too slowly, and is drawn the whole screen
+//! when it has caught up. This module may not look at what is shown.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,12 +16,10 @@ use crate::client::Client;
 pub struct Door(Arc<Mutex<bool>>);
 
 impl Door {
-    /// Creates an open door.
     pub fn open() -> Self {
         Self(Arc::new(Mutex::new(true)))
     }
 
-    /// Closes the door.
     pub fn close(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
@@ -38,48 +36,47 @@ impl Door {
 #[derive(Debug)]
 pub struct Viewer {
     pub client: Arc<Client>,
-    /// Is closed when it leaves.
+    /// Closed when the client leaves.
     pub door: Door,
-    /// The size of its own terminal, if it sent one.
+    /// The size of the client's own terminal, if it sent one.
     pub size: Option<TerminalSize>,
-    /// Whether it gets every byte, however slowly it reads.
+    /// Whether the client receives every byte, however slowly it reads.
     pub is_owner: bool,
 }
 
 #[derive(Debug)]
 struct Shown {
     viewer: Viewer,
-    /// The modes that its terminal is in, according to what it was sent.
+    /// The modes of its terminal, according to the data sent to it.
     modes: Modes,
-    /// It has fallen behind, or has not been drawn anything yet.
+    /// Whether it has fallen behind, or has not been drawn the screen yet.
     is_behind: bool,
-    /// It was drawn only the alternate screen, so the main one must be drawn as soon as it is shown.
+    /// Whether it was drawn only the alternate screen, so that the main one must be drawn as soon as it is shown.
     lacks_main: bool,
-    /// It must be notified that the job has stopped.
+    /// Whether it must be notified that the job has stopped.
     stop_pending: bool,
 }
 
 impl Shown {
-    /// Whether it can be sent the screen that it lacks.
+    /// Reports whether it can be sent the screen that it lacks.
     fn is_due(&self) -> bool {
         self.is_behind && self.viewer.client.has_caught_up()
     }
 
-    /// Whether it can be notified now that the job has stopped: it is not behind, and has room.
+    /// Reports whether it can be notified now that the job has stopped: it is not behind, and has room.
     fn may_hear_stop(&self) -> bool {
         self.stop_pending && !self.is_behind && !self.viewer.client.is_slow()
     }
 }
 
-/// A viewer for the program that takes over.
+/// The state of a viewer for the program that takes over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct ViewerState {
-    /// The number of the client.
     pub client: u64,
-    /// The size of its own terminal, if it sent one.
+    /// The size of the client's own terminal, if it sent one.
     pub size: Option<TerminalSize>,
-    /// Whether it gets every byte.
+    /// Whether the client receives every byte.
     pub is_owner: bool,
     modes: Modes,
     is_behind: bool,
@@ -87,12 +84,10 @@ pub struct ViewerState {
     stop_pending: bool,
 }
 
-/// All viewers of a terminal.
 #[derive(Debug, Default)]
 pub struct Viewers(Vec<Shown>);
 
 impl Viewers {
-    /// Returns the state.
     pub fn state(&self) -> Vec<ViewerState> {
         let states = self.0.iter().map(|shown| {
             let Shown { viewer, modes, is_behind, lacks_main, stop_pending } = shown;
@@ -110,15 +105,15 @@ impl Viewers {
         states.collect()
     }
 
-    /// Adds a viewer that another program had.
+    /// Adds a viewer with its state from another program.
     pub fn add_again(&mut self, viewer: Viewer, state: ViewerState) {
         let ViewerState { client: _, size: _, is_owner: _, modes, is_behind, lacks_main, stop_pending } =
             state;
         self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending });
     }
 
-    /// Adds a viewer, replacing what it was before. It gets nothing before it was drawn the screen, unless it is
-    /// there `from_the_first` byte.
+    /// Adds a viewer, replacing one of the same client. It receives nothing before it was drawn the screen, unless it
+    /// is present `from_the_first` byte.
     pub fn add(&mut self, viewer: Viewer, from_the_first: bool) {
         let before = self.0.iter().position(|shown| shown.viewer.client.id == viewer.client.id);
         let modes = before.map(|place| self.0.remove(place).modes).unwrap_or_default();
@@ -133,7 +128,6 @@ impl Viewers {
         }
     }
 
-    /// Removes a viewer.
     pub fn remove(&mut self, client: u64) {
         self.0.retain(|shown| shown.viewer.client.id != client);
     }
@@ -149,13 +143,11 @@ impl Viewers {
         self.0.iter_mut().find(|shown| shown.viewer.client.id == client)
     }
 
-    /// Whether there are no viewers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the size that all viewers see completely: the fewest rows and the fewest columns that any of them
-    /// sent.
+    /// Returns the size that all viewers see completely: the fewest rows and the fewest columns that any of them sent.
     pub fn size(&self) -> Option<TerminalSize> {
         let sizes = self.0.iter().filter_map(|shown| shown.viewer.size);
         sizes.reduce(|one, other| TerminalSize {
@@ -164,15 +156,15 @@ impl Viewers {
         })
     }
 
-    /// Whether an owner reads too slowly to be sent more.
+    /// Reports whether an owner reads too slowly to be sent more.
     pub fn hold_back(&self) -> bool {
         self.0.iter().any(|shown| shown.viewer.is_owner && shown.viewer.client.is_slow())
     }
 
-    /// Sends a line to every viewer that is not behind. `line` makes it, given whether it is for viewers whose
+    /// Sends a line to every viewer that is not behind. `line` creates it; its argument states whether the viewers'
     /// terminals are in other modes than these. A viewer that reads too slowly falls behind, unless it is the owner.
     ///
-    /// `is_main_blank`: the main screen that a viewer lacks is blank, so its terminal may show it as it was before.
+    /// `is_main_blank`: the main screen that a viewer lacks is blank, so its terminal may show its previous content.
     pub fn tell(&mut self, modes: &Modes, is_main_blank: bool, line: impl Fn(bool) -> Vec<u8>) {
         let mut lines = [None, None];
         for shown in self.0.iter_mut().filter(|shown| !shown.is_behind) {
@@ -192,19 +184,19 @@ impl Viewers {
         }
     }
 
-    /// Notes that the job has stopped, of which every viewer is notified once; or that it continues, so that nobody
-    /// needs to be notified of the stop any more.
+    /// Notes that the job has stopped, of which every viewer is notified once; or that it continues, so that no viewer
+    /// needs to be notified any more.
     pub fn note_stop(&mut self, has_stopped: bool) {
         self.0.iter_mut().for_each(|shown| shown.stop_pending = has_stopped);
     }
 
-    /// Whether a viewer can be notified now that the job has stopped. None can while an owner holds the terminal
-    /// back, as what the job wrote before has not been sent yet.
+    /// Reports whether a viewer can be notified now that the job has stopped. None can while an owner holds the
+    /// terminal back, as earlier output has not been sent yet.
     pub fn is_stop_due(&self) -> bool {
         !self.hold_back() && self.0.iter().any(Shown::may_hear_stop)
     }
 
-    /// Notifies every viewer that has room and does not know it yet that the job has stopped. The others are notified
+    /// Notifies every viewer that has room, and was not notified yet, that the job has stopped. The others are notified
     /// when they have room.
     pub fn tell_stop(&mut self, line: &[u8]) {
         for shown in self.0.iter_mut().filter(|shown| shown.may_hear_stop()) {
@@ -213,13 +205,13 @@ impl Viewers {
         }
     }
 
-    /// Whether a viewer waits to be drawn the screen, and can be.
+    /// Reports whether a viewer waits to be drawn the screen, and can be.
     pub fn is_any_due(&self) -> bool {
         self.0.iter().any(Shown::is_due)
     }
 
-    /// Draws the screen for every viewer that is behind and has read what was sent before: `line` draws it for a
-    /// terminal that is in these modes and has this many rows, if that is known.
+    /// Draws the screen for every viewer that is behind and has read everything sent before: `line` draws it for a
+    /// terminal in these modes with this many rows, if known.
     pub fn catch_up(&mut self, modes: &Modes, mut line: impl FnMut(&Modes, Option<u16>) -> Vec<u8>) {
         for shown in self.0.iter_mut().filter(|shown| shown.is_due()) {
             let line = line(&shown.modes, shown.viewer.size.map(|size| size.rows));

@@ -1,21 +1,20 @@
-//! Estimates the work of a terminal parser for what a job writes, in the characters of the screen that it touches. A
-//! few bytes can make it touch a whole screen, so a byte count is useless. Nothing is parsed here.
+//! Estimates a terminal parser's work for a job's output, in characters of the screen that it touches. A few bytes can
+//! make it touch a whole screen, so a byte count is useless. Nothing is parsed here.
 
 use bgd_shared::request::TerminalSize;
 
 const ESC: u8 = 0x1b;
 
-/// A part of some bytes that is parsed in one go.
+/// A part of some bytes that is parsed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// The offset of its end.
     pub end: usize,
-    /// The work that it takes.
     pub work: usize,
 }
 
 /// Cuts text and whole sequences into slices of about `most` work. A slice exceeds that by at most a single character
-/// or sequence, or one character that was encoded in too many bytes, and never ends inside of one.
+/// or sequence, or one overlong encoding of a character, and never ends inside one.
 pub fn slices(bytes: &[u8], size: TerminalSize, most: usize) -> Vec<Slice> {
     let costs = Costs::of(size);
     let mut slices = Vec::new();
@@ -39,7 +38,7 @@ pub fn slices(bytes: &[u8], size: TerminalSize, most: usize) -> Vec<Slice> {
 struct Costs {
     rows: usize,
     line: usize,
-    /// A character, with its share of the lines that it causes.
+    /// A character, with its share of the resulting lines.
     character: usize,
     /// The whole screen.
     all: usize,
@@ -51,7 +50,7 @@ impl Costs {
         Self { rows, line: cols, character: 2 + rows / cols, all: rows * cols }
     }
 
-    /// A new line, for which the others move.
+    /// Returns the cost of a new line, which moves the others.
     fn scroll(&self) -> usize {
         self.line + self.rows
     }

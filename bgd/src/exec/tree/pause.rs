@@ -1,4 +1,4 @@
-//! Pauses a tree (R106): freezes its cgroup, and stops processes outside of it by a signal.
+//! Pauses a tree (R106): freezes its cgroup, and stops processes outside it by a signal.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -19,14 +19,14 @@ const MOST: usize = 4096;
 /// The state of a paused tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Paused {
-    /// The processes that were stopped before, by whomever: they stay stopped when the tree continues.
+    /// The processes that had already been stopped, by anything else: they stay stopped when the tree continues.
     before: HashSet<i32>,
 }
 
 impl Tree {
-    /// Starts to pause a tree, or continues to: stops every process that is not stopped yet, and returns whether all
-    /// were. A stopped process makes no children, so once a look finds no other process, all are stopped. `before` is
-    /// what the last look returned. Blocks for a short time: call it on a worker.
+    /// Starts or continues to pause a tree: stops every process that is not stopped yet, and returns whether all had
+    /// stopped before. A stopped process creates no children, so once a look finds no running process, all are stopped.
+    /// `before` is the result of the last look. Blocks for a short time: call it on a worker.
     pub fn pause(&self, before: Option<Paused>) -> (Paused, bool) {
         let (mut paused, is_first) = before.map_or((Paused::default(), true), |before| (before, false));
         if let Some(cgroup) = &self.cgroup {
@@ -54,8 +54,8 @@ impl Tree {
         }
     }
 
-    /// Tells all processes of a paused tree to continue: they do so with the tree, also those that had stopped before the
-    /// pause. Frozen ones get the signal, which does the same. Blocks for a short time: call it on a worker.
+    /// Has all processes of a paused tree continue with the tree, including those that had stopped before the pause.
+    /// Frozen processes are sent the signal, which has the same effect. Blocks for a short time: call it on a worker.
     pub fn continue_later(&self, paused: &mut Paused) {
         paused.before.clear();
         if let Some(cgroup) = &self.cgroup {
@@ -63,15 +63,15 @@ impl Tree {
         }
     }
 
-    /// Like [`Self::continue_later`], for one process. Returns false if it is to get the signal, as it is frozen.
+    /// Like [`Self::continue_later`], for one process. Returns false if the process is frozen, and the caller must send
+    /// it the signal.
     pub fn continue_one_later(&self, paused: &mut Paused, pid: i32) -> bool {
         let is_frozen = self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(pid, cgroup));
         paused.before.remove(&pid);
         !is_frozen
     }
 
-    /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to
-    /// `stopped`.
+    /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to `stopped`.
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {
         let mut any = false;
         for member in self.not_frozen() {
@@ -92,7 +92,7 @@ impl Tree {
         any
     }
 
-    /// Returns the tree's processes outside of its cgroup, without one that only leads their terminal.
+    /// Returns the tree's processes outside its cgroup, without a leader that only leads a terminal.
     fn not_frozen(&self) -> Vec<Member> {
         let leads = |pid: i32| self.leader_stands_by && self.leader_is_ours && pid == self.leader;
         let mut members = match self.members(MOST) {

@@ -1,4 +1,5 @@
-//! Stub for `chats` in builds without them. The configuration rejects these channels there, so none has to be served.
+//! Stub for `chats` in builds without them. The configuration rejects these channels in such builds, so none has to be
+//! served.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use crate::notify::adapter::Adapter;
 use crate::notify::counts::Counts;
 use crate::notify::outcomes::Outcomes;
 
-/// State shared by the HTTPS channels; there is none.
+/// State shared by the HTTPS channels; empty.
 #[derive(Debug, Default)]
 pub struct Chats {}
 
@@ -20,7 +21,7 @@ impl Chats {
     }
 }
 
-/// The files of tokens that are to be read; there are none.
+/// The token files to be read; none here.
 #[derive(Debug, Default)]
 pub struct TokenFiles {}
 

@@ -26,27 +26,24 @@ use crate::notify::undelivered::Undelivered;
 /// The maximum size of a token file. A larger file is not a token file.
 const TOKEN_BYTES: u64 = 4096;
 
-/// The differences between the chat services.
+/// The specifics of a chat service.
 pub struct Service {
-    /// Which one it is.
     pub chat: Chat,
     /// Whether a text looks like the ID of a chat.
     pub is_chat: fn(&str) -> bool,
-    /// The form of its chat IDs, for error messages.
+    /// The format of its chat IDs, for error messages.
     pub chats: &'static str,
-    /// The user agent that the service requires; `None`: the default one.
+    /// The user agent that the service requires; `None` for the default one.
     pub user_agent: Option<&'static str>,
-    /// The scheme of the `Authorization` header; `None`: the token is part of the URL.
+    /// The scheme of the `Authorization` header; `None` if the token is part of the URL.
     pub authorization: Option<&'static str>,
     /// Interprets a response.
     pub judge: fn(&Post, &ChatResponse) -> Result<(), DeliveryError>,
 }
 
-/// One API call.
 pub struct Call {
-    /// The path below the API's base URL, or below the token if that is part of the URL.
+    /// The path below the API's base URL; below the token, if that is part of the URL.
     pub path: String,
-    /// The JSON body, if any.
     pub body: Option<Value>,
 }
 
@@ -57,7 +54,6 @@ impl Call {
     }
 }
 
-/// A chat bot.
 pub struct Bot {
     service: &'static Service,
     http: Rc<Http>,
@@ -65,14 +61,13 @@ pub struct Bot {
     settings: Settings,
     silence: RateLimits,
     counts: Arc<Counts>,
-    /// Whether the warning that others can read the token was logged.
+    /// Whether the warning about a token readable by others has been logged.
     has_warned: Cell<bool>,
-    /// Allows one look at the file of the token at a time.
+    /// Limits reads of the token file to one at a time.
     reading: Arc<Semaphore>,
 }
 
 impl Bot {
-    /// Creates the bot of a channel.
     pub fn new(service: &'static Service, http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self {
             service,
@@ -86,12 +81,12 @@ impl Bot {
         }
     }
 
-    /// Returns the chat for a parent session: the one that its key names, as in `telegram:42`, else the configured
-    /// one. If the key's prefix is the channel's name and not the service's, the rest need not be a chat.
+    /// Returns the chat for a parent session: the one named in its key, as in `telegram:42`, else the configured one.
+    /// If the key's prefix is the channel's name and not the service's, the rest need not be a chat.
     ///
     /// # Errors
-    /// No chat is known, or the key names something that can't be a chat. The configured chat is not used then,
-    /// as the message is meant for someone else.
+    /// No chat is known, or the key names something that can't be a chat. In the latter case the configured chat is not
+    /// used, as the message is meant for someone else.
     fn chat(&self, session: Option<&str>) -> Result<String, Undelivered> {
         let Service { chat, is_chat, chats, .. } = self.service;
         let (name, chat_key) = (chat.as_str(), chat.chat_key());
@@ -115,9 +110,6 @@ impl Bot {
     }
 
     /// Calls the API for the chat of a notice, with retries where they make sense.
-    ///
-    /// # Errors
-    /// The call was not delivered.
     pub async fn deliver(
         &self,
         notification: &Notification,
@@ -129,12 +121,11 @@ impl Bot {
         retry::deliver(&self.silence, &route, progress, async || self.call(&call).await).await
     }
 
-    /// Returns the waits that the service asked for.
+    /// Returns the waits requested by the service.
     pub fn silence(&self) -> &RateLimits {
         &self.silence
     }
 
-    /// Calls the API once.
     async fn call(&self, call: &Call) -> Result<(), DeliveryError> {
         let token = self.token().await?;
         let post = self.post(call, &token)?;
@@ -166,7 +157,7 @@ impl Bot {
         Post::new(&url, headers, body, *timeout, vec![token.to_owned()])
     }
 
-    /// Returns a signal that repeats a call to a chat until it is dropped. `None` if no chat is known.
+    /// Returns a signal that repeats a call to a chat until it is dropped; `None` if no chat is known.
     pub fn signal(
         self: &Rc<Self>,
         session: Option<&str>,
@@ -192,7 +183,7 @@ impl Bot {
         Some(Signal { chat, shown: Box::pin(shown) })
     }
 
-    /// Returns the current token.
+    /// Returns the current token, reading the token file if there is one.
     async fn token(&self) -> Result<String, DeliveryError> {
         let path = match &self.settings.token {
             Token::Given(Secret(token)) => {
@@ -227,8 +218,8 @@ impl Bot {
             return Err("the daemon is ending".to_owned());
         };
         let file = path.to_owned();
-        // Not on a runtime worker: the file may be on a file system that hangs. Then it is the only look at it, even when
-        // whoever wanted it has given up.
+        // Not on a runtime worker: the file may be on a file system that hangs. In that case no other read is started,
+        // even after the caller has given up.
         let read = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             read_token(&file)
@@ -237,10 +228,8 @@ impl Bot {
     }
 }
 
-/// Reads a token from a file. Returns it and whether users other than the owner may access the file.
-///
-/// # Errors
-/// There is no usable token; the error says what to do.
+/// Reads a token from a file. Returns it and whether users other than the owner may access the file. Fails if there is
+/// no usable token; the error says what to do.
 pub fn read_token(path: &Path) -> Result<(String, bool), String> {
     let shown = path.display();
     let (token, is_open) = read_line(path).map_err(|error| {
@@ -252,7 +241,7 @@ pub fn read_token(path: &Path) -> Result<(String, bool), String> {
     }
 }
 
-/// Returns why a token is unusable, or `None` if it is fine; `place` says where it comes from.
+/// Returns why a token is unusable, or `None` if it is fine; `place` names its origin for the message.
 pub fn unusable(token: &str, place: &str) -> Option<String> {
     let token = token.trim();
     if token.is_empty() {

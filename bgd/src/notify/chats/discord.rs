@@ -17,23 +17,22 @@ use crate::notify::adapter::{Adapter, Notification, Signal};
 use crate::notify::outcomes::Outcomes;
 use crate::notify::undelivered::Undelivered;
 
-/// The maximum content length of a message. Counted in UTF-16 units, which are never fewer than what Discord counts.
+/// The maximum content length of a message, in UTF-16 units. Discord's own count never exceeds this one.
 const CONTENT_UNITS: usize = 2000;
 
-/// Discord shows typing for ten seconds per call.
+/// Less than the ten seconds that Discord shows typing per call.
 const TYPING_EVERY: Duration = Duration::from_millis(8500);
 
 /// The flag `SUPPRESS_EMBEDS`: no link previews.
 const NO_PREVIEWS: u32 = 1 << 2;
 
-/// Characters that Discord's markdown may interpret. A backslash escapes them.
+/// Characters that Discord's Markdown may interpret. A backslash escapes them.
 const MARKDOWN: [char; 17] =
     ['\\', '*', '_', '~', '`', '|', '>', '<', '#', '-', '+', '[', ']', '(', ')', ':', '@'];
 
 /// Prose is escaped; results are put into a code block.
 const STYLE: Style = Style { words: escaped, result: quoted };
 
-/// Discord's specifics.
 pub const SERVICE: Service = Service {
     chat: Chat::Discord,
     is_chat,
@@ -45,11 +44,9 @@ pub const SERVICE: Service = Service {
     judge,
 };
 
-/// The adapter for Discord.
 pub struct Discord(Rc<Bot>);
 
 impl Discord {
-    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
@@ -64,7 +61,7 @@ impl Adapter for Discord {
                 "content": content,
                 "allowed_mentions": {"parse": []},
                 "flags": NO_PREVIEWS,
-                // If a request arrived but its response was lost, the retry is not shown twice.
+                // If a request arrived but its response was lost, the retried message is not shown twice.
                 "nonce": nonce,
                 "enforce_nonce": true,
             });
@@ -89,7 +86,7 @@ impl Adapter for Discord {
     }
 }
 
-/// Escapes markdown, mentions and links.
+/// Escapes Markdown, mentions and links.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
     for (at, c) in text.char_indices() {
@@ -103,14 +100,14 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Puts a text into a code block that the text can't end.
+/// Puts a text into a code block that the text can't close.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 16);
     quoted.push_str("```\n");
     let mut ticks = 0;
     for c in text.chars() {
         ticks = if c == '`' { ticks + 1 } else { 0 };
-        // Three in a row would end the block; separate them with a zero-width space.
+        // Three backticks in a row would end the block; separate them with a zero-width space.
         if ticks == 3 {
             quoted.push('\u{200b}');
             ticks = 1;
@@ -121,12 +118,12 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether a text is a channel ID.
+/// Reports whether a text is a channel ID.
 fn is_chat(text: &str) -> bool {
     (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit())
 }
 
-/// Returns a hash of the notice's key: a nonce may have at most 25 characters.
+/// Returns a hash of the notice's key, as a nonce may have at most 25 characters.
 fn nonce(key: &str) -> String {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);

@@ -1,7 +1,7 @@
-//! Common parts of the channels that speak HTTP: one POST with its limits, and what its failure means.
+//! Common parts of the channels that use HTTP: a single POST with its limits, and the classification of its failures.
 //!
-//! A response is awaited for the channel's timeout and read up to [`BODY_BYTES`]. Nothing here may show more of a
-//! URL than scheme, host and port: the rest may be secret, as are headers and tokens.
+//! A response is awaited for the channel's timeout and read up to [`BODY_BYTES`]. Messages may show only scheme, host
+//! and port of a URL: the rest may be secret, as are headers and tokens.
 
 use std::cell::OnceCell;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::http::{self, root_cause};
 use crate::notice::one_line;
 use crate::notify::secrets::Secrets;
 
-/// How much of a response is read. If it is longer, the connection is closed.
+/// How much of a response is read; the connection of a longer one is closed.
 const BODY_BYTES: usize = 64 * 1024;
 
 /// Maximum number of redirects followed per request.
@@ -32,23 +32,21 @@ pub const USER_AGENT: &str = concat!("bgd/", env!("CARGO_PKG_VERSION"));
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryError {
-    /// The reason, for people; free of secrets once [`Post::hide`] has seen it.
+    /// The reason, for users; free of secrets once [`Post::hide`] has processed it.
     pub why: String,
     /// Whether a retry of the same request may succeed.
     pub is_transient: bool,
-    /// How long the server asks to wait.
+    /// How long the server asked to wait.
     pub wait: Option<Duration>,
     /// Whether the wait applies to all requests rather than only to the same route.
     pub is_for_all: bool,
 }
 
 impl DeliveryError {
-    /// Creates a permanent failure.
     pub fn lasting(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_transient: false, wait: None, is_for_all: false }
     }
 
-    /// Creates a transient failure.
     pub fn passing(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_transient: true, wait: None, is_for_all: false }
     }
@@ -64,8 +62,8 @@ pub struct Post {
 }
 
 impl Post {
-    /// Creates a JSON POST that takes at most `timeout`, redirects included. `secrets` and every part of the URL
-    /// except the server are hidden in all messages about it.
+    /// Creates a JSON POST that takes at most `timeout`, redirects included. All messages about it hide `secrets` and
+    /// every part of the URL except the server.
     ///
     /// # Errors
     /// The URL is invalid.
@@ -83,7 +81,7 @@ impl Post {
         let parts = parts.into_iter().chain(url.query()).chain(url.fragment());
         secrets.extend(parts.flat_map(|part| [part.to_owned(), decoded(part)]));
         if url.password().is_some() || !url.username().is_empty() {
-            // The form that the `Authorization` header has.
+            // As sent in the `Authorization` header.
             let (user, password) = (decoded(url.username()), decoded(url.password().unwrap_or_default()));
             secrets.push(BASE64.encode(format!("{user}:{password}")));
         }
@@ -91,7 +89,7 @@ impl Post {
         Ok(Self { url, headers, body, timeout, secrets })
     }
 
-    /// Puts a foreign text on one line and hides secrets in it.
+    /// Puts third-party text on one line and hides secrets in it.
     fn hide(&self, text: &str) -> String {
         one_line(&self.secrets.hide(text))
     }
@@ -102,22 +100,21 @@ fn decoded(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
-/// A server's response.
 #[derive(Debug)]
 pub struct ChatResponse {
     pub status: StatusCode,
-    /// The server it came from, for people.
+    /// The server it came from, for users.
     pub place: String,
-    /// How long the server asks to wait, according to the headers.
+    /// How long the server asked to wait, according to the headers.
     pub wait: Option<Duration>,
-    /// Whether the headers say, as Discord's do, that the limit applies to all requests.
+    /// Whether the headers declare, as Discord's do, that the rate limit applies to all requests.
     pub is_for_all: bool,
     /// The body, or the part that arrived in time; at most [`BODY_BYTES`].
     pub body: Vec<u8>,
 }
 
 impl ChatResponse {
-    /// Builds the failure for this response; `said` is the server's own error text.
+    /// Builds the failure for this response; `said` is the server's own error message.
     pub fn refused(&self, post: &Post, said: Option<&str>) -> DeliveryError {
         let said = said.map(|said| post.hide(said)).filter(|said| !said.is_empty());
         let (place, code) = (&self.place, self.status.as_u16());
@@ -171,7 +168,7 @@ impl Http {
     /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// There was no response, or a redirect that is not followed.
+    /// There was no response, or a redirect is not allowed.
     pub async fn post(&self, post: &Post) -> Result<ChatResponse, DeliveryError> {
         let deadline = Instant::now().checked_add(post.timeout).unwrap_or_else(Instant::now);
         let mut url = post.url.clone();
@@ -212,7 +209,7 @@ impl Http {
     }
 }
 
-/// Reads the body of a response. Gives up on a body that breaks off or does not end in time.
+/// Reads the body of a response. Stops if the body breaks off or does not end in time.
 async fn answer(mut response: Response, place: String, deadline: Instant) -> ChatResponse {
     let wait = response.headers().get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
     let is_for_all = response.headers().get("x-ratelimit-scope").is_some_and(|scope| scope == "global");
@@ -221,7 +218,7 @@ async fn answer(mut response: Response, place: String, deadline: Instant) -> Cha
     ChatResponse { status: response.status(), place, wait, is_for_all, body }
 }
 
-/// Returns the target of a redirect that may be followed.
+/// Returns the target of a redirect if it may be followed.
 fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> Result<Url, DeliveryError> {
     let status = response.status();
     let refused = |what: &str| {
@@ -240,23 +237,23 @@ fn redirected(post: &Post, from: &Url, response: &Response, followed: usize) -> 
     };
     let of = Url::port_or_known_default;
     let is_same_port = of(&to) == of(from);
-    // Another port is another server, but for that of the other scheme.
+    // A different port means a different server, except for the default ports of http and https.
     let is_upgrade = from.scheme() == "http"
         && to.scheme() == "https"
         && (is_same_port || (of(from), of(&to)) == (Some(80), Some(443)));
     let is_same = to.scheme() == from.scheme() && is_same_port;
     if to.host_str() != from.host_str() || !(is_same || is_upgrade) {
-        // The target is the server's text, which may repeat what was sent to it.
+        // The target is text from the server, which may repeat secrets sent to it.
         let there = post.hide(&place(&to));
         return refused(&format!("to {there}, which must not receive the request"));
     }
-    // The target is the same server, which knows the credentials already.
+    // Still the same server, which already knows the credentials.
     let _ = to.set_username(from.username());
     let _ = to.set_password(from.password());
     Ok(to)
 }
 
-/// Returns scheme, host and port of a URL; the rest may contain secrets.
+/// Returns the scheme, host and port of a URL; the rest may contain secrets.
 pub fn place(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or("?"))

@@ -1,8 +1,8 @@
-//! Retries for channels that speak HTTP: how often, and for how long.
+//! Retries for channels that use HTTP: how often, and for how long.
 //!
-//! A notice is tried at most [`TRIES`] times, and no try begins later than [`LONGEST`] after the first. After
-//! that it counts as failed, and the next notice has its turn. If a server asks to wait for longer than that,
-//! nothing is sent by that route until then, and notices that arrive meanwhile fail at once.
+//! A notice is tried at most [`TRIES`] times, and no try begins later than [`LONGEST`] after the first. After that the
+//! notice counts as failed, and the next one has its turn. If a server asks for a longer wait, nothing is sent on that
+//! route until the wait is over, and notices that arrive meanwhile fail at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -28,16 +28,16 @@ const TRIES: usize = 5;
 /// The time since the first try after which no retry begins.
 const LONGEST: Duration = Duration::from_mins(2);
 
-/// The maximum wait that a server can ask for.
+/// The maximum wait that a server can request.
 const SILENCE: Duration = Duration::from_hours(1);
 
-/// Maximum number of routes whose waits are remembered. Beyond that, the wait that ends first is forgotten: the
-/// server is then asked too early and says so again.
+/// Maximum number of routes whose waits are remembered. Beyond that, the wait that ends first is forgotten: the server
+/// is then contacted too early and repeats its request to wait.
 const ROUTES: usize = 1024;
 
-/// The waits that a server asked for. A server limits each route separately; routes are the messages to one chat,
-/// and typing there. So nothing waits for another route than its own, but for its turn: the notices of a channel are delivered
-/// one after the other, so those behind one that waits wait with it.
+/// The waits requested by a server. A server limits each route separately; a route is the messages to one chat, or
+/// typing in it. So a notice waits only for its own route and for its turn: as a channel's notices are delivered one
+/// after another, those behind a waiting one wait with it.
 #[derive(Debug, Default)]
 pub struct RateLimits {
     /// The wait for all routes.
@@ -45,7 +45,7 @@ pub struct RateLimits {
     by_route: RefCell<HashMap<String, Instant>>,
 }
 
-/// The waits that a server asked for, as data.
+/// The waits requested by a server, as data.
 #[derive(Debug, Serialize, Deserialize)]
 struct RateLimitsState {
     all: Option<Stamp>,
@@ -53,7 +53,7 @@ struct RateLimitsState {
 }
 
 impl RateLimits {
-    /// Returns the state for an upgrade in place; `None` if no server has asked for anything.
+    /// Returns the state for an upgrade in place; `None` if there are no pending waits.
     pub fn state(&self) -> Option<Box<RawValue>> {
         let now = Instant::now();
         let stamp = |until: Instant| (until > now).then(|| Stamp::of(until.into_std()));
@@ -65,7 +65,7 @@ impl RateLimits {
         is_any.then(|| to_raw_value(&state).ok()).flatten()
     }
 
-    /// Goes on with such a state.
+    /// Restores the state from before an upgrade.
     pub fn resume(&self, state: &RawValue) {
         let Ok(RateLimitsState { all, by_route }) = serde_json::from_str(state.get()) else { return };
         self.all.set(all.map(|until| until.instant().into()));
@@ -87,7 +87,7 @@ impl RateLimits {
         }
     }
 
-    /// Records the wait that a server asked for on a route.
+    /// Records the wait that a server requested for a route.
     pub fn record_wait(&self, route: &str, trouble: &DeliveryError) {
         let now = Instant::now();
         let Some(until) = trouble.wait.and_then(|wait| now.checked_add(wait.min(SILENCE))) else { return };
@@ -108,8 +108,8 @@ impl RateLimits {
     }
 }
 
-/// Tries a route until the delivery succeeds or further tries make no sense. While it waits for the next try,
-/// `progress` has the last failure; with that of an earlier daemon it goes on.
+/// Tries a route until the delivery succeeds or further tries make no sense. While waiting for the next try, `progress`
+/// holds the last failure; tries recorded there by an earlier daemon are continued.
 ///
 /// # Errors
 /// The notice was not delivered.
@@ -139,7 +139,7 @@ pub async fn deliver(
     let met = before.as_ref().filter(|tried| tried.retry.tries > 0);
     let mut why = met.map(|tried| told(&tried.retry.error, tries)).unwrap_or_default();
     if let Some(Tried { retry, .. }) = before {
-        // It has its next try even if that is the last one.
+        // The next try happens even if it is the last one.
         progress.wait(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
     }
     loop {
@@ -161,7 +161,7 @@ pub async fn deliver(
         match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
-                // The loop's start waits for what the server asked for.
+                // The server's requested wait is handled at the start of the loop.
                 let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
                 note(retried(tries, &trouble.why, wait.max(silence.left(route).unwrap_or_default())));
                 tracing::debug!(%why, "it is tried again");
@@ -173,12 +173,12 @@ pub async fn deliver(
     }
 }
 
-/// Says what was met, and how often it was tried.
+/// Appends the number of tries to an error message.
 fn told(met: &str, tries: usize) -> String {
     if tries <= 1 { met.to_owned() } else { format!("{met} (tried {tries} times)") }
 }
 
-/// Returns how long it is until the next try, as far as the wall clock tells.
+/// Returns the time until the next try, according to the wall clock.
 fn left(retry: &ChannelRetry) -> Duration {
     let ms = retry.next_at.unix_ms().saturating_sub(Timestamp::now().unix_ms());
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
@@ -214,7 +214,7 @@ mod tests {
     use crate::notify::outcomes::Outcomes;
     use crate::wire::mailbox;
 
-    /// Uses the real clock: nothing here may wait.
+    /// Uses the real clock, so no test may wait.
     fn run(
         silence: &RateLimits,
         attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
@@ -248,7 +248,7 @@ mod tests {
             let progress = progress_of(None, gone);
             let outcome = runtime.block_on(deliver(&silence, "route", &progress, async || {
                 tries += 1;
-                // Also while it waits for the next try.
+                // Removal also ends the wait for the next try.
                 remove.send_replace(true);
                 Err(busy(LONGEST / 2))
             }));
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!((seen, outcome), (vec![None, met(1), met(2)], Ok(())));
     }
 
-    /// What an earlier daemon has tried.
+    /// The tries of an earlier daemon.
     fn tried(tries: u64, spent: Duration) -> Tried {
         let retry = retried(usize::try_from(tries).unwrap(), "busy", Duration::ZERO);
         Tried { retry, spent_ms: u64::try_from(spent.as_millis()).unwrap() }
@@ -315,10 +315,10 @@ mod tests {
             let Undelivered(why) = outcome.unwrap_err();
             (tries, why)
         };
-        // The last of five.
+        // The last of five tries.
         assert_eq!(run(tried(4, Duration::ZERO), Duration::ZERO), (1, "busy (tried 5 times)".to_owned()));
         assert_eq!(run(tried(2, Duration::ZERO), Duration::ZERO), (3, "busy (tried 5 times)".to_owned()));
-        // There is time for the next try, and for none after it.
+        // There is time for the next try but for none after it.
         let (tries, why) = run(tried(1, Duration::from_secs(111)), Duration::from_mins(1));
         assert_eq!(tries, 1, "{why}");
         assert!(why.contains("(tried 2 times); the server asked to wait"), "{why}");

@@ -1,6 +1,6 @@
-//! Reports problems with the bots' settings when the configuration is read, not with the first notice. It
-//! only reports: such a channel still exists, as the token can be written at any time and a parent session
-//! can name the chat.
+//! Reports problems with the bots' settings when the configuration is read rather than with the first notice. It only
+//! reports: such a channel still exists, as the token can be written at any time and a parent session can name the
+//! chat.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ const STACK_BYTES: usize = 64 * 1024;
 /// A channel whose token is in a file.
 type OfFile = (Arc<Channel>, Arc<Counts>, PathBuf);
 
-/// The files of tokens that are to be read. One thread does that, however often the configuration is read again: a file may
-/// be on a file system that hangs. What is read meanwhile replaces what is still to be looked at.
+/// The token files to be read. A single thread reads them, however often the configuration is read again, as a file may
+/// be on a file system that hangs. A new configuration replaces the files that are still unread.
 #[derive(Clone, Debug, Default)]
 pub struct TokenFiles(Arc<Mutex<Files>>);
 
 #[derive(Debug, Default)]
 struct Files {
-    /// Taken from the end.
+    /// Read from the end.
     unread: Vec<OfFile>,
     has_reader: bool,
 }
@@ -33,7 +33,7 @@ impl TokenFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the next file to read; `None` if there is none, and the reader is to end.
+    /// Returns the next file to read; `None` if there is none, and the reader must end.
     fn next(&self) -> Option<OfFile> {
         let mut files = self.lock();
         let next = files.unread.pop();
@@ -41,7 +41,7 @@ impl TokenFiles {
         next
     }
 
-    /// Replaces what is to be read. Returns whether a reader is needed.
+    /// Replaces the unread files. Returns whether a reader must be started.
     fn replace(&self, unread: Vec<OfFile>) -> bool {
         let mut files = self.lock();
         files.unread = unread;

@@ -15,7 +15,7 @@ use crate::notify::adapter::{Adapter, Notification};
 use crate::notify::outcomes::Outcomes;
 use crate::notify::undelivered::Undelivered;
 
-/// The maximum text length that Slack recommends, in characters. It truncates much longer texts.
+/// The maximum text length that Slack recommends, in characters. Slack truncates much longer texts.
 const TEXT_CHARS: usize = 4000;
 
 /// Escapes everything, so that nothing becomes a mention or a link.
@@ -32,7 +32,6 @@ const PASSING: [&str; 7] = [
     "team_added_to_org",
 ];
 
-/// Slack's specifics.
 pub const SERVICE: Service = Service {
     chat: Chat::Slack,
     is_chat,
@@ -42,11 +41,9 @@ pub const SERVICE: Service = Service {
     judge,
 };
 
-/// The adapter for Slack.
 pub struct Slack(Bot);
 
 impl Slack {
-    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Bot::new(&SERVICE, http, outcomes, settings))
     }
@@ -79,7 +76,7 @@ impl Adapter for Slack {
     }
 }
 
-/// Whether a text is the ID of a conversation or a user.
+/// Reports whether a text is the ID of a conversation or a user.
 fn is_chat(text: &str) -> bool {
     let is_number = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
     (2..=32).contains(&text.len())

@@ -19,10 +19,9 @@ use crate::notify::undelivered::Undelivered;
 /// The maximum length of a message in UTF-16 units.
 const TEXT_UNITS: usize = 4096;
 
-/// Telegram shows typing for five seconds per call.
+/// Less than the five seconds that Telegram shows typing per call.
 const TYPING_EVERY: Duration = Duration::from_millis(4500);
 
-/// Telegram's specifics.
 pub const SERVICE: Service = Service {
     chat: Chat::Telegram,
     is_chat,
@@ -32,11 +31,9 @@ pub const SERVICE: Service = Service {
     judge,
 };
 
-/// The adapter for Telegram.
 pub struct Telegram(Rc<Bot>);
 
 impl Telegram {
-    /// Creates the adapter of a channel.
     pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
@@ -69,7 +66,7 @@ impl Adapter for Telegram {
     }
 }
 
-/// Whether a text is the number of a chat (negative for a group) or the `@NAME` of a public chat.
+/// Reports whether a text is the number of a chat (negative for a group) or the `@NAME` of a public chat.
 fn is_chat(text: &str) -> bool {
     let is_number = |text: &str| (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit());
     let is_name = |name: &str| {

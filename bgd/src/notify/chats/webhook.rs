@@ -1,7 +1,7 @@
 //! The channel `webhook`: a POST of each notice as JSON.
 //!
-//! Any 2xx status means delivered; the response body is ignored. `Idempotency-Key` is the notice's key, because a
-//! try may have arrived even though its response was lost.
+//! Any 2xx status means delivered; the response body is ignored. `Idempotency-Key` is the notice's key, as a try may
+//! have arrived even though its response was lost.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,7 +17,6 @@ use crate::channels::Secret;
 use crate::notify::adapter::{Adapter, Notification};
 use crate::notify::undelivered::Undelivered;
 
-/// The adapter for webhooks.
 pub struct Webhook {
     http: Rc<Http>,
     url: Secret,
@@ -66,7 +65,7 @@ impl Adapter for Webhook {
             let post = self.post(notification).map_err(|trouble| Undelivered(trouble.why))?;
             retry::deliver(&self.silence, "", &notification.progress, async || {
                 let answer = self.http.post(&post).await?;
-                // The response body may repeat what was sent, so it is not shown.
+                // The response body is not shown, as it may repeat secrets of the request.
                 if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }
             })
             .await

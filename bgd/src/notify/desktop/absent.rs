@@ -1,5 +1,5 @@
-//! Stub for the channel `desktop` in builds without it. The channel exists without configuration, so the stub
-//! reports why nothing is shown.
+//! Stub for the channel `desktop` in builds without it. As the channel exists without configuration, the stub reports
+//! why nothing is shown.
 
 use futures_util::future::{LocalBoxFuture, ready};
 use serde_json::value::RawValue;

@@ -1,5 +1,5 @@
-//! What an upgrade in place carries of terminals: the lines that are held for each, the rest of a line that is written in
-//! part, those of closed terminals, and where prompts are new.
+//! The state of terminals during an upgrade in place: the lines held for each, the rest of a partly written line, the
+//! lines of closed terminals, and which prompts are new.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,21 +16,21 @@ use crate::carry::bytes;
 struct TerminalsState {
     held: Vec<HeldState>,
     missed: Lines,
-    /// The numbers of their notices.
+    /// The numbers of the missed notices.
     #[serde(default)]
     missed_numbers: VecDeque<u64>,
     #[serde(default)]
     keys: Vec<KeysState>,
 }
 
-/// What is held for a terminal.
+/// The lines held for one terminal.
 #[derive(Serialize, Deserialize)]
 struct HeldState {
     terminal: OriginTerminal,
     lines: Lines,
-    /// The numbers of their notices.
+    /// The numbers of the lines' notices.
     numbers: Vec<u64>,
-    /// How many more of them are only counted.
+    /// How many more such notices are only counted.
     #[serde(default)]
     counted: u64,
     rest: Option<RestState>,
@@ -47,9 +47,9 @@ struct RestState {
 }
 
 impl Terminals {
-    /// Returns the state; `None` if nothing is held.
+    /// Returns the state for an upgrade; `None` if there is none.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
-        // A terminal rests for less time than an upgrade takes; and a daemon that ends is not upgraded.
+        // Rest periods are shorter than an upgrade, and a daemon that is shutting down is not upgraded.
         let Self { held, missed, missed_numbers, keys, resting: _, emptied: _, is_last: _, outcomes: _ } =
             self;
         let held = held.borrow();
@@ -71,7 +71,7 @@ impl Terminals {
         is_any.then(|| to_raw_value(&state).ok()).flatten()
     }
 
-    /// Goes on with such a state.
+    /// Restores the state from before an upgrade.
     pub(super) fn go_on_with(&self, state: &RawValue) {
         let TerminalsState { held, missed, missed_numbers, keys } = match serde_json::from_str(state.get()) {
             Ok(state) => state,

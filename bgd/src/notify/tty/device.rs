@@ -1,5 +1,5 @@
-//! The current state of a terminal: who controls it, who has it in the foreground; and writing to it. A terminal
-//! is opened only for a check or a write, so that it can be closed in between.
+//! The current state of a terminal (who controls it, who is in its foreground), and writing to it. A terminal is opened
+//! only for a check or a write, so that it can be closed in between.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
@@ -29,22 +29,21 @@ const SIZE: (u16, u16) = (24, 80);
 
 /// The result of checking a terminal.
 pub struct Look {
-    /// Who has it in the foreground.
     pub front: Front,
     /// The open terminal, for a write that follows immediately.
     pub device: Device,
 }
 
-/// Who has a terminal in the foreground.
+/// The owner of a terminal's foreground.
 #[derive(Debug)]
 pub enum Front {
     /// A shell that is editing a line.
     Prompt,
-    /// A shell that is not: it is between two lines, or leaves editing to the terminal.
+    /// A shell that is not editing: it is between two lines, or leaves editing to the terminal.
     Shell,
     /// The remains of a program that has ended, until its shell takes the terminal back.
     Nobody,
-    /// A `bgctl` that left the terminal in cooked mode, with a handle to one of its processes.
+    /// A `bgctl` that leaves the terminal in cooked mode, with a handle to one of its processes.
     Bgctl(PidFd),
     /// Any other program, with a handle to one of its processes.
     Program(PidFd),
@@ -63,7 +62,7 @@ struct Stat {
 impl Stat {
     fn of(pid: i32) -> Option<Self> {
         let stat = ProcessStat::of(pid)?;
-        // The kernel prints it as a signed 32-bit number.
+        // The kernel prints the number as signed 32-bit.
         let terminal: i32 = stat.field(7)?;
         let (group, session, front) = (stat.field(5)?, stat.field(6)?, stat.field(8)?);
         Some(Self { group, session, terminal: terminal.cast_unsigned().into(), front })
@@ -76,7 +75,7 @@ fn as_in_stat(device: u64) -> u64 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// Returns the terminal of which this process is the session leader.
+/// Returns the terminal whose session leader is this process.
 pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
     let stat = Stat::of(leader).filter(|stat| stat.session == leader)?;
     let (major, minor) = (stat.terminal >> 8 & 0xfff, stat.terminal & 0xff | stat.terminal >> 12 & 0xf_ff00);
@@ -88,15 +87,15 @@ pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
     Some(OriginTerminal { path, leader })
 }
 
-/// Whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.
+/// Reports whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.
 pub fn is_closed(terminal: &OriginTerminal) -> bool {
     let is_gone = || is_tty(&terminal.path) && !fs::exists(&terminal.path).unwrap_or(true);
     Stat::of(terminal.leader).is_none() || is_gone()
 }
 
-/// Whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. Nothing else is opened, as
-/// opening a device may have side effects. Nor is it looked for: submitters may name any path, on a disk that hangs for
-/// instance.
+/// Reports whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. No other path is opened, as
+/// opening a device may have side effects, or even looked up: submitters may name any path, such as one on a disk that
+/// hangs.
 pub fn is_tty(path: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -110,9 +109,9 @@ pub struct Device(File);
 impl Device {
     /// Opens the submitter's terminal, if it still belongs to that session.
     ///
-    /// The leader's PID and the device together identify the session. Both may be reused by another session of
-    /// the same user, but that both happen during a task's life is so rare, and a line in the wrong window of the
-    /// right user so harmless, that the leader's start time is not stored with every task.
+    /// The leader's PID and the device together identify the session. Another session of the same user may reuse both
+    /// during a task's life, but that is so rare, and a line in the wrong window of the right user so harmless, that
+    /// the leader's start time is not stored with every task.
     fn open(terminal: &OriginTerminal) -> Result<(Self, Stat), String> {
         let path = &terminal.path;
         if !is_tty(path) {
@@ -139,7 +138,7 @@ impl Device {
             }
             Ok(())
         };
-        // Check before opening, and check again what was opened.
+        // Check before opening, then check the opened file again.
         check(fs::symlink_metadata(path))?;
         let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
         let file = OpenOptions::new().write(true).custom_flags(flags.bits()).open(path);
@@ -151,13 +150,13 @@ impl Device {
         Ok((Self(file), leader))
     }
 
-    /// Returns its rows and columns.
+    /// Returns the terminal's rows and columns.
     pub fn size(&self) -> (u16, u16) {
         let or = |side: u16, usual| if side > 0 { side } else { usual };
         tcgetwinsize(&self.0).map_or(SIZE, |size| (or(size.ws_row, SIZE.0), or(size.ws_col, SIZE.1)))
     }
 
-    /// Writes as much as it accepts at once; that is nothing while its output is stopped.
+    /// Writes as much as the terminal accepts at once, which is nothing while its output is stopped.
     ///
     /// # Errors
     /// The terminal was closed.
@@ -168,7 +167,7 @@ impl Device {
         }
     }
 
-    /// Writes everything, waiting for room for up to `PATIENCE`. `note` is told how many bytes each write has taken.
+    /// Writes everything, waiting for room for up to `PATIENCE`. `note` receives the number of bytes of each write.
     ///
     /// # Errors
     /// The terminal was closed, or there was no room in time.
@@ -196,7 +195,7 @@ impl Device {
         in_time.await.map_err(|_| stopped())?.map(drop)
     }
 
-    /// Whether a program reads keys one by one, as shells do at their prompt.
+    /// Reports whether a program reads keys one by one, as shells do at their prompt.
     fn is_edited(&self) -> bool {
         tcgetattr(&self.0).is_ok_and(|modes| !modes.local_modes.contains(LocalModes::ICANON))
     }
@@ -206,7 +205,7 @@ fn stopped() -> io::Error {
     io::Error::other("its output is stopped (Ctrl-S), or nobody reads it")
 }
 
-/// Describes an error on a terminal.
+/// Formats an error on a terminal.
 pub fn unusable(path: &str, error: &io::Error) -> String {
     format!("the terminal {path} can't be used: {error}")
 }
@@ -224,7 +223,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
     let front = if is_leader { terminal.leader } else { leader.front };
     let program = |member: Option<PidFd>| member.map_or(Front::Nobody, Front::Program);
     let front = if !is_shell(front) {
-        // The end of the program that the terminal was opened for is never visible, as the terminal ends with it.
+        // The end of a program that leads the terminal's session can never be seen, as the terminal ends with it.
         if is_leader {
             return Err(format!(
                 "the terminal {} is not controlled by a shell: a line would disturb its program",
@@ -254,13 +253,12 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
 /// A shell that edits a line, and the page faults of its ended children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shell {
-    /// The shell.
     pub pid: i32,
-    /// Minor and major page faults of the children it has waited for.
+    /// Minor and major page faults of the children that the shell has waited for.
     faults: (u64, u64),
 }
 
-/// Returns the shell that edits a line in a terminal. `None` if another program has it, or it can't be checked.
+/// Returns the shell that edits a line in a terminal; `None` if another program has it, or it can't be checked.
 pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
     let (device, leader) = Device::open(terminal).ok()?;
     let pid = if leader.front == leader.group { terminal.leader } else { leader.front };
@@ -268,7 +266,7 @@ pub fn shell_at(terminal: &OriginTerminal) -> Option<Shell> {
     Some(Shell { pid, faults: (stat.field(11)?, stat.field(13)?) })
 }
 
-/// Whether a process is alive and not in the terminal's foreground group.
+/// Reports whether a process is alive and not in the terminal's foreground group.
 pub fn is_in_background(pid: i32, terminal: &OriginTerminal) -> bool {
     let (process, leader) = (Stat::of(pid), Stat::of(terminal.leader));
     !proc::has_ended(pid)
@@ -280,7 +278,7 @@ fn living(pid: i32) -> Option<PidFd> {
     PidFd::open(pid).ok().filter(|handle| !handle.has_ended())
 }
 
-/// Returns a living process of a group other than this one.
+/// Returns a living process of the group other than `but`.
 fn another_of(group: i32, but: i32) -> Option<PidFd> {
     let mut pids = proc::processes();
     let is_in_it = |pid| Stat::of(pid).is_some_and(|stat| stat.group == group);
@@ -291,8 +289,8 @@ fn another_of(group: i32, but: i32) -> Option<PidFd> {
     })
 }
 
-/// Reports when a terminal is written to, once per [`Writes::arm`]. This is the only event when a program is
-/// stopped (Ctrl-Z): its shell reports that and shows its prompt. The watch does not hold the terminal open.
+/// Reports when a terminal is written to, once per [`Writes::arm`]. This is the only event when a program is stopped
+/// (Ctrl-Z): its shell prints that and shows its prompt. The watch does not hold the terminal open.
 pub struct Writes {
     inotify: Inotify,
     ready: AsyncFd<OwnedFd>,
@@ -321,7 +319,7 @@ impl Writes {
         }
     }
 
-    /// Waits for the write.
+    /// Waits for the next write.
     pub async fn next(&self) {
         while let Ok(mut ready) = self.ready.readable().await {
             let is_told = self.inotify.read_events().is_ok_and(|events| !events.is_empty());

@@ -1,5 +1,5 @@
-//! Who reports the outcome of the notices that are held for a terminal: one for each, up to the limit of their channel,
-//! and one for all older ones, which are only counted. A terminal may be in use for days while tasks end.
+//! The pending reports of the notices held for a terminal: individual ones up to the limit of the channel, and a common
+//! one for all older notices, which are only counted. A terminal may be in use for days while tasks end.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,54 +7,54 @@ use std::rc::Rc;
 use crate::notify::outcomes::{Counted, Done, Outcomes};
 use crate::notify::undelivered::Undelivered;
 
-/// Report the outcome of held notices.
+/// The pending reports of held notices.
 pub struct Dones {
-    /// Those that are known one by one, oldest first.
+    /// The individual reports, oldest first.
     each: VecDeque<Done>,
-    /// Those before them.
+    /// The common report for all older notices.
     counted: Counted,
 }
 
 impl Dones {
-    /// Creates none.
     pub fn new(of: &Rc<Outcomes>) -> Self {
         Self { each: VecDeque::new(), counted: Counted::again(of, 0) }
     }
 
-    /// Goes on with what a channel held before an upgrade: the numbers of notices, and how many more there are.
+    /// Resumes the reports of a channel from before an upgrade: the numbers of the individual notices, and how many
+    /// more there are.
     pub fn again(of: &Rc<Outcomes>, numbers: Vec<u64>, counted: u64) -> Self {
         let each = numbers.into_iter().map(|number| Done::held(of, number)).collect();
         Self { each, counted: Counted::again(of, counted) }
     }
 
-    /// Returns the numbers of those that are known one by one.
+    /// Returns the numbers of the individual notices.
     pub fn numbers(&self) -> Vec<u64> {
         self.each.iter().map(Done::number).collect()
     }
 
-    /// Returns how many are only counted.
+    /// Returns the number of notices that are only counted.
     pub fn counted(&self) -> u64 {
         self.counted.count()
     }
 
-    /// Returns how many are known one by one.
+    /// Returns the number of individual reports.
     pub fn len(&self) -> usize {
         self.each.len()
     }
 
-    /// Returns the number of the oldest one that is known.
+    /// Returns the number of the oldest individual notice.
     pub fn oldest(&self) -> Option<u64> {
         self.each.front().map(Done::number)
     }
 
-    /// Only counts the oldest one from now on.
+    /// Turns the oldest individual report into a counted one.
     pub fn count_oldest(&mut self) {
         if let Some(oldest) = self.each.pop_front() {
             self.counted.add(oldest);
         }
     }
 
-    /// Reports whether they were delivered.
+    /// Reports the outcome of the notices.
     pub fn tell(self, outcome: &Result<(), Undelivered>) {
         let Self { each, counted } = self;
         counted.tell(outcome);
@@ -63,8 +63,8 @@ impl Dones {
         }
     }
 
-    /// Reports why they were not delivered, and that their lines are shown later. Returns the numbers of those that are known
-    /// one by one.
+    /// Reports why the notices were not delivered, and that their lines are shown later. Returns the numbers of the
+    /// individual notices.
     pub fn miss(self, why: &Undelivered) -> Vec<u64> {
         let Self { each, counted } = self;
         counted.tell(&Err(why.clone()));

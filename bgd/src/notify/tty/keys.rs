@@ -1,10 +1,10 @@
 //! Tracks which terminals have a new prompt: nothing was typed there since a program ended.
 //!
-//! When keys are read or output is written in a terminal, this module checks who has the terminal, and how many
-//! page faults the ended children of its shell have had; every program causes some. If that number has changed, a
-//! program has ended. If it has not, and keys were read, a line may be half typed. A shell may run programs while
-//! a line is edited, for completion: that looks like a new prompt until the next key. A command that the shell
-//! runs itself (`echo`) goes unnoticed, unless a check happens while it runs.
+//! When keys are read or output is written in a terminal, this module checks who has the terminal, and how many page
+//! faults the ended children of its shell have had; every program causes some. If that number has changed, a program
+//! has ended. If not, and keys were read, a line may be half typed. A shell may run programs for completion while a
+//! line is edited: that looks like a new prompt until the next key. A command that the shell runs itself (`echo`) goes
+//! unnoticed, unless a check happens while it runs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,18 +26,17 @@ use crate::os::watch::{self, Changes};
 /// Maximum number of watched terminals. Beyond that the oldest is dropped; its prompt is never considered new again.
 const TERMINALS: usize = 16;
 
-/// Keys were read, or output was written.
+/// Keys read, or output written.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_ACCESS.union(AddWatchFlags::IN_MODIFY);
 
 /// The pause after each check: a program may write continuously.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The watched terminals.
 #[derive(Clone, Default)]
 pub struct Keys(Rc<RefCell<Option<Watched>>>);
 
 struct Watched {
-    /// Shared with [`follow`], which awaits its events and ends when it is dropped elsewhere.
+    /// Shared with [`follow`], which waits for its events and ends once this one is dropped.
     inotify: Rc<AsyncFd<Changes>>,
     terminals: Vec<Terminal>,
 }
@@ -45,17 +44,17 @@ struct Watched {
 struct Terminal {
     origin: OriginTerminal,
     watch: WatchDescriptor,
-    /// The shell at the last check. `None`: another program had the terminal.
+    /// The shell at the last check; `None` if another program had the terminal.
     shell: Option<Shell>,
     is_prompt_new: bool,
 }
 
-/// What is known of the prompt of a terminal, for the program that takes over.
+/// The state of a terminal's prompt, for an upgrade in place.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeysState {
     terminal: OriginTerminal,
     shell: Option<Shell>,
-    /// How often the shell may have gone to sleep without having read a key since.
+    /// How often the shell may have gone to sleep without having read a key.
     sleeps: u64,
     is_prompt_new: bool,
 }
@@ -65,13 +64,13 @@ impl Terminal {
         self.shell.as_ref().map_or(0, |shell| members::sleeps(shell.pid))
     }
 
-    /// How often the shell may have gone to sleep before it reads a key. One that is awake, because it has just
-    /// written its prompt, goes to sleep once more to wait for a key. A key that has woken it in this very moment is
-    /// missed.
+    /// Returns how often the shell may have gone to sleep before it reads a key. A shell that is awake, because it has
+    /// just written its prompt, goes to sleep once more to wait for a key. A key that has woken the shell at this very
+    /// moment is missed.
     fn sleeps_without_key(&self) -> u64 {
         let sleeps = self.sleeps();
         let state = self.shell.as_ref().and_then(|shell| proc::state(shell.pid));
-        // If it went to sleep in between, the lower number at worst makes a new prompt look old.
+        // If the shell went to sleep in between, the lower number at worst makes a new prompt look old.
         let is_awake = state != Some('S') && self.sleeps() == sleeps;
         sleeps + u64::from(is_awake)
     }
@@ -112,7 +111,7 @@ impl Keys {
             return Ok(());
         }
         let watch = inotify.get_ref().0.add_watch(OsStr::new(&origin.path), EVENTS)?;
-        // The same device, used by an earlier session.
+        // An earlier session used the same device.
         terminals.retain(|terminal| terminal.watch != watch);
         if terminals.len() == TERMINALS {
             let _ = inotify.get_ref().0.rm_watch(terminals.remove(0).watch);
@@ -125,11 +124,11 @@ impl Keys {
         Ok(())
     }
 
-    /// Returns what is known of prompts.
+    /// Returns the state of all prompts for an upgrade.
     pub fn state(&self) -> Vec<KeysState> {
         let mut watched = self.0.borrow_mut();
         let Some(watched) = &mut *watched else { return Vec::new() };
-        // First: whatever is read from here on counts as read after this.
+        // Must come first, so that keys read from here on count as read afterwards.
         let slept: HashMap<WatchDescriptor, u64> = watched
             .terminals
             .iter()
@@ -145,7 +144,8 @@ impl Keys {
         watched.terminals.iter().map(state).collect()
     }
 
-    /// Goes on with what another program knew of prompts. Nobody has seen whether keys were read meanwhile.
+    /// Restores the state of prompts from before an upgrade. The sleeps of a shell show whether keys were read
+    /// meanwhile.
     pub fn go_on_with(&self, states: Vec<KeysState>) {
         for KeysState { terminal: origin, shell, sleeps, is_prompt_new } in states {
             self.watch(&origin, None);
@@ -160,7 +160,7 @@ impl Keys {
         }
     }
 
-    /// Whether nothing was typed in a terminal since a program ended there, as far as is known.
+    /// Reports whether nothing was typed in a terminal since a program ended there, as far as is known.
     pub fn is_prompt_new(&self, origin: &OriginTerminal) -> bool {
         let mut watched = self.0.borrow_mut();
         let Some(watched) = &mut *watched else { return false };
@@ -179,7 +179,7 @@ impl Watched {
         Ok(Self { inotify: Rc::new(watch::changes(inotify)?), terminals: Vec::new() })
     }
 
-    /// Takes all pending events and checks the terminals they concern.
+    /// Reads all pending events and checks the terminals they concern.
     fn read(&mut self) {
         let mut were_read = HashMap::new();
         while let Ok(events) = self.inotify.get_ref().0.read_events() {

@@ -1,23 +1,22 @@
 //! The bytes written to a terminal for a notice: a line above the one being typed, and the sequence that makes a
 //! terminal emulator show a bubble.
 //!
-//! A shell counts rows from the first row of the line it edits and moves the cursor up and down by that many, so
-//! all rows of that line must stay together. Only the shell knows how many rows there are and which one the
-//! cursor is in: asking the terminal for the cursor position would type the reply into the shell, and even the
-//! reply says nothing about the rows above. A line inserted above the cursor's row splits a typed line of two
-//! rows: what is typed at its end is still correct, but the next move to its first row (Ctrl-A) ends in our line
-//! and overwrites it, and the split-off row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. If the cursor
-//! is in the first of two rows at the bottom of the screen, the second is not visible until the line changes.
-//! Enter runs what was typed in any case.
+//! A shell counts rows from the first row of the line it edits and moves the cursor up and down by that many, so all
+//! rows of that line must stay together. Only the shell knows how many rows there are and which one the cursor is in:
+//! asking the terminal for the cursor position would type the reply into the shell, and even the reply says nothing
+//! about the rows above. A line inserted above the cursor's row splits a typed line of two rows: text typed at its end
+//! is still correct, but the next move to its first row (Ctrl-A) ends in our line and overwrites it, and the split-off
+//! row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. If the cursor is in the first of two rows at the bottom of
+//! the screen, the second is not visible until the line changes. Enter runs the typed line in any case.
 //!
-//! So there are two positions. If nothing was typed since a program ended, the prompt is new, and lines go above
-//! the cursor's row ([`above_cursor`]). Otherwise they go to the top of the screen, where shells only go with
-//! Ctrl-L ([`at_top`]), and the whole typed line moves by the same number of rows. Known flaws:
+//! So there are two positions. If nothing was typed since a program ended, the prompt is new, and lines go above the
+//! cursor's row ([`above_cursor`]). Otherwise they go to the top of the screen, where shells only go with Ctrl-L
+//! ([`at_top`]), and the whole typed line moves by the same number of rows. Known flaws:
 //!
-//! - A line that was typed ahead and is wider than the terminal is split. So may be a line whose shell runs
-//!   programs to complete it (see `keys`), and a line that takes up all rows of the screen.
-//! - At the bottom of the screen, rows of a typed line or a menu more than two rows below the cursor are not
-//!   visible until they are redrawn.
+//! - A line that was typed ahead and is wider than the terminal is split. So may be a line whose shell runs programs to
+//!   complete it (see `keys`), and a line that takes up all rows of the screen.
+//! - At the bottom of the screen, rows of a typed line or a menu more than two rows below the cursor are not visible
+//!   until they are redrawn.
 //! - A new prompt of two rows has our line between them until it is redrawn.
 //! - At the top, our line may appear between rows of output that the shell itself has shown.
 
@@ -36,23 +35,23 @@ use crate::notice;
 /// The minimum number of columns for a description if the hint is shown as well.
 const NAME_COLUMNS: usize = 16;
 
-/// One line of characters that have no effect on a terminal.
+/// A line of characters without special effect on a terminal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
-    /// The task that it is about.
+    /// The task in question.
     task: Option<TaskId>,
-    /// What kind of notice it is; `None` if it is none, or an older daemon has made it.
+    /// The kind of its notice; `None` if there is no notice, or if an older daemon created the line.
     #[serde(default)]
     kind: Option<NoticeKind>,
-    /// What happened, to which task, and how it ended.
+    /// The event, the task, and how it ended.
     head: String,
     /// The task's description; empty for none.
     name: String,
-    /// What can be done about it; left out if it does not fit.
+    /// A suggested command; left out if it does not fit.
     hint: String,
 }
 
-/// Formats a notice as a line. `is_removed`: the task was removed, so there is no hint.
+/// Formats a notice as a line. With `is_removed`, the task was removed, so there is no hint.
 pub fn line(notice: &Notice, is_removed: bool) -> Line {
     let id = notice.task.id.short();
     let hint = match notice.kind {
@@ -65,12 +64,11 @@ pub fn line(notice: &Notice, is_removed: bool) -> Line {
     Line { task: Some(notice.task.id), kind: Some(notice.kind), head, name: notice::name(notice), hint }
 }
 
-/// Creates a line of plain text.
 pub fn plain(text: &str) -> Line {
     Line { task: None, kind: None, head: show::line(text), name: String::new(), hint: String::new() }
 }
 
-/// Creates the line of such a notice.
+/// Creates the line of a notice of this kind.
 #[cfg(test)]
 pub fn of_tests(kind: NoticeKind, text: &str) -> Line {
     Line { kind: Some(kind), ..plain(text) }
@@ -84,7 +82,6 @@ impl Line {
         }
     }
 
-    /// Returns the kind of its notice.
     pub fn kind(&self) -> Option<NoticeKind> {
         self.kind
     }
@@ -99,7 +96,7 @@ impl Line {
         format!("{}{name}{hint}", self.head)
     }
 
-    /// Fits the line into so many columns: shortens the description first, then leaves out the hint.
+    /// Fits the line into this number of columns: shortens the description first, then leaves out the hint.
     fn fitting(&self, columns: u16) -> String {
         let columns = usize::from(columns);
         let whole = self.name.chars().count();
@@ -113,7 +110,7 @@ impl Line {
     }
 }
 
-/// Returns the beginning of a text that fits in so many columns.
+/// Returns the beginning of a text that fits in this number of columns.
 fn cut(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -142,8 +139,8 @@ pub fn above_cursor(lines: &[Line], columns: u16) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// How many rows of the typed line, or of a menu of its shell, may be below the cursor's row at the bottom of the
-/// screen and stay visible.
+/// How many rows below the cursor's row, of the typed line or of the shell's menu, stay visible at the bottom of the
+/// screen.
 const ROWS_BELOW: usize = 2;
 
 /// Returns the sequences that insert lines at the top of a screen of this size; the caller limits them to half of

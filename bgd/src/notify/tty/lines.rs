@@ -1,5 +1,5 @@
-//! The lines for one terminal: a handful of them, the most urgent ones, and how many more there are. This module writes
-//! to no terminal.
+//! The lines for one terminal: a handful of the most urgent ones, and the number of the others. This module does not
+//! write to terminals.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::line::{self, Line};
 use crate::core::Place;
 use crate::notify::adapter::Notification;
 
-/// Maximum number of lines held per terminal, and written at once below what a program has just shown there, such as a
-/// list of these very tasks. Of more, the most urgent ones are written, and the last line counts the rest.
+/// Maximum number of lines held per terminal, and written at once below output that a program has just shown there,
+/// such as a list of these very tasks. If there are more, the most urgent ones are written, and the last line counts
+/// the rest.
 const HELD_LINES: usize = 6;
 
-/// Maximum number of lines written at once where something may be typed. More are summarized in one line of counts.
+/// Maximum number of lines written at once if something may be typed there. More are summarized in one line of counts.
 const TYPED_LINES: usize = 3;
 
-/// The lines to write to one terminal.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Lines {
     /// At most [`HELD_LINES`], in the order of their notices: the newest ones of the most urgent kinds.
@@ -28,7 +28,7 @@ pub struct Lines {
     place: Option<Arc<Place>>,
     /// Whether every task has a parent session, whose inbox holds the notices.
     in_inbox: bool,
-    /// Whether some lines were for a terminal that is closed.
+    /// Whether some lines were meant for a closed terminal.
     pub(super) is_missed: bool,
 }
 
@@ -42,7 +42,6 @@ const KINDS: [(NoticeKind, &str); 5] = [
 ];
 
 impl Lines {
-    /// Creates none.
     pub(super) fn new() -> Self {
         Self { in_inbox: true, ..Self::default() }
     }
@@ -59,7 +58,7 @@ impl Lines {
         self.in_inbox &= notification.notice.task.session.is_some();
     }
 
-    /// Adds lines that were for a closed terminal.
+    /// Adds lines that were meant for a closed terminal.
     pub(super) fn absorb(&mut self, missed: Self) {
         for (count, more) in self.counts.iter_mut().zip(missed.counts) {
             *count += more;
@@ -69,11 +68,11 @@ impl Lines {
         (self.in_inbox, self.is_missed) = (false, true);
     }
 
-    /// Drops the oldest lines of the least urgent kinds until no more than this many are left.
+    /// Drops the oldest lines of the least urgent kinds until at most `most` are left.
     fn drop_least_urgent(&mut self, most: usize) {
         while self.each.len() > most {
-            // Of equals the first one, which is the oldest.
-            // A line of an older daemon does not say its kind, and may be of a failure.
+            // The first of equal lines is the oldest. A line from an older daemon lacks its kind and may be about a
+            // failure.
             let urgency = |line: &Line| urgency(line.kind().unwrap_or(NoticeKind::Failed));
             let least = self.each.iter().enumerate().min_by_key(|(_, line)| urgency(line));
             let Some((at, _)) = least else { return };
@@ -117,7 +116,7 @@ impl Lines {
         shown.each
     }
 
-    /// Summarizes in one line the notices that have no line here.
+    /// Summarizes the notices without a line of their own in one line.
     fn summary_of_rest(&self) -> String {
         if self.each.is_empty() {
             return self.summary();
@@ -128,7 +127,7 @@ impl Lines {
             rest.into_iter().zip(KINDS.map(|(_, word)| word)).filter(|(count, _)| *count > 0).collect();
         self.summed(&match kinds[..] {
             [(_, word)] => format!("and {more} more {word}"),
-            // Lines of an older daemon don't say of which kind they are.
+            // Lines from an older daemon lack their kind.
             _ if rest.iter().sum::<u64>() != more => format!("and {more} more"),
             _ => format!("and {more} more: {}", words(&rest)),
         })
@@ -138,7 +137,7 @@ impl Lines {
     pub(super) fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
         let (rows, columns) = size;
         let lines = match to {
-            // Two thirds of the screen stay as they are.
+            // Two thirds of the screen stay unchanged.
             At::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
             At::Top if self.count() <= TYPED_LINES.min(usize::from(rows / 2)) as u64 => self.each.clone(),
             At::Top => vec![line::plain(&self.summary())],
@@ -154,13 +153,13 @@ impl Lines {
     }
 }
 
-/// Says how many there are of each kind.
+/// Formats the counts of each kind.
 fn words(counts: &[u64; KINDS.len()]) -> String {
     let counts = counts.iter().zip(KINDS).filter(|(count, _)| **count > 0);
     counts.map(|(count, (_, word))| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
 }
 
-/// How much a notice of this kind matters to its user: more is more.
+/// Returns how much a notice of this kind matters to its user; larger is more urgent.
 const fn urgency(kind: NoticeKind) -> u8 {
     match kind {
         NoticeKind::Started => 0,
@@ -171,7 +170,7 @@ const fn urgency(kind: NoticeKind) -> u8 {
     }
 }
 
-/// Where lines are put; `line` explains why.
+/// The position of lines; `line` explains why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// Above the cursor's row: nothing is typed there yet.

@@ -1,4 +1,4 @@
-//! Which program a process runs, as far as that decides whether its terminal can be written to.
+//! Identifies the program of a process, as far as needed to decide whether its terminal can be written to.
 
 use std::fs;
 use std::path::Path;
@@ -11,16 +11,16 @@ const SHELLS: [&str; 16] = [
     "xonsh", "yash", "zsh",
 ];
 
-/// Multi-call binaries. The name that such a process was started by says what it does.
+/// Multi-call binaries. The name by which such a process was started selects its program.
 const MANY: [&str; 2] = ["busybox", "toybox"];
 
 /// Programs that `/etc/shells` may list but that are not shells.
 const NO_SHELLS: [&str; 2] = ["screen", "tmux"];
 
-/// How much of a command line is needed to tell what it is.
+/// How much of a command line is read to identify its program.
 const ARGUMENTS_BYTES: u64 = 4096;
 
-/// Returns the path of a process's program, without the mark for a deleted file.
+/// Returns the path of a process's program, without the marker for a deleted file.
 fn program_of(pid: i32) -> Option<String> {
     let exe = proc::program(pid).ok()?;
     proc::undeleted(&exe).to_str().map(str::to_owned)
@@ -30,7 +30,7 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a process is a shell.
+/// Reports whether a process is a shell.
 pub fn is_shell(pid: i32) -> bool {
     let Some(program) = program_of(pid) else { return false };
     let name = name_of(&program);
@@ -47,20 +47,20 @@ pub fn is_shell(pid: i32) -> bool {
     !NO_SHELLS.contains(&name) && (SHELLS.contains(&name) || is_listed())
 }
 
-/// Whether a multi-call process is a shell, by its NUL-terminated arguments and its short name (`comm`).
+/// Reports whether a multi-call process is a shell, from its NUL-terminated arguments and its short name (`comm`).
 fn is_shell_of_many(words: &str, comm: &str) -> bool {
     let mut started_by = words.split('\0').map(|word| name_of(word.strip_prefix('-').unwrap_or(word)));
     let applet = match started_by.next() {
         Some(name) if MANY.contains(&name) => started_by.next(),
         name => name,
     };
-    // An applet that a shell forked without exec has the shell's arguments but its own short name. That name is
-    // `exe` if it was started by /proc/self/exe.
+    // An applet forked by a shell without exec has the shell's arguments but its own short name. That name is `exe` if
+    // it was started through /proc/self/exe.
     let is_itself = SHELLS.contains(&comm) || MANY.contains(&comm) || comm == "exe";
     is_itself && applet.is_some_and(|name| SHELLS.contains(&name))
 }
 
-/// Whether a process is a `bgctl`.
+/// Reports whether a process is a `bgctl`.
 pub fn is_bgctl(pid: i32) -> bool {
     program_of(pid).is_some_and(|program| name_of(&program) == "bgctl")
 }

@@ -1,6 +1,6 @@
-//! The place of the tasks of a durable daemon that a service manager has started. Whatever is in the unit's cgroup ends with
-//! the unit, so the keeper and the tasks are in a scope of their own. It lives as long as one of them does; the next daemon
-//! finds it by the keeper that is in it.
+//! The place for the tasks of a durable daemon started by a service manager. All processes in the unit's cgroup end
+//! with the unit, so the keeper and the tasks are in a separate scope. The scope lives as long as one of them does; the
+//! next daemon finds it through the keeper in it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::keeper::client::Keeper;
 use crate::startup::scope;
 
 impl Delegation {
-    /// Finds another place for the tasks, if the daemon is a service: the scope that its keeper is in, or a new one. If
-    /// there is none, the tasks stay in the unit, and the reason says why. `life` is the id of this run of the daemon.
-    /// Takes at most [`scope::PATIENCE`].
+    /// Moves the tasks' place if the daemon is a service: to the scope that its keeper is in, or a new one. If there is
+    /// none, the tasks stay in the unit, and `reason` explains that. `life` is the ID of this run of the daemon. Takes
+    /// at most [`scope::PATIENCE`].
     pub async fn move_apart(&mut self, mode: TreeMode, keeper: &Keeper, life: &str) {
         if !is_service() {
             return;
@@ -35,7 +35,7 @@ impl Delegation {
     }
 }
 
-/// Whether tasks with cgroups in this folder outlive the unit that the daemon is in, if it is in any.
+/// Reports whether tasks with cgroups in this folder outlive the daemon's unit, if it is in any.
 pub fn can_leave(folder: Option<&Path>) -> bool {
     !is_service() || folder.is_some_and(is_apart)
 }
@@ -44,8 +44,8 @@ fn is_apart(folder: &Path) -> bool {
     own_cgroup().is_some_and(|own| !folder.starts_with(unit_of(&own)))
 }
 
-/// Has each keeper that replaces this one moved to the scope of the tasks whose cgroups are in this folder, if that is apart
-/// from the daemon's unit.
+/// Has every keeper that replaces this one moved to the scope that contains this folder of the tasks' cgroups, if the
+/// scope is apart from the daemon's unit.
 pub fn keep(keeper: &Keeper, folder: Option<&Path>) {
     let Some(folder) = folder.filter(|folder| is_service() && is_apart(folder)).map(Path::to_owned) else {
         return;
@@ -63,7 +63,7 @@ fn place(keeper: i32, folder: &Path) -> io::Result<()> {
             .map(|cgroup| move_to(cgroup, keeper))
             .find(Result::is_ok)
             .unwrap_or_else(|| Err(io::Error::other(format!("cannot move it to {name}"))))?,
-        // Whatever came to it now would end with it.
+        // A process moved there now would end with the scope.
         Some(false) => return Err(io::Error::other(format!("{name} is about to end"))),
         None => runtime.block_on(scope::put(keeper.cast_unsigned(), name)).map_err(io::Error::other)?,
     }
@@ -86,7 +86,7 @@ async fn find(mode: TreeMode, keeper: i32, life: &str) -> Result<PathBuf, String
     scope.ok_or_else(|| format!("its keeper is not in {name}")).and_then(usable)
 }
 
-/// Returns the scope of this or of an earlier daemon that a keeper is in.
+/// Returns the scope that a keeper is in, if a daemon created it.
 fn scope_of(keeper: i32) -> Option<PathBuf> {
     let cgroup = proc::cgroup_folder(keeper)?;
     let scope = unit_of(&cgroup);
@@ -94,7 +94,8 @@ fn scope_of(keeper: i32) -> Option<PathBuf> {
     name.strip_suffix(".scope").filter(|name| name.starts_with("bgd-")).map(|_| scope.to_owned())
 }
 
-/// Whether processes of the daemon can be moved to a scope: the kernel demands that the cgroup above both is theirs, too.
+/// Checks that the daemon's processes can be moved to a scope: the kernel also requires that the common ancestor cgroup
+/// is writable.
 fn usable(scope: PathBuf) -> Result<PathBuf, String> {
     let own = own_cgroup().ok_or("no cgroup v2 is mounted here")?;
     let above = own.ancestors().find(|above| scope.starts_with(above)).unwrap_or(&own);

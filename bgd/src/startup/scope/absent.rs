@@ -20,7 +20,7 @@ pub enum Unit {
 /// Leaves this process where it is.
 ///
 /// # Errors
-/// Always fails, with a message for people.
+/// Always fails, with a message for users.
 pub fn enter(_: &str, _: bool) -> Ready<Result<Unit, String>> {
     ready(Err(refusal()))
 }
@@ -28,15 +28,15 @@ pub fn enter(_: &str, _: bool) -> Ready<Result<Unit, String>> {
 /// Leaves the other process where it is.
 ///
 /// # Errors
-/// Always fails, with a message for people.
+/// Always fails, with a message for users.
 pub fn put(_: u32, _: &str) -> Ready<Result<(), String>> {
     ready(Err(refusal()))
 }
 
-/// Knows nothing of scopes.
+/// Knows no scopes.
 ///
 /// # Errors
-/// Always fails, with a message for people.
+/// Always fails, with a message for users.
 pub fn is_active(_: &str) -> Ready<Result<Option<bool>, String>> {
     ready(Err(refusal()))
 }

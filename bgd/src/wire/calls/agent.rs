@@ -1,4 +1,4 @@
-//! `task.resume` and `agent.answer`: what a client tells the agent of a task.
+//! `task.resume` and `agent.answer`: messages from a client to the agent of a task.
 
 use bgd_shared::agent::{AgentSettings, AnswerParams};
 use bgd_shared::error::RpcError;
@@ -16,7 +16,7 @@ pub fn resume(id: TaskRef, prompt: String, settings: AgentSettings) -> Result<Re
     Ok(Request::Resume { id, prompt: prompt.into(), settings: Box::new(settings) })
 }
 
-/// Takes the answer to a question.
+/// Converts the answer to a question.
 pub fn answered(AnswerParams { id, request, option }: AnswerParams) -> Request {
     Request::Answer { id, request, option: option.into() }
 }

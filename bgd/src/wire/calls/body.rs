@@ -1,4 +1,4 @@
-//! What a request asks for, once it is parsed and checked. Nothing is parsed here.
+//! The content of a request, once it is parsed and checked. Nothing is parsed here.
 
 use std::sync::Arc;
 
@@ -23,7 +23,6 @@ pub struct Call {
     pub id: Option<RequestId>,
     /// Bytes reserved in the client's queue for its response.
     pub reserved: usize,
-    /// The request itself.
     pub body: Body,
 }
 
@@ -32,11 +31,11 @@ pub struct Call {
 pub enum Body {
     /// `hello`, with the parent session that ends with the connection.
     Hello(Option<Arc<str>>),
-    /// `task.submit` of a command, with the descriptors sent with it, and where it is to run.
+    /// `task.submit` of a command, with the descriptors sent with it, and where it should run.
     Submit(Box<Command>, Inherited, Box<OnRequest>),
     /// `task.submit` of a prompt.
     Prompt(Box<PromptRequest>),
-    /// `task.submit_many`, and where the tasks are to run.
+    /// `task.submit_many`, and where the tasks should run.
     Many(Box<Part>, Box<OnRequest>),
     /// `agent.list`
     Agents(AgentListParams),
@@ -80,7 +79,7 @@ pub enum Body {
     Reload,
     /// `daemon.upgrade`
     Upgrade(UpgradeParams),
-    /// `task.submit_many` with a part that is not valid, with which its batch ends.
+    /// `task.submit_many` with an invalid part, which ends its batch.
     PartRefused(RpcError),
     /// A line that is not a valid request.
     Refused(RpcError),
@@ -98,7 +97,7 @@ impl Body {
             Self::Result(_) => limits::AGENT_RESULT_BYTES as usize / 3 * 4,
             Self::Inboxes(_, limit) => limit * (limits::LABEL_BYTES + 128),
             Self::List(query) => (query.limit * TASK_BYTES).min(limits::LIST_PAGE_BYTES),
-            // One that has to wait gives it back then.
+            // A call that has to wait then releases the reserved bytes.
             Self::Core(
                 Request::Block { which, .. }
                 | Request::Cancel(Cancel { which, .. })
@@ -109,8 +108,8 @@ impl Body {
                 Selection::All { .. } | Selection::Matching(_) => limits::LIST_PAGE_BYTES,
             },
             Self::Many(part, _) => part.items.len() * ID_BYTES,
-            // One that has to wait gives it back then, as it gets one item. Otherwise no other request of that client would
-            // be read meanwhile, not even a check whether the daemon is alive.
+            // A read that has to wait then releases the reserved bytes, as it gets one item. Otherwise no other request
+            // of that client would be read meanwhile, not even a check whether the daemon is alive.
             Self::Inbox(_, Request::ReadInbox { .. }) => limits::INBOX_PAGE_BYTES,
             // With its whole prompt.
             Self::Get(_) => limits::FRAME_BYTES,
@@ -152,7 +151,7 @@ pub const OUTPUT_DEFAULT_BYTES: u64 = 64 * 1024;
 mod tests {
     use super::*;
 
-    /// Many of them can be under way at once, and the client may not read.
+    /// Many calls can be in progress at once, and the client may not read.
     #[test]
     fn r26_what_an_answer_may_need_is_reserved_before_the_next_request_is_read() {
         for wait_ms in [0, 60_000] {

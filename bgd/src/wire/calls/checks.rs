@@ -8,7 +8,7 @@ use bgd_shared::text::OsText;
 
 use crate::exec::terminal::TERMINAL_SIDE;
 
-/// The refusal of a request whose params are invalid.
+/// Returns the refusal of a request with invalid params.
 pub fn invalid(message: impl Into<String>) -> RpcError {
     RpcError::new(ErrorKind::InvalidParams, message)
 }
@@ -24,7 +24,7 @@ pub fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
     }
 }
 
-/// Checks a short text: it is neither empty nor too long.
+/// Checks that a short text is neither empty nor too long.
 pub fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
     match text {
         Some("") => Err(invalid(format!("`{name}` is empty; omit it instead"))),
@@ -37,7 +37,7 @@ pub fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
     }
 }
 
-/// Checks a text that goes to the system.
+/// Checks that a text for the system contains no NUL.
 pub fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
     if text.has_nul() {
         return Err(invalid(format!("`{name}` contains a NUL byte, which the system does not allow")));
@@ -45,7 +45,7 @@ pub fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// The refusal of a prompt that says nothing.
+/// Returns the refusal of an empty prompt.
 pub fn prompt_required() -> RpcError {
     RpcError::new(ErrorKind::PromptRequired, "`prompt` is missing or blank")
 }

@@ -1,5 +1,5 @@
-//! What a task inherits from the process at the other end of the connection, if its submitter asks for that: `bgctl dial`
-//! serves a client on another machine, whose own folder and environment mean nothing here.
+//! Values that a task inherits from the process at the other end of the connection, if its submitter requests that:
+//! `bgctl dial` serves a client on another machine, whose own folder and environment mean nothing here.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,7 +12,7 @@ use bgd_shared::text::{Env, OsText};
 
 use super::checks::invalid;
 
-/// Completes the params with what the peer has. Reads of `/proc` don't block on a disk, so no worker is needed.
+/// Completes the params with those of the peer. Reads of `/proc` don't block on a disk, so no worker is needed.
 ///
 /// # Errors
 /// The peer has no process here, or has ended.
@@ -42,10 +42,10 @@ pub fn complete(mut params: SubmitParams, peer: Option<i32>) -> Result<SubmitPar
     Ok(params)
 }
 
-/// The environment in this block, with these variables set.
+/// Parses an environment block, and sets these variables in it.
 fn environment(block: &[u8], set: &Env) -> Env {
     let inherited = block.split(|byte| *byte == 0).filter_map(|entry| {
-        // A name may begin with `=`, as some programs have it.
+        // A name may begin with `=`, as in some programs.
         let end = entry.iter().skip(1).position(|byte| *byte == b'=')? + 1;
         let name = std::str::from_utf8(&entry[..end]).ok()?;
         // Names that the wire can't carry are left out, as on the client's side.

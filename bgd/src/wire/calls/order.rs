@@ -23,7 +23,7 @@ use crate::core::{
 /// The default of `retry.delay_ms`: the maximum delay before the second attempt, in milliseconds.
 const RETRY_DELAY_MS: u64 = 1000;
 
-/// The default of `retry.max_delay_ms`: the limit that this delay grows to, in milliseconds.
+/// The default of `retry.max_delay_ms`: the upper bound of this delay as it grows, in milliseconds.
 const RETRY_MAX_DELAY_MS: u64 = 300_000;
 
 /// Checks and collects the scheduling parameters of a new task.
@@ -223,7 +223,7 @@ fn rerun(params: RerunParams) -> Result<Request, RpcError> {
     Ok(Request::Rerun(Box::new(Rerun { which, failed, with_dependents, key, seed })))
 }
 
-/// Returns the tasks that a call selects. It must name tasks or give criteria.
+/// Returns the tasks that a call selects. The call must name tasks or give criteria.
 fn some(params: SelectParams) -> Result<Selection, RpcError> {
     let which = select(params.ids, params.matching)?;
     match which {

@@ -1,4 +1,4 @@
-//! A submission that was checked: everything about a task but its work. That of an agent is known only once the agent is
+//! A checked submission: everything about a task except its work. That of an agent is known only once the agent is
 //! found.
 
 use std::sync::Arc;
@@ -14,22 +14,20 @@ use bgd_shared::text::{Env, OsText};
 use super::checks::{check_label, check_no_nul, invalid};
 use crate::core::{Command, Place, PlanRequest, Spec, Work};
 
-/// A prompt for an agent. What its task is to run is known once the agent is.
+/// A prompt for an agent. The work of its task is known once the agent is.
 #[derive(Debug)]
 pub struct PromptRequest {
-    /// The agent, if one is named.
+    /// `None` for the default agent.
     pub agent: Option<String>,
     pub prompt: Arc<str>,
     /// Settings for the agent's session.
     pub settings: Arc<AgentSettings>,
-    /// Everything else about the task.
     pub task: Submission,
 }
 
-/// A submission that was checked: everything about a task but its work.
+/// A checked submission: everything about a task except its work.
 #[derive(Debug)]
 pub struct Submission {
-    /// The task's id.
     pub id: TaskId,
     params: SubmitParams,
     cwd: OsText,
@@ -41,10 +39,10 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// Checks everything that a task has besides its work.
+    /// Checks everything about a task except its work.
     ///
     /// # Errors
-    /// What is missing or wrong, by its name.
+    /// A param is missing or wrong; the error names it.
     pub fn new(mut params: SubmitParams, plan: PlanRequest) -> Result<Self, RpcError> {
         let cwd = params
             .cwd
@@ -75,7 +73,7 @@ impl Submission {
         Ok(Self { id: TaskId::random(), params, cwd, env, umask, place, plan })
     }
 
-    /// Builds the command that does this work; `prompt` is that of an agent.
+    /// Builds the command with this work; `prompt` is that of an agent.
     pub fn command(self, work: Work, prompt: Option<Arc<str>>) -> Command {
         let Self { id, params, cwd, env, umask, place, plan } = self;
         let spec = Spec {
@@ -106,7 +104,7 @@ impl Submission {
     }
 }
 
-/// Environment variables that say where the submitter can be reached.
+/// Environment variables that describe where the submitter can be reached.
 const PLACE_VARIABLES: [&str; 8] = [
     "DBUS_SESSION_BUS_ADDRESS",
     "DISPLAY",

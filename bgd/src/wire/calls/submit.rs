@@ -20,7 +20,7 @@ use crate::core::{Command, PlanRequest, Work};
 use crate::exec::messages::Inherited;
 use crate::remotes::OnRequest;
 
-/// Takes the named descriptors in the order in which they are sent; any further ones are closed.
+/// Takes the named descriptors in the order in which they were sent; any further ones are closed.
 fn take_inherited(
     params: &SubmitParams,
     fds: &mut impl Iterator<Item = OwnedFd>,
@@ -48,8 +48,8 @@ pub fn environment(
     match (env, env_fd) {
         (env, false) => Ok(env),
         (Some(_), true) => Err(invalid("`env` and `env_fd` can't be combined: give one of them")),
-        // Not on a worker thread: the file is in memory and not larger than a few lines, and the client's next
-        // request must not overtake this one.
+        // Not on a worker thread: the file is in memory and no larger than a few lines, and the client's next request
+        // must not overtake this one.
         (None, true) => long_env::take(fds.next().ok_or_else(|| missing("`env_fd` is true"))?).map(Some),
     }
 }
@@ -124,7 +124,7 @@ fn check_prompt(params: &SubmitParams) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// Takes where a command is to run.
+/// Takes the params that determine where a command runs.
 pub fn on_request(params: &mut SubmitParams) -> Result<OnRequest, RpcError> {
     check_label("on", params.on.as_deref())?;
     let resources = std::mem::take(&mut params.resources);
@@ -148,7 +148,7 @@ fn submit(mut params: SubmitParams, plan: PlanRequest) -> Result<Command, RpcErr
     Ok(Submission::new(params, plan)?.command(work, None))
 }
 
-/// Checks the params that are looked at before the work.
+/// Checks the params that are read before the work.
 fn check(params: &SubmitParams) -> Result<(), RpcError> {
     check_rlimits(&params.rlimits)?;
     check_streams(params)?;

@@ -158,7 +158,7 @@ fn needs_input(agent: &AgentPart) -> Option<NeedsInput> {
     })
 }
 
-/// What the state says about the process.
+/// Data of the process, from the task's state.
 #[derive(Default)]
 struct Life {
     pid: Option<i32>,

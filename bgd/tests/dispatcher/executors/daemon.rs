@@ -45,7 +45,7 @@ pub struct Daemon {
     _home: TempDir,
 }
 
-/// What a durable daemon has left, and who wants to know which runs are over.
+/// What a durable daemon has left, and where to report the runs that are over.
 pub struct Before {
     pub kept: Kept,
     pub left: LeftRuns,
@@ -58,7 +58,7 @@ impl Daemon {
         Self::start_after(max_concurrent_tasks, None)
     }
 
-    /// The same, which is durable and goes on with what another one has left, if that is given.
+    /// Starts a daemon that is durable and continues from the state of another one, if given.
     pub fn start_after(max_concurrent_tasks: usize, before: Option<Before>) -> Self {
         let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
         let socket = SocketPath::new(home.path().join("bgd.sock")).unwrap();
@@ -122,7 +122,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Has a daemon go on with what a durable one has left. Its own journal writes everything at once.
+/// Makes a daemon continue from the state that a durable one has left. Its own journal writes everything at once.
 fn begin_again(dispatcher: &mut Dispatcher, mut kept: Kept, left: LeftRuns, internals: Internals) {
     let journal = Journal::simulated(move |upto, _| {
         internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));

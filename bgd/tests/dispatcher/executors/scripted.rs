@@ -13,17 +13,17 @@ use bgd_shared::task::Exit;
 
 const SIGKILL: i32 = 9;
 
-/// How many facts a flood has, each of another byte of output.
+/// The number of facts in a flood, each with one more byte of output.
 pub const FLOOD: u64 = 500_000;
 
-/// What a task does.
+/// The behaviour of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Script {
-    /// Runs until it is sent any signal.
+    /// Runs until it gets any signal.
     Runs,
-    /// Runs until it is sent SIGKILL.
+    /// Runs until it gets SIGKILL.
     Stubborn,
-    /// Runs, and reports its end wrongly.
+    /// Runs, and has its end reported wrongly.
     Forgets,
 }
 
@@ -31,12 +31,12 @@ enum Script {
 pub struct Scripted {
     running: HashMap<TaskId, Script>,
     facts: Facts,
-    /// Is told which runs are over, if somebody wants to know.
+    /// Gets the runs that are over, if anybody wants to know.
     over: Option<Sender<(TaskId, u32)>>,
 }
 
 impl Scripted {
-    /// Creates an executor without tasks. It goes on with nothing that an earlier daemon has left.
+    /// Creates an executor without tasks. It does not resume any runs of an earlier daemon.
     pub fn new(facts: Facts, over: Option<Sender<(TaskId, u32)>>) -> Self {
         Self { running: HashMap::new(), facts, over }
     }
@@ -90,7 +90,7 @@ impl Executor for Scripted {
             None => {}
             Some(Script::Stubborn) if signal != SIGKILL => {}
             Some(Script::Runs | Script::Stubborn) => self.exited(task, run, Exit::Signal(signal)),
-            // Reports the end of a run that never existed, and of a task that nobody submitted.
+            // Report the end of a run that never existed, and of a task that nobody submitted.
             Some(Script::Forgets) if signal != SIGKILL => {
                 let exited = Fact::Exited { exit: Exit::Code(0), others: false };
                 self.facts.send(task, run + 1, exited.clone());

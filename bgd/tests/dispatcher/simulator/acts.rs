@@ -1,4 +1,4 @@
-//! What clients ask for: any verb, with params that are mostly right.
+//! Calls of clients: any method, with params that are mostly right.
 
 use bgd_shared::id::TaskId;
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use super::chance::Chance;
 use super::model::Model;
 
-/// How long an answer may take that waits for nothing but a slow disk, in milliseconds.
+/// How long a response may take that only waits for a slow disk, in milliseconds.
 pub const SOON: u64 = 30_000;
 
 /// A call.
 pub struct Act {
     pub method: &'static str,
     pub params: Value,
-    /// Within how many milliseconds it must be answered.
+    /// Within how many milliseconds the response must arrive.
     pub within: u64,
 }
 
@@ -23,7 +23,7 @@ impl Act {
     }
 }
 
-/// Draws a call. A client that reads slowly makes none whose answer is looked at to the moment.
+/// Draws a call. A client that reads slowly makes no calls whose response time is checked precisely.
 pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> Act {
     let task = some(chance, model);
     // Lists stay on one page.
@@ -65,7 +65,7 @@ pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> Act {
 
 fn some(chance: &mut Chance, model: &Model) -> TaskId {
     let ids: Vec<TaskId> = model.tasks.keys().copied().collect();
-    // Now and then one that there never was.
+    // Now and then, an id that never existed.
     if chance.percent(3) {
         TaskId::from_u128(1)
     } else {
@@ -134,7 +134,7 @@ fn block(chance: &mut Chance, model: &Model) -> Act {
     ids.dedup();
     let timeout = chance.below(60_000);
     let mode = if chance.percent(50) { "all" } else { "any" };
-    // To the millisecond, but for that in which it is looked at.
+    // Precise to the millisecond, except for the one in which it is checked.
     Act::new("task.block", json!({ "ids": ids, "mode": mode, "timeout_ms": timeout }), timeout + 2)
 }
 

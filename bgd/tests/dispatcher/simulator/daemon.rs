@@ -1,5 +1,6 @@
-//! The real dispatcher with its core in a simulated world: it starts, is stopped at any moment, and goes on in another
-//! dispatcher from its written state, as after an upgrade in place, or from its journal, as a durable daemon does.
+//! The real dispatcher with its core in a simulated world: it starts, is stopped at any moment, and continues in
+//! another dispatcher from its written state, as after an upgrade in place, or from its journal, as a durable daemon
+//! does.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +31,6 @@ use super::world::{Due, Simulated, World};
 /// How many tasks may run at once.
 pub const SLOTS: usize = 4;
 
-/// A daemon.
 pub struct Daemon {
     pub dispatcher: Dispatcher,
     pub mailbox: Mailbox,
@@ -63,7 +63,7 @@ impl Daemon {
         Self { dispatcher, mailbox, wall_clock: WallClock::simulated(clock), calls, clock }
     }
 
-    /// Begins with what an earlier durable daemon has written down, and with the runs that its keeper holds.
+    /// Continues from the state that an earlier durable daemon has persisted, and with the runs that its keeper holds.
     pub fn begin_again(&mut self, world: &World, why: &str) {
         let (mut kept, epoch) = {
             let state = world.state();
@@ -75,12 +75,12 @@ impl Daemon {
         self.dispatcher.begin_again(kept, left, why);
     }
 
-    /// Whether it has nothing to do that it was told by its executors and its journal.
+    /// Reports whether it has no pending work from its executors and its journal.
     pub fn is_idle(&self) -> bool {
         self.mailbox.facts.is_empty() && self.mailbox.internals.is_empty()
     }
 
-    /// Writes its state, if nothing is under way; `asked` is the call that asks for it.
+    /// Writes its state, if nothing is in progress; `asked` is the call that requests it.
     pub fn frozen(&mut self, asked: &Answer) -> Result<String, Obstacle> {
         let mut named = Named::default();
         let state = self.dispatcher.freeze(&self.mailbox, asked, true, &mut named)?;
@@ -88,7 +88,7 @@ impl Daemon {
         Ok(serde_json::to_string(&state).unwrap())
     }
 
-    /// Starts a daemon that goes on with this state.
+    /// Starts a daemon that continues from this state.
     pub fn thawed(
         &self,
         state: &str,
@@ -103,7 +103,7 @@ impl Daemon {
 }
 
 impl World {
-    /// Takes a blocking job: a thread has it done after a while.
+    /// Accepts a blocking job: a thread completes it after a while.
     fn job(&self, job: bgd::exec::workers::Job) {
         let ms = self.job_takes();
         self.after(ms, Due::Job(job));

@@ -1,4 +1,4 @@
-//! The journal of a simulated durable daemon: rows as texts, which a write changes as a whole or not at all.
+//! The journal of a simulated durable daemon: rows as texts, which a write changes completely or not at all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use bgd_shared::id::TaskId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How much room there is.
+/// The free space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Room {
     #[default]
     Enough,
-    /// The disk is full, but for what the journal has ahead.
+    /// The disk is full, except for the space that the journal has reserved.
     Ahead,
     None,
 }
@@ -27,16 +27,16 @@ impl Room {
     }
 }
 
-/// What is written, and what is to be.
+/// The written rows, and the changes still to be written.
 #[derive(Default)]
 pub struct Disk {
-    /// Where the core's clock began, once a daemon has written.
+    /// The start of the core's clock, once a daemon has written.
     pub epoch: Option<Stamp>,
-    /// Whether a write is under way or to be tried again.
+    /// Whether a write is in progress or to be retried.
     pub is_due: bool,
-    /// Whether the last write has failed.
+    /// Whether the last write failed.
     pub is_troubled: bool,
-    /// Whether nothing may start, as the last write has told.
+    /// Whether nothing may start, according to the last write.
     pub holds_starts: bool,
     tasks: BTreeMap<Ordinal, String>,
     items: BTreeMap<u64, String>,
@@ -67,18 +67,18 @@ fn change<K: Ord, V: Serialize>(rows: &mut BTreeMap<K, String>, changes: Vec<(K,
 }
 
 impl Disk {
-    /// Takes the changes of a step.
+    /// Accepts the changes of a step.
     pub fn order(&mut self, number: u64, changes: Changes) {
         self.upto = number;
         self.unwritten.push(changes);
     }
 
-    /// Whether everything is written.
+    /// Reports whether everything is written.
     pub fn is_written(&self) -> bool {
         self.unwritten.is_empty()
     }
 
-    /// Writes everything, if there is room.
+    /// Writes everything, if there is space.
     pub fn write(&mut self, room: Room) -> Recorded {
         let trouble = room.is_full().then(|| Arc::from("the disk is full"));
         let is_written = room != Room::None;
@@ -96,13 +96,13 @@ impl Disk {
         Recorded { upto: self.upto, is_written, trouble }
     }
 
-    /// The daemon is gone: what it has not written is lost.
+    /// The daemon is gone: its unwritten changes are lost.
     pub fn drop_unwritten(&mut self) {
         self.unwritten.clear();
         (self.upto, self.is_due, self.is_troubled, self.holds_starts) = (0, false, false, false);
     }
 
-    /// What the next daemon reads.
+    /// Returns the state that the next daemon reads.
     pub fn kept(&self) -> Kept {
         let mut kept = Kept {
             tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, parsed(row))).collect(),

@@ -14,10 +14,10 @@ use bgd_shared::task::{Exit, Task};
 use super::disk::Room;
 use super::world::{Stage, State, World};
 
-/// How a durable daemon ends that was not asked to.
+/// How a durable daemon ends unexpectedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Killed {
-    /// Alone: its keeper holds what runs.
+    /// Alone: its keeper holds the running processes.
     Alone,
     /// With its keeper.
     WithKeeper,
@@ -26,7 +26,7 @@ pub enum Killed {
 }
 
 impl Killed {
-    /// Why what ran is lost, if it is.
+    /// Returns why running processes are lost, if they are.
     pub const fn why(self) -> &'static str {
         match self {
             Self::Alone | Self::WithKeeper => "the daemon was killed",
@@ -35,40 +35,40 @@ impl Killed {
     }
 }
 
-/// A run that is held until its end is written down.
+/// A run that is held until its end is persisted.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// How its leader has ended.
+    /// The exit of its leader; `None` while the leader is alive.
     pub exit: Option<Exit>,
-    /// Whether other processes have not.
+    /// Whether other processes are still alive.
     pub has_others: bool,
 }
 
-/// What the keeper holds, and what is known of all runs there were.
+/// The runs that the keeper holds, and the facts about all runs so far.
 #[derive(Debug, Default)]
 pub struct Keeper {
     pub held: BTreeMap<(TaskId, u32), Held>,
     /// Every run whose process was started.
     executed: BTreeSet<(TaskId, u32)>,
-    /// How the latest run of each task has ended.
+    /// The exit of each task's latest run.
     exits: BTreeMap<TaskId, Exit>,
-    /// Tasks that may be lost, or whose exit nobody knows.
+    /// Tasks that may be lost, or whose exit is unknown.
     maybe_lost: BTreeSet<TaskId>,
     is_gone: bool,
-    /// Up to which number events were told that are not written down.
+    /// The number of the last event that was published without being persisted.
     told: u64,
     is_told_lost: bool,
 }
 
 impl Keeper {
-    /// A process has begun.
+    /// Notes that a process has begun.
     pub fn begun(&mut self, task: TaskId, run: u32) {
         assert!(self.executed.insert((task, run)), "run {run} of {task} runs twice");
         self.exits.remove(&task);
         self.held.insert((task, run), Held::default());
     }
 
-    /// Its leader has ended.
+    /// Notes that its leader has ended.
     pub fn exited(&mut self, task: TaskId, run: u32, exit: &Exit, others: bool) {
         self.exits.insert(task, exit.clone());
         if let Some(held) = self.held.get_mut(&(task, run)) {
@@ -76,7 +76,7 @@ impl Keeper {
         }
     }
 
-    /// No process of it is left.
+    /// Notes that no process of it is left.
     pub fn emptied(&mut self, task: TaskId, run: u32) {
         if let Some(held) = self.held.get_mut(&(task, run)) {
             held.has_others = false;
@@ -87,24 +87,24 @@ impl Keeper {
         (!self.is_told_lost).then_some(self.told)
     }
 
-    /// It survives SIGKILL: nobody knows its exit.
+    /// Notes that it survives SIGKILL: its exit is unknown.
     pub fn hangs(&mut self, task: TaskId) {
         self.maybe_lost.insert(task);
     }
 
-    /// The daemon is gone, and with it what it knew.
+    /// Forgets everything, as the daemon is gone.
     pub fn forget_plain(&mut self) {
         *self = Self::default();
     }
 }
 
 impl State {
-    /// What becomes of processes when the daemon is killed.
+    /// Decides the fate of processes when the daemon is killed.
     fn left_behind(&mut self, killed: Killed) {
         let spawning = self.processes.iter().filter(|(_, process)| process.stage == Stage::Spawning);
         let spawning: Vec<(TaskId, u32)> = spawning.map(|(task, process)| (*task, process.run)).collect();
         for (task, run) in spawning {
-            // Its process was made and has announced itself, or neither.
+            // Its process was created and has announced itself, or neither.
             if self.percent(50) {
                 self.keeper.begun(task, run);
                 if let Some(process) = self.processes.get_mut(&task) {
@@ -117,7 +117,7 @@ impl State {
         self.started.retain(|run| self.keeper.executed.contains(run));
         if killed != Killed::Alone {
             self.keeper.maybe_lost.extend(self.keeper.held.keys().map(|(task, _)| *task));
-            // What nobody holds is ended by the next daemon.
+            // The next daemon ends processes that nobody holds.
             self.processes.clear();
             self.keeper.held.clear();
         }
@@ -127,7 +127,7 @@ impl State {
 }
 
 impl World {
-    /// The durable daemon was killed. What it was about to write may be written.
+    /// Kills the durable daemon. Its pending write may still complete.
     pub fn kill(&self, killed: Killed) {
         let mut state = self.state();
         state.leave();
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// The durable daemon has ended as it was told to, and has left its tasks.
+    /// The durable daemon has ended on command, and has left its tasks.
     pub fn leave(&self) {
         let mut state = self.state();
         state.leave();
@@ -151,7 +151,7 @@ impl World {
         state.disk.drop_unwritten();
     }
 
-    /// Returns what the keeper holds of the tasks in the journal, and lets go of the rest, which is over.
+    /// Returns the runs that the keeper holds of the tasks in the journal, and lets go of the rest, which is over.
     pub fn left_runs(&self, kept: &Kept) -> LeftRuns {
         let mut state = self.state();
         let keys = state.keeper.held.keys().map(|(task, run)| Key { task: *task, run: *run });
@@ -168,7 +168,7 @@ impl World {
         left
     }
 
-    /// A daemon goes on with a run.
+    /// A daemon resumes a run.
     pub fn gone_on_with(&self, key: Key, resumed: &Resumed) -> io::Result<i32> {
         let Key { task, run } = key;
         self.trace(format!("go on {task} {run} {:?}", resumed.ended).as_bytes());
@@ -188,19 +188,19 @@ impl World {
         Ok(pid_of(task))
     }
 
-    /// Events up to this number are told that can't be written down.
+    /// Events up to this number are published that can't be persisted.
     pub fn told(&self, seq: Option<u64>) {
         let keeper = &mut self.state().keeper;
         keeper.told = seq.map_or(0, |seq| keeper.told.max(seq));
     }
 
-    /// What became of all that ran before is written down.
+    /// The fate of all earlier runs is persisted.
     pub fn caught_up(&self) {
         let keeper = &mut self.state().keeper;
         (keeper.is_gone, keeper.is_told_lost) = (false, false);
     }
 
-    /// The end of a run is written down.
+    /// The end of a run is persisted.
     pub fn over(&self, task: TaskId, run: u32) {
         let mut state = self.state();
         let held = state.keeper.held.remove(&(task, run));
@@ -208,7 +208,7 @@ impl World {
         assert!(is_over, "{task} is over, and in truth: {held:?}");
     }
 
-    /// Checks an end that the daemon tells.
+    /// Checks an end that the daemon reports.
     pub fn is_true(&self, task: &Task) {
         let state = self.state();
         let Keeper { exits, executed, maybe_lost, .. } = &state.keeper;
@@ -224,7 +224,7 @@ impl World {
     }
 }
 
-/// The process id that a task shows.
+/// Returns the process id that a task shows.
 pub fn pid_of(task: TaskId) -> i32 {
     i32::from(task.as_u128().to_le_bytes()[0]) + 2
 }

@@ -1,5 +1,5 @@
-//! One simulation: daemons one after the other in one world, clients that do whatever they like, and what must hold all
-//! the time.
+//! One simulation: consecutive daemons in one world, clients that do whatever they like, and the rules that must hold
+//! at all times.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,13 +25,13 @@ use super::model::{Model, Unanswered};
 use super::peer::Peer;
 use super::world::{Due, World};
 
-/// The milliseconds of a day.
+/// A day, in milliseconds.
 const DAY: u64 = 24 * 3600 * 1000;
 
-/// The longest time between two acts of clients.
+/// The longest time between two actions of clients, in milliseconds.
 const PAUSE: u64 = 2_400_000;
 
-/// What has come of a simulation.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub trace: Trace,
@@ -40,20 +40,20 @@ pub struct Outcome {
     pub crashes: u64,
     pub upgrades: u64,
     pub shutdowns: u64,
-    /// Durable daemons that have left their tasks.
+    /// How many durable daemons have left their tasks.
     pub stops: u64,
 }
 
-/// Which daemon lives.
+/// The kind of daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One whose tasks end with it.
+    /// Its tasks end with it.
     Plain,
-    /// One whose tasks go on.
+    /// Its tasks continue after it.
     Durable,
 }
 
-/// Why a daemon does not go on.
+/// Why a daemon stops.
 enum Stop {
     Crash,
     Upgrade,
@@ -61,7 +61,7 @@ enum Stop {
     Ended,
 }
 
-/// A simulation under way.
+/// A simulation in progress.
 struct Life {
     world: Arc<World>,
     chance: Chance,
@@ -70,12 +70,12 @@ struct Life {
     model: Model,
     end: u64,
     is_closing: bool,
-    /// Whether the daemon that is closing leaves its tasks.
+    /// Whether the daemon that is shutting down leaves its tasks.
     is_leaving: bool,
     outcome: Outcome,
 }
 
-/// Simulates so many days of a daemon.
+/// Simulates this many days of a daemon.
 pub fn simulate(seed: u64, days: u64, kind: Kind) -> Outcome {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -106,7 +106,7 @@ impl Life {
         let (mut number, mut why) = (0, "");
         loop {
             number += 1;
-            // A durable daemon goes on with the instance.
+            // A durable daemon keeps the instance of its predecessor.
             let instance = if self.is_durable() { 1 } else { number };
             let instance = format!("instance-{instance}");
             let mut daemon = Daemon::new(&self.world, clock, home, instance.clone());
@@ -141,7 +141,7 @@ impl Life {
         self.world.kind == Kind::Durable
     }
 
-    /// The daemon is killed. Returns why what ran is lost, if it is.
+    /// Kills the daemon. Returns why running processes are lost, if they are.
     fn crash(&mut self) -> &'static str {
         self.outcome.crashes += 1;
         if !self.is_durable() {
@@ -159,7 +159,7 @@ impl Life {
         killed.why()
     }
 
-    /// Keeps what a durable daemon has told, which the next one must know.
+    /// Records which calls of a durable daemon had no reply, and whether its last changes were unwritten.
     fn remember(&mut self) {
         let unwritten = self.world.state().disk.is_troubled;
         let mut unanswered = Unanswered { unwritten, ..Unanswered::default() };
@@ -170,7 +170,7 @@ impl Life {
         self.model.again(unanswered);
     }
 
-    /// Time passes without a daemon, and processes go on.
+    /// Lets time pass without a daemon, while processes continue.
     async fn nobody_lives(&mut self) {
         let span = self.chance.span();
         let end = self.world.now() + if self.chance.percent(50) { 0 } else { span };
@@ -182,11 +182,11 @@ impl Life {
                 Ok(Due::Job(_) | Due::Done(_) | Due::Order { .. } | Due::Kill | Due::Write) | Err(_) => {}
             }
         }
-        // It starts only if it can write.
+        // A daemon only starts if it can write.
         self.world.set_room(Room::Enough);
     }
 
-    /// Has a durable daemon write down what it has found, so that what it lists is what it tells.
+    /// Lets a durable daemon persist its findings, so that its lists match its events.
     async fn settle(&mut self, daemon: &mut Daemon) {
         let mut moments = 0;
         loop {
@@ -204,7 +204,7 @@ impl Life {
         }
     }
 
-    /// The first client of a daemon sees every event from the beginning on.
+    /// Connects the first client of a daemon, which sees every event from the beginning.
     fn meet(&mut self, daemon: &Daemon) {
         self.is_closing = false;
         let since = if self.is_durable() {
@@ -231,7 +231,7 @@ impl Life {
         self.peers.push(Peer::new(self.last_peer, is_slow, &daemon.calls));
     }
 
-    /// Lets the daemon and its clients do what they do.
+    /// Lets the daemon and its clients run.
     async fn go(&mut self, daemon: &mut Daemon) -> Stop {
         let Daemon { dispatcher, mailbox, wall_clock, calls, .. } = daemon;
         let calls = calls.clone();
@@ -262,13 +262,13 @@ impl Life {
                     }
                 }
             }
-            // No time passes before the daemon has done all that it can.
+            // No time passes before the daemon has done all pending work.
             tokio::time::sleep(Duration::from_millis(1)).await;
             self.look(calls);
         }
     }
 
-    /// A client does something, or something happens to the daemon.
+    /// Lets a client do something, or something happen to the daemon.
     fn client(&mut self, calls: &bgd::wire::mailbox::Calls) -> Option<Stop> {
         let is_over = self.world.now() >= self.end;
         if self.is_closing {
@@ -301,9 +301,9 @@ impl Life {
                 let place = usize::try_from(self.chance.below(self.peers.len() as u64)).unwrap();
                 let Act { method, params, within } =
                     act(&mut self.chance, &self.model, self.peers[place].is_slow);
-                // Its answers wait for the disk.
+                // Its replies wait for the disk.
                 let within = if self.is_durable() { within + SOON } else { within };
-                // Before the processes have got the order, or shortly after that.
+                // Before the processes have received the order, or shortly after.
                 let orders = ["task.cancel", "task.pause", "task.continue"].contains(&method);
                 if self.is_durable() && orders && self.chance.percent(5) {
                     self.world.after(self.chance.below(400), Due::Kill);
@@ -323,7 +323,7 @@ impl Life {
         self.is_leaving = self.is_closing && !cancels;
     }
 
-    /// Reads what clients have been sent, and checks what must hold.
+    /// Reads the messages sent to clients, and checks the rules.
     fn look(&mut self, calls: &bgd::wire::mailbox::Calls) {
         let Self { world, chance, peers, model, .. } = self;
         let (first, others) = peers.split_first_mut().expect("the first client stays");
@@ -340,8 +340,8 @@ impl Life {
         }
     }
 
-    /// The daemon has shut down: everything has ended that is to end, and every call is answered. Returns why what is lost
-    /// is.
+    /// Checks the end of a shutdown: all tasks to be ended have ended, and every call has its reply. Returns why lost
+    /// tasks are lost.
     fn has_ended(&mut self) -> &'static str {
         assert!(self.is_closing, "nobody has asked for that");
         self.outcome.shutdowns += 1;
@@ -368,14 +368,14 @@ impl Life {
         "the daemon was stopped"
     }
 
-    /// Another dispatcher goes on with the state of this one.
+    /// Continues the state of this dispatcher in another one.
     async fn upgrade(&mut self, daemon: &mut Daemon, home: &Path, instance: &str) {
         let client = Arc::clone(&self.peers[0].client);
         if !client.begin_request(0) {
             return;
         }
         if self.is_durable() {
-            // It is refused while the journal can't be written.
+            // An upgrade is refused while the journal can't be written.
             self.world.set_room(Room::Enough);
         }
         let asked = Answer::new(client, Some(RequestId::Number(0.into())), 0);
@@ -411,7 +411,7 @@ impl Life {
         *daemon = next;
     }
 
-    /// Lets the daemon go on for a moment without its clients.
+    /// Lets the daemon continue for a moment without its clients.
     async fn waits(&mut self, daemon: &mut Daemon) -> Stop {
         let Daemon { dispatcher, mailbox, wall_clock, calls, .. } = daemon;
         let calls = calls.clone();
@@ -425,7 +425,7 @@ impl Life {
     }
 }
 
-/// Lets something happen in the world that is no client.
+/// Lets something happen in the world other than by a client.
 async fn moment(world: &World) {
     match tokio::time::timeout(Duration::from_millis(20), world.next()).await {
         Ok(Due::Step { task, disturbed }) => world.step(task, disturbed),

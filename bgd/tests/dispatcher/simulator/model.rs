@@ -1,4 +1,4 @@
-//! What is known of the daemon from outside: the tasks, by its events alone. Every event is checked.
+//! An outside view of the daemon: the tasks, according to its events only. Every event is checked.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::ListResult;
 use bgd_shared::task::{Status, Task};
 
-/// A task as the latest event has shown it.
+/// A task according to its latest event.
 #[derive(Debug)]
 pub struct Known {
     pub task: Task,
     /// How often it has ended for good.
     ends: u32,
-    /// Whether its submission was refused, as it was told while the disk was full. It is removed soon, and may be unknown to
-    /// the next daemon.
+    /// Whether its submission was refused because the disk was full. It is removed soon, and may be unknown to the next
+    /// daemon.
     is_refused: bool,
 }
 
-/// What a daemon has told.
+/// What a daemon has reported.
 #[derive(Debug, Default)]
 pub struct Model {
     pub tasks: BTreeMap<TaskId, Known>,
@@ -27,29 +27,29 @@ pub struct Model {
     seq: u64,
     /// How many tasks of the default group may run at once.
     slots: usize,
-    /// Tasks that have ended.
+    /// The number of tasks that have ended.
     pub ended: u64,
-    /// Those that have ended since somebody looked.
+    /// Tasks that have ended since the last check.
     pub just_ended: Vec<Task>,
-    /// What the durable daemon before has told, until this one has listed what it knows.
+    /// The reports of the previous durable daemon, until this one has listed its tasks.
     before: Option<Before>,
 }
 
-/// What a durable daemon has told that is gone.
+/// The reports of a durable daemon that is gone.
 #[derive(Debug, Default)]
 struct Before {
     tasks: BTreeMap<TaskId, Known>,
     unanswered: Unanswered,
 }
 
-/// What clients were waiting for when it ended: it may be done, and was not told.
+/// The effects of calls without a reply when the daemon ended: they may have happened unreported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unanswered {
     /// Whether tasks may have been removed.
     pub removes: bool,
     /// Whether tasks may have been added.
     pub adds: bool,
-    /// Whether ends were told that are not written down, as the disk was full.
+    /// Whether ends were published that were not persisted because the disk was full.
     pub unwritten: bool,
 }
 
@@ -58,11 +58,11 @@ impl Model {
         Self { slots, ..Self::default() }
     }
 
-    /// Goes on with the durable daemon that follows, which tells from here on, and lists what there is.
+    /// Continues with the next durable daemon, which publishes events from here on, and lists its tasks.
     pub fn again(&mut self, unanswered: Unanswered) {
         let Unanswered { removes, adds, unwritten } = unanswered;
         let before = match self.before.take() {
-            // The one before has ended before it has listed anything.
+            // The previous daemon ended before it listed anything.
             Some(Before { tasks, unanswered: earlier }) => {
                 let removes = removes || earlier.removes;
                 let (adds, unwritten) = (adds || earlier.adds, unwritten || earlier.unwritten);
@@ -73,12 +73,12 @@ impl Model {
         self.before = Some(before);
     }
 
-    /// Whether the daemon has not yet listed what it knows.
+    /// Reports whether the daemon has not yet listed its tasks.
     pub fn is_new(&self) -> bool {
         self.before.is_some()
     }
 
-    /// The number of the latest event when the daemon began to tell.
+    /// Notes the number of the latest event when the daemon started to publish.
     pub fn told_until(&mut self, seq: u64) {
         if self.before.is_some() {
             assert!(seq >= self.seq, "after event {} the next daemon begins with {seq}", self.seq);
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// Takes what the daemon lists: what its predecessor or this one has told before.
+    /// Accepts a list of the daemon's tasks, and compares it with earlier reports of this daemon or its predecessor.
     pub fn listed(&mut self, list: ListResult) {
         let Some(Before { mut tasks, unanswered }) = self.before.take() else { return self.is_listed(&list) };
         assert!(list.next.is_none(), "more tasks than are listed at once");
@@ -114,7 +114,7 @@ impl Model {
         assert!(tasks.is_empty() || unanswered.removes, "these tasks are lost: {tasks:?}");
     }
 
-    /// Takes the next event. `is_troubled` says whether it could not be written down.
+    /// Accepts the next event. `is_troubled` means that it could not be persisted.
     pub fn take(&mut self, event: Event, is_troubled: bool) {
         let Event { seq, kind, task, .. } = event;
         assert_eq!(seq, self.seq + 1, "an event is missing or doubled");
@@ -143,7 +143,7 @@ impl Model {
             assert!(task.status.is_active(), "{kind:?}: {task:?}");
         }
         assert!(kind != EventKind::Started || task.started_at.is_some(), "{task:?}");
-        // Nothing starts whose submission was refused.
+        // A task whose submission was refused does not start.
         known.is_refused &= kind != EventKind::Started;
         known.task = task;
         let runs = |known: &&Known| {
@@ -154,12 +154,12 @@ impl Model {
         assert!(running <= self.slots, "{running} tasks run at once");
     }
 
-    /// Whether it has ended, or is not there any more.
+    /// Reports whether a task has ended, or no longer exists.
     pub fn has_ended(&self, task: TaskId) -> bool {
         self.tasks.get(&task).is_none_or(|known| !known.task.status.is_active())
     }
 
-    /// What the daemon lists is what its events have told.
+    /// Checks that the daemon's list matches its events.
     fn is_listed(&self, list: &ListResult) {
         if list.next.is_some() {
             return;
@@ -171,7 +171,7 @@ impl Model {
         }
     }
 
-    /// The daemon has shut down with its tasks. What is pending stays so for the next one if it is durable.
+    /// Checks the tasks after a shutdown. If the daemon is durable, pending ones remain for the next daemon.
     pub fn all_have_ended(&self, is_durable: bool) {
         let stays = |known: &Known| is_durable && known.task.status == Status::Pending;
         for (id, known) in self.tasks.iter().filter(|(_, known)| !stays(known)) {
@@ -181,8 +181,8 @@ impl Model {
     }
 }
 
-/// The status that events have told. A list, and an event about something else, such as a pause, show a task as running as
-/// soon as it has a slot; its start is told only when its process has started.
+/// Returns the status according to events. A list, and an event about something else, such as a pause, show a task as
+/// running as soon as it has a slot; its start is published only when its process has started.
 fn told_status(task: &Task) -> Status {
     let is_starting = task.status == Status::Running && task.started_at.is_none();
     if is_starting { Status::Pending } else { task.status }

@@ -1,5 +1,5 @@
-//! A client without a socket: its calls are read as the wire reads them, and it reads its queue when it likes. Every
-//! answer is waited for, with a deadline.
+//! A client without a socket: its calls are parsed as on the wire, and it reads its queue when it likes. Every response
+//! is awaited, with a deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,21 +22,20 @@ use super::chance::Chance;
 use super::model::Model;
 use super::world::World;
 
-/// Few, so that the limit is met.
+/// Few, so that the limit is reached.
 const REQUESTS: usize = 16;
 const QUEUE_BYTES: usize = 64 * 1024;
 
-/// A call that is not answered yet.
+/// A call without a response so far.
 #[derive(Debug)]
 pub struct Pending {
     method: &'static str,
-    /// When it must have been answered, in milliseconds.
+    /// When the response must have arrived, in milliseconds.
     by: u64,
-    /// The tasks that it waits for, and whether for all of them.
+    /// The tasks that it waits for, and whether it waits for all of them.
     waits: Option<(Vec<TaskId>, bool)>,
 }
 
-/// A client.
 pub struct Peer {
     pub client: Arc<Client>,
     protocol: Protocol,
@@ -44,7 +43,7 @@ pub struct Peer {
     pub pending: BTreeMap<u64, Pending>,
     /// Whether it reads only now and then.
     pub is_slow: bool,
-    /// The next event of each subscription, where that is known.
+    /// The next event of each subscription, if known.
     subscriptions: BTreeMap<u64, Option<u64>>,
 }
 
@@ -60,14 +59,14 @@ impl Peer {
         Self { client, protocol, calls: 0, pending, is_slow, subscriptions }
     }
 
-    /// The program that takes over has this connection now.
+    /// Notes that the program that takes over now has this connection.
     pub fn carried(&mut self) {
         let state = serde_json::to_string(&self.client.state().unwrap()).unwrap();
         let state = serde_json::from_str(&state).unwrap();
         self.client = Arc::new(Client::again(state, limits()));
     }
 
-    /// Makes a call that must be answered within so many milliseconds. False if there is no room for it.
+    /// Makes a call whose response must arrive within this many milliseconds. Returns false if there is no room for it.
     pub fn call(
         &mut self,
         world: &World,
@@ -100,15 +99,15 @@ impl Peer {
         true
     }
 
-    /// What it was not answered yet.
+    /// Returns the methods of the calls without a response.
     pub fn unanswered(&self) -> impl Iterator<Item = &'static str> {
         self.pending.values().map(|pending| pending.method)
     }
 
-    /// Reads what has come. `model` learns from it.
+    /// Reads the messages that have arrived, and passes them to `model`.
     pub fn read(&mut self, world: &World, calls: &Calls, mut model: Option<&mut Model>) {
         while let Some(Some(bytes)) = self.client.next_bytes(|| false).now_or_never() {
-            // The daemon has events for it that had no room: an answer may have overtaken them.
+            // The daemon has events for the client that had no room: a response may have overtaken them.
             let is_behind = self.client.wrote();
             if is_behind {
                 calls.try_send(Incoming::Drained(Arc::clone(&self.client))).unwrap();
@@ -136,7 +135,7 @@ impl Peer {
                 let pending =
                     self.pending.remove(&call).unwrap_or_else(|| panic!("{call} is answered twice"));
                 match (pending.method, outcome, model) {
-                    // What is not written down yet is listed, and not told.
+                    // Changes that are not persisted yet are listed, but not published.
                     ("task.list", Ok(result), Some(model))
                         if (world.is_written() && !is_behind) || model.is_new() =>
                     {
@@ -178,8 +177,8 @@ impl Peer {
         }
     }
 
-    /// Every call has been answered that must be: by its deadline, or when what it waits for has happened. A durable daemon
-    /// starts nothing while it can't write, and answers once everything before is written.
+    /// Checks that every due response has arrived: by its deadline, or once its condition is met. A durable daemon
+    /// starts nothing while it can't write, and replies once all earlier changes are written.
     pub fn is_answered(&mut self, world: &World, model: &Model) {
         let (now, is_written, holds_starts) = {
             let disk = &world.state().disk;
@@ -200,7 +199,7 @@ impl Peer {
     }
 }
 
-/// Replaces what the wire has drawn at random by what follows from the seed.
+/// Replaces random values drawn by the wire with values derived from the seed.
 fn repeatable(body: &mut Body, chance: &mut Chance) {
     match body {
         Body::Submit(command, ..) => command.id = chance.id(),

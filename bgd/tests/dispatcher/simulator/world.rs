@@ -1,5 +1,5 @@
-//! What is simulated outside of the daemon: the processes of tasks, the disk, the threads for blocking jobs, and what is
-//! due when. It outlives the daemon, which may crash or be replaced.
+//! The simulation outside the daemon: the processes of tasks, the disk, the threads for blocking jobs, and the schedule
+//! of events. It outlives the daemon, which may crash or be replaced.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -27,15 +27,15 @@ use super::life::Kind;
 
 const SIGKILL: i32 = 9;
 
-/// Something that happens at its time.
+/// An event with a scheduled time.
 pub enum Due {
-    /// A process does its next step, unless it was disturbed since.
+    /// A process takes its next step, unless it was disturbed since.
     Step { task: TaskId, disturbed: u32 },
     /// A blocking job is done.
     Job(Job),
     /// A control operation is done.
     Done(oneshot::Sender<()>),
-    /// The processes of a run get the first order that they have not got.
+    /// The processes of a run receive their oldest undelivered order.
     Order { task: TaskId, run: u32 },
     /// The daemon is killed.
     Kill,
@@ -49,7 +49,7 @@ pub enum Due {
 pub enum Stage {
     Spawning,
     Alive,
-    /// The leader has ended, and others have not.
+    /// The leader has ended, but other processes have not.
     Others,
 }
 
@@ -58,21 +58,21 @@ pub enum Stage {
 pub struct Process {
     pub run: u32,
     pub stage: Stage,
-    /// How often it was disturbed: what was due before does not happen then.
+    /// How often it was disturbed: steps scheduled earlier are dropped.
     disturbed: u32,
     /// The signal that ends it.
     ends: Option<i32>,
     is_paused: bool,
-    /// The orders that they have not got: a daemon that is killed takes them with it.
+    /// Undelivered orders: a daemon that is killed takes them with it.
     orders: VecDeque<Ordered>,
-    /// Whether a daemon has told them to end.
+    /// Whether a daemon has asked them to end.
     is_told: bool,
-    /// Whether the daemon itself has sent SIGKILL to all of it.
+    /// Whether the daemon itself has sent SIGKILL to the whole tree.
     is_killed: bool,
     bytes: u64,
 }
 
-/// An order that is on its way to processes.
+/// An order on its way to processes.
 #[derive(Debug)]
 enum Ordered {
     Pause(oneshot::Sender<()>),
@@ -80,15 +80,14 @@ enum Ordered {
     End(i32),
 }
 
-/// All of it.
 pub struct World {
     pub kind: Kind,
     home: PathBuf,
-    /// Whether everything is printed, for the search for a fault's cause.
+    /// Whether everything is printed, for finding the cause of a fault.
     is_told: bool,
     begin: Instant,
     state: Mutex<State>,
-    /// Something was added to what is due.
+    /// Something was added to the schedule.
     changed: Notify,
 }
 
@@ -98,7 +97,7 @@ pub struct State {
     due: BTreeMap<(u64, u64), Due>,
     last: u64,
     pub processes: BTreeMap<TaskId, Process>,
-    /// Every run that was started, of the daemon that runs now; of a durable one, also of those before it.
+    /// Every run started by the current daemon; for a durable daemon, also those of its predecessors.
     pub started: BTreeSet<(TaskId, u32)>,
     pub keeper: Keeper,
     pub disk: Disk,
@@ -108,7 +107,7 @@ pub struct State {
     trace: Trace,
     is_told: bool,
     runs: u64,
-    /// Whether processes may survive SIGKILL for ever: no test of what outlives a daemon would end.
+    /// Whether processes may survive SIGKILL forever: otherwise, tests of what outlives a daemon would not end.
     may_hang: bool,
 }
 
@@ -135,19 +134,19 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The milliseconds since the simulation began.
+    /// Returns the milliseconds since the simulation began.
     pub fn now(&self) -> u64 {
         u64::try_from(self.begin.elapsed().as_millis()).unwrap()
     }
 
-    /// Has something happen in so many milliseconds.
+    /// Schedules an event in this many milliseconds.
     pub fn after(&self, ms: u64, what: Due) {
         let at = self.now() + ms;
         self.state().add(at, what);
         self.changed.notify_one();
     }
 
-    /// Waits for the next thing that happens. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&self) -> Due {
         loop {
             let first = self.state().due.keys().next().copied();
@@ -164,13 +163,13 @@ impl World {
         }
     }
 
-    /// A daemon has started, whose facts go here, and what its workers say.
+    /// Notes that a daemon has started; its facts and the results of its workers go here.
     pub fn begin(&self, facts: Facts, internals: Internals) {
         let mut state = self.state();
         (state.facts, state.internals) = (Some(facts), Some(internals));
     }
 
-    /// The daemon was killed, and with it every process; jobs and facts are lost.
+    /// The daemon was killed together with every process; jobs and facts are lost.
     pub fn crash(&self) {
         let mut state = self.state();
         state.due.retain(|_, what| matches!(what, Due::Client));
@@ -180,7 +179,7 @@ impl World {
         (state.facts, state.internals) = (None, None);
     }
 
-    /// The journal is to be written.
+    /// Schedules a write of the journal.
     pub fn order(&self, number: u64, changes: bgd::core::durable::Changes) {
         let ms = self.job_takes();
         let mut state = self.state();
@@ -191,7 +190,7 @@ impl World {
         }
     }
 
-    /// The journal is written, or tried again in a second.
+    /// Writes the journal, or retries in a second.
     pub fn write(&self) {
         let mut state = self.state();
         let room = state.room;
@@ -206,24 +205,24 @@ impl World {
         }
     }
 
-    /// Whether everything is written down that the daemon has done.
+    /// Reports whether all changes of the daemon are persisted.
     pub fn is_written(&self) -> bool {
         self.state().disk.is_written()
     }
 
-    /// The daemon has ended: nothing that it had started may be left.
+    /// Checks after the end of the daemon that none of its processes are left.
     pub fn ended(&self) {
         self.nothing_runs();
         self.crash();
     }
 
-    /// The daemon has ended all that it had started.
+    /// Checks that the daemon has ended all of its processes.
     pub fn nothing_runs(&self) {
         let left: Vec<TaskId> = self.state().processes.keys().copied().collect();
         assert!(left.is_empty(), "the daemon has ended, and these processes have not: {left:?}");
     }
 
-    /// How long a blocking job takes, in milliseconds: a slow disk takes seconds.
+    /// Returns how long a blocking job takes, in milliseconds: with a slow disk, seconds.
     pub fn job_takes(&self) -> u64 {
         let mut state = self.state();
         let most = if state.room.is_full() { 3000 } else { 20 };
@@ -245,25 +244,25 @@ impl World {
         state.trace.add(bytes);
     }
 
-    /// Adds a text to the trace, without the name of the folder, which differs from life to life.
+    /// Adds a text to the trace, without the name of the folder, which differs between lives.
     pub fn trace_text(&self, text: &str) {
         self.trace(text.replace(&*self.home.to_string_lossy(), "").as_bytes());
     }
 
-    /// The digest of everything so far, and the number of runs.
+    /// Returns the digest so far, and the number of runs.
     pub fn seen(&self) -> (Trace, u64) {
         let state = self.state();
         (state.trace, state.runs)
     }
 
-    /// The processes of a run get the first of their orders.
+    /// Delivers the oldest order to the processes of a run.
     pub fn carry_out(&self, task: TaskId, run: u32) {
         let now = self.now();
         self.state().carry_out(now, task, run);
     }
 
-    /// No order was lost with the daemons before: what runs is stopped or was told to end as the journal says. False if
-    /// orders are on their way.
+    /// Checks that no order was lost with earlier daemons: processes are paused or were asked to end as the journal
+    /// records. Returns false while orders are on their way.
     pub fn has_got_orders(&self) -> bool {
         let state = self.state();
         if state.processes.values().any(|process| !process.orders.is_empty()) {
@@ -283,13 +282,13 @@ impl World {
         true
     }
 
-    /// A process does its next step.
+    /// Lets a process take its next step.
     pub fn step(&self, task: TaskId, disturbed: u32) {
         let now = self.now();
         self.state().step(now, task, disturbed);
     }
 
-    /// A fact that is late, is repeated, or is about nothing that exists.
+    /// Sends a fact that is late, repeated, or about something that does not exist.
     pub fn stray(&self) {
         let mut state = self.state();
         let mut chance = state.chance.take().unwrap();
@@ -298,7 +297,7 @@ impl World {
         let (task, run) = match chance.below(3) {
             0 => (TaskId::from_u128(u128::from(chance.below(1000))), run),
             1 => (task, run + 1 + u32::try_from(chance.below(3)).unwrap()),
-            // One that was over before the run that may be under way.
+            // A run that was over before the current one.
             _ => (task, run.saturating_sub(1)),
         };
         let fact = match chance.below(6) {
@@ -319,7 +318,7 @@ impl World {
 }
 
 impl State {
-    /// The daemon is gone, and processes are not; jobs and facts are lost.
+    /// The daemon is gone, but processes are not; jobs and facts are lost.
     pub fn leave(&mut self) {
         self.due.retain(|_, what| matches!(what, Due::Client | Due::Step { .. }));
         self.processes.values_mut().for_each(|process| process.orders.clear());
@@ -397,7 +396,7 @@ impl State {
         self.add(now + span, Due::Step { task, disturbed });
     }
 
-    /// It writes, is ready, or loses output on a full disk.
+    /// Lets it write, become ready, or lose output on a full disk.
     fn works(&mut self, now: u64, task: TaskId, run: u32, disturbed: u32) {
         let roll = self.chance.as_mut().map_or(0, |chance| chance.below(10));
         let Some(process) = self.processes.get_mut(&task) else { return };
@@ -422,13 +421,13 @@ impl State {
         } else if let Some(process) = self.processes.get_mut(&task) {
             process.stage = Stage::Others;
             let disturbed = process.disturbed;
-            // SIGKILL was sent to all of them.
+            // SIGKILL was sent to all processes.
             let most = if process.is_killed { 50 } else { 100_000 };
             self.later(now, most, Due::Step { task, disturbed });
         }
     }
 
-    /// An order is on its way, for a while.
+    /// Puts an order on its way, for a while.
     fn order(&mut self, now: u64, task: TaskId, run: u32, order: Ordered) {
         let most = if matches!(order, Ordered::End(SIGKILL)) { 20 } else { 300 };
         if let Some(process) = self.processes.get_mut(&task).filter(|process| process.run == run) {
@@ -449,7 +448,7 @@ impl State {
                 process.disturbed += 1;
                 let disturbed = process.disturbed;
                 self.later(now, 1000, Due::Step { task, disturbed });
-                // Whoever waits may be gone.
+                // The waiter may be gone.
                 let _ = done.send(());
             }
             Ordered::End(signal) => {
@@ -461,7 +460,7 @@ impl State {
         self.say(task, run, Fact::Delivered);
     }
 
-    /// Sends a signal that ends it, sooner or later, or that it ignores.
+    /// Sends a signal that ends the process, sooner or later, or that it ignores.
     fn signal(&mut self, now: u64, task: TaskId, signal: i32) {
         let takes = signal == SIGKILL || self.percent(70);
         let Some(process) = self.processes.get_mut(&task) else { return };
@@ -591,7 +590,7 @@ impl Executor for Simulated {
     }
 
     fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {
-        // The world has the processes, as the kernel has them.
+        // The world holds the processes, as the kernel would.
         Ok(Carried::Nothing)
     }
 }

@@ -1,4 +1,4 @@
-//! Which input passes the scanner and which is a press, however the input is split.
+//! Which input passes the scanner and which is a press, regardless of how the input is split.
 
 use proptest::prelude::*;
 
@@ -106,7 +106,7 @@ const OTHERS: &[&str] = &[
     "\x1b[3;5~",
     "\x1b[98;5~",
     "\x1b[98;5A",
-    // A Latin layout with another key in the place of B.
+    // A Latin layout with another key at the position of B.
     "\x1b[120::98;5u",
     // Numbers that overflow into a match if parsed carelessly.
     "\x1b[354;5u",
@@ -117,7 +117,7 @@ const OTHERS: &[&str] = &[
     "\x1b[I",
     "\x1b]11;rgb:0/0/0\x1b\\",
     "\x1b[201~",
-    // Longer than anything that is examined.
+    // Longer than any examined sequence.
     "\x1b[98;5:000000000000000000000000000000000000000000000000001u",
 ];
 
@@ -265,7 +265,7 @@ fn a_lone_escape_is_held_until_it_is_given_up() {
     assert!(!scanner.is_holding());
     assert_eq!(scanner.flush(), b"");
 
-    // The hold is over: this is not Alt-Ctrl-B, and that is no longer a form of the key.
+    // The hold is over: this is not Alt-Ctrl-B, and the held Escape no longer begins a form of the key.
     assert_eq!(scanner.scan(&mut &b"\x02"[..]), Some(Piece::Pressed(b"\x02")));
     assert_eq!(scanner.scan(&mut &b"[98;5u"[..]), Some(Piece::Pass(b"[98;5u")));
 }

@@ -10,7 +10,7 @@ use super::super::fields::words;
 use super::head;
 use super::text::{camel_case, docstring};
 
-/// The whole module: a class for each kind.
+/// Writes the module: a class for each kind.
 pub fn module(schema: &Value) -> String {
     let mut text = head("An exception for each kind of error that the daemon returns, see bgd-protocol(7).");
     text += "from __future__ import annotations\n\nfrom ._failure import CallError\n\n";

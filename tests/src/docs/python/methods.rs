@@ -13,7 +13,7 @@ use crate::docs::schema::referred;
 /// Methods whose line may be sent with descriptors.
 const WITH_FDS: [&str; 4] = ["task.submit", "task.submit_many", "task.handoff", "agent.list"];
 
-/// The whole module: a class for each client, which only makes calls.
+/// Writes the module: a class for each client, which only makes calls.
 pub fn module(schema: &Value, page: &str) -> String {
     let mut text = head("The methods of the protocol for both clients, see bgd-protocol(7).");
     text += "from __future__ import annotations\n\nfrom collections.abc import Mapping, Sequence\n";
@@ -52,7 +52,7 @@ fn class_head(class: &str, is_async: bool) -> String {
 struct Param<'a> {
     name: &'a str,
     kind: String,
-    /// None if it is required.
+    /// Default value; `None` if the param is required.
     default: Option<String>,
     /// Whether null means something else than a missing param.
     is_nullable: bool,
@@ -83,7 +83,7 @@ fn params<'a>(schema: &'a Value, name: &str) -> Vec<Param<'a>> {
     all
 }
 
-/// A type with the names of definitions qualified by their module.
+/// Qualifies the names of definitions in a type with their module.
 fn qualified(kind: &str) -> String {
     const OWN: [&str; 11] =
         ["Optional", "Union", "Sequence", "Mapping", "Any", "None", "str", "int", "bool", "float", "dict"];
@@ -108,7 +108,7 @@ fn one(schema: &Value, page: &str, name: &str, method: &Value, is_async: bool) -
         if is_async { "async " } else { "" },
         name.replace('.', "_")
     );
-    // The only required param may be given by its position; several could be mixed up.
+    // A single required param may be passed by position; several could be mixed up.
     let mut positions = i32::from(required == 1);
     for param in &params {
         if positions == 0 && !text.contains("*,") {

@@ -1,11 +1,11 @@
-//! Text for Python sources: wrapped docstrings, and prose read back from a page.
+//! Text for Python sources: wrapped docstrings, and prose parsed back from a page.
 
 use super::super::check;
 
 /// The longest line of a generated source, in characters.
 const WIDTH: usize = 100;
 
-/// Text whose lines begin with this many spaces, wrapped.
+/// Wraps a text whose lines begin with this many spaces.
 pub fn wrapped(text: &str, indent: usize, hanging: usize) -> String {
     let mut lines = String::new();
     let mut line = " ".repeat(indent);
@@ -24,7 +24,7 @@ pub fn wrapped(text: &str, indent: usize, hanging: usize) -> String {
     lines + &line + "\n"
 }
 
-/// A docstring of one or more paragraphs, each wrapped.
+/// Formats a docstring of one or more paragraphs, each wrapped.
 pub fn docstring(text: &str, indent: usize) -> String {
     let space = " ".repeat(indent);
     let paragraphs: Vec<String> = text
@@ -45,7 +45,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace("\"\"\"", "'''")
 }
 
-/// `needs_input` as `NeedsInput`.
+/// Converts `needs_input` to `NeedsInput`.
 pub fn camel_case(name: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -57,7 +57,7 @@ pub fn camel_case(name: &str) -> String {
     name.split(['_', '-']).map(capital).collect()
 }
 
-/// The first paragraph of a method's description on the protocol's page.
+/// Returns the first paragraph of a method's description on the protocol's page.
 ///
 /// # Panics
 /// The page has no such paragraph.
@@ -75,7 +75,7 @@ fn is_end(line: &str) -> bool {
     [".PP", ".SS", ".SH", ".TP", ".in", ".\\\""].iter().any(|request| line.starts_with(request))
 }
 
-/// A line of roff as people read it. In requests for two alternating fonts the words are not separated.
+/// Renders a line of roff as plain text. In requests for two alternating fonts the words are not separated.
 fn spoken(line: &str) -> String {
     let line = check::plain(line);
     let Some((request, words)) = line.strip_prefix('.').and_then(|line| line.split_once(' ')) else {

@@ -16,7 +16,6 @@ use super::text::{docstring, wrapped};
 /// Names of definitions.
 pub type Names = BTreeSet<String>;
 
-/// The whole module.
 pub fn module(schema: &Value) -> String {
     let sent = sent(schema);
     let mut text = head(
@@ -33,7 +32,7 @@ pub fn module(schema: &Value) -> String {
             simple += &enumeration(schema, name, definition);
         } else if definition["oneOf"].is_array() || definition["anyOf"].is_array() {
             let (classes, alias) = union(schema, name, definition, &sent);
-            // They may derive from objects.
+            // Unions may derive from objects.
             unions += &classes;
             unions += &alias;
         } else if definition["properties"].is_object() {
@@ -48,11 +47,11 @@ pub fn module(schema: &Value) -> String {
             }
         }
     }
-    // An alias refers only to what is above it.
+    // An alias refers only to definitions above it.
     text + [simple, objects, unions, mappings].concat().trim_end() + "\n"
 }
 
-/// The definitions that are sent: there any sequence and any mapping will do.
+/// Returns the definitions that clients send: these accept any sequence and any mapping.
 pub fn sent(schema: &Value) -> Names {
     let methods = schema["methods"].as_object().into_iter().flatten();
     let mut todo: Vec<String> = methods.flat_map(|(_, method)| names_in(&method["params"])).collect();
@@ -65,14 +64,14 @@ pub fn sent(schema: &Value) -> Names {
     found
 }
 
-/// The members of an object by name.
+/// Returns the members of an object by name.
 pub fn sorted(object: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
     let mut members: Vec<_> = object.iter().collect();
     members.sort_by_key(|(name, _)| *name);
     members
 }
 
-/// The Python type of a value. `sent`: it is the caller's.
+/// Returns the Python type of a value. `sent`: clients send the value.
 pub fn kind(schema: &Value, value: &Value, sent: bool) -> String {
     if let Some((name, _)) = referred(schema, value) {
         return name;
@@ -143,7 +142,7 @@ fn enumeration(schema: &Value, name: &str, definition: &Value) -> String {
     format!("{name} = Literal[\n{list}]\n{}\n", docstring(&about, 0))
 }
 
-/// A union: its objects become classes, named after their only required field.
+/// Writes a union: its objects become classes, named after their only required field.
 fn union(schema: &Value, name: &str, definition: &Value, sent: &Names) -> (String, String) {
     let is_sent = sent.contains(name);
     let alternatives = definition["oneOf"].as_array().or_else(|| definition["anyOf"].as_array());
@@ -151,7 +150,7 @@ fn union(schema: &Value, name: &str, definition: &Value, sent: &Names) -> (Strin
     let mut kinds = Vec::new();
     for alternative in alternatives.into_iter().flatten() {
         if let Some((base, _)) = referred(schema, alternative) {
-            // An object of the alternative's fields and those of the union itself.
+            // An object with the alternative's fields and those of the union itself.
             let class = format!("{name}{base}");
             let properties = definition["properties"].as_object().expect("the fields of the union itself");
             let _ = write!(classes, "class {class}({base}):\n{}\n", docstring(description(alternative), 4));
@@ -208,7 +207,7 @@ fn object(schema: &Value, name: &str, definition: &Value, sent: &Names) -> Strin
     text + &fields(schema, optional, !is_sent, is_sent) + "\n\n"
 }
 
-/// The fields' names that can't be attributes of a class.
+/// Field names that can't be attributes of a class.
 const KEYWORDS: [&str; 6] = ["from", "in", "is", "not", "pass", "class"];
 
 fn functional(
@@ -227,7 +226,7 @@ fn functional(
     text + "    },\n)\n" + &docstring(description(definition), 0) + "\n\n"
 }
 
-/// Fields with their descriptions. `never_null`: the daemon omits a field rather than sending null.
+/// Writes fields with their descriptions. `never_null`: the daemon omits a field rather than sending null.
 fn fields(schema: &Value, fields: Vec<(&String, &Value)>, never_null: bool, sent: bool) -> String {
     let mut text = String::new();
     for (field, value) in fields {

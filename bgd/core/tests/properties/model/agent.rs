@@ -1,4 +1,4 @@
-//! Naive model of what only happens to agent tasks.
+//! Naive model of agent tasks.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct Chat {
     /// The names of its tool calls, empty for those that were only counted.
     tools: Vec<Box<str>>,
     steps: Arc<[PlanStep]>,
-    /// What it said to have consumed in each run, and whether the run began a conversation.
+    /// Its consumption reports in each run, and whether the run began a conversation.
     reports: Vec<(bool, Vec<Report>)>,
     /// Requests that were denied without a client's answer.
     denied: Vec<Box<str>>,
@@ -38,7 +38,7 @@ pub struct Chat {
     pub notes: Notes,
     pub questions: Vec<Question>,
     asked: u64,
-    /// Questions that a notice was sent for.
+    /// Questions for which a notice was sent.
     pub told: Vec<u64>,
     silence_ms: u64,
     question_ms: u64,
@@ -90,7 +90,7 @@ impl Chat {
         self.begin(now);
     }
 
-    /// Adds up what it has consumed, naively.
+    /// Adds up its consumption, naively.
     fn consumed(&self) -> AgentUsage {
         let mut sum = AgentUsage::default();
         let mut session = 0.0;
@@ -131,7 +131,7 @@ impl Chat {
         }
     }
 
-    /// Returns the settings in effect once these are applied.
+    /// Returns the settings in effect after applying these.
     fn with(&self, named: &AgentSettings) -> AgentSettings {
         let mut all = self.settings.clone();
         if named.mode.is_some() {
@@ -326,7 +326,7 @@ impl Model {
         }
     }
 
-    /// Handles a plan of an agent, and what it has consumed.
+    /// Handles an agent's plan and consumption.
     fn told_of_work(&mut self, now: Now, number: u64, fact: &Fact) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (id, is_running, is_done) = (task.id, task.phase == Phase::Running, task.phase == Phase::Done);
@@ -396,7 +396,7 @@ impl Model {
         }
     }
 
-    /// Denies questions whose time is over, and marks an agent as stalled after too long a silence.
+    /// Denies questions that have expired, and marks an agent as stalled after too long a silence.
     pub(super) fn look_at_agent(&mut self, now: Now, number: u64) {
         let at = now.mono.0;
         let asked = |model: &Self| {

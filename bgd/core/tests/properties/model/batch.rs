@@ -17,7 +17,7 @@ pub struct Staged {
     common: Command,
     limits: BatchLimits,
     items: Vec<BatchItem>,
-    /// Bytes that each task holds besides its command, and bytes of the whole batch so far.
+    /// Memory of each task besides its command, and of the whole batch so far, in bytes.
     each: usize,
     bytes: usize,
 }
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// Applies the consequences of what tasks have become.
+    /// Applies the consequences of state changes of tasks.
     pub(super) fn settle(&mut self, now: Now) {
         self.judge_all(now);
         while !self.overdue.is_empty() {
@@ -134,7 +134,7 @@ impl Model {
         self.batches.retain(|id, _| live.values().any(|task| task.order.batch == Some(*id)));
     }
 
-    /// Lets tasks compete for slots as far as their batches have room.
+    /// Lets tasks compete for slots where their batches have room.
     pub(super) fn admit(&mut self) {
         for task in self.live.values_mut() {
             task.order.admitted &= task.phase == Phase::Pending && task.order.is_open();
@@ -155,7 +155,7 @@ impl Model {
         }
     }
 
-    /// Whether other tasks of its batch keep a task from competing for slots.
+    /// Reports whether other tasks of its batch keep a task from competing for slots.
     pub fn is_parked(&self, task: &Known) -> bool {
         let batch = task.order.batch.and_then(|id| self.batches.get(&id));
         let is_open = task.phase == Phase::Pending && task.order.is_open();

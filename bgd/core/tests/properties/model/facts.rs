@@ -10,7 +10,7 @@ use super::super::expected::{Answer, Expected};
 use super::super::support::{KILL, TERM};
 use super::{End, Kind, Known, Model, Phase, Why, number};
 
-/// What is due. Tasks come before reads.
+/// Something due. Tasks come before reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Task(u64),
@@ -162,7 +162,7 @@ impl Model {
         }
     }
 
-    /// Readiness counts once, while a process runs that is not being ended.
+    /// Readiness counts once, while a process is running and not being ended.
     fn fact_of_readiness(&mut self, now: Now, id: TaskId, fact: &Fact) {
         let Some(task) = self.live.get_mut(&number(id)) else { return };
         if task.phase != Phase::Running || task.end != End::NotTold || task.ready_at.is_some() {
@@ -218,7 +218,7 @@ impl Model {
     pub(super) fn stop(&mut self, now: Now, number: u64, why: Why, signal: i32, grace: u64) {
         let Some(task) = self.live.get_mut(&number) else { return };
         if task.phase != Phase::Done {
-            // A stop for the next attempt yields to one for good.
+            // A stop before the next attempt yields to a stop for good.
             let is_for_next = matches!(task.why, Some(Why::NotReady(_))) && task.order.is_kept_alive();
             task.why = task.why.filter(|_| !is_for_next).or(Some(why));
             task.paused = false;
@@ -326,7 +326,7 @@ impl Model {
 }
 
 impl Known {
-    /// Whether its rule applies to the end of this attempt.
+    /// Reports whether its rule applies to the end of this attempt.
     pub(super) fn may_begin_again(&self) -> bool {
         let is_late = self.order.is_kept_alive() && matches!(self.why, Some(Why::NotReady(_)));
         let is_gone = self.order.is_kept_alive() && self.order.ended > 0;
@@ -337,7 +337,7 @@ impl Known {
         }
     }
 
-    /// Whether it ended early once too often.
+    /// Reports whether it ended early once too often.
     pub(super) fn loops(&self, now: Now, result: &Result<(), String>) -> bool {
         let is_late = matches!(self.why, Some(Why::NotReady(_)));
         let failed = Err(String::new());

@@ -11,7 +11,7 @@ use super::super::support::HUP;
 use super::{Known, Model, Phase, Why, number};
 
 impl Model {
-    /// Moves a job to the background. One that has ended stays ended (R66); otherwise only its own client may move
+    /// Moves a job to the background. A job that has ended stays ended (R66); otherwise only its own client may move
     /// it, and a direct job can't be moved.
     pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
         let task = self.find(id)?;

@@ -6,7 +6,7 @@ use bgd_shared::id::TaskId;
 use super::{Known, Model, Phase, number};
 
 impl Model {
-    /// Returns the finished tasks, the one that ended first first.
+    /// Returns the finished tasks in the order of their ends.
     fn finished(&self) -> Vec<TaskId> {
         let is_over = |task: &&Known| task.phase == Phase::Done && !task.left && !task.stuck;
         let mut finished: Vec<&Known> = self.live.values().filter(is_over).collect();
@@ -18,7 +18,7 @@ impl Model {
         self.get(id).is_some_and(|task| task.completed_at.plus_ms(limits.age_ms) <= now.wall)
     }
 
-    /// Removes what is too old, and then as many of the oldest as must go for the rest to fit. One always fits.
+    /// Removes tasks that are too old, and then the oldest until the rest fits. A single task always fits.
     pub(super) fn forget_old(&mut self, now: Now) {
         let Some(limits) = self.limits.history.filter(|_| !self.closing) else { return };
         let finished = self.finished();
@@ -40,7 +40,7 @@ impl Model {
         self.forget_batches();
     }
 
-    /// Returns when the next task is too old.
+    /// Returns when the next task becomes too old.
     pub(super) fn next_old(&self) -> Option<i64> {
         let limits = self.limits.history.filter(|_| !self.closing)?;
         let ends = self.finished().into_iter().filter_map(|id| self.get(id)).map(|task| task.completed_at);

@@ -75,7 +75,7 @@ pub struct Known {
     pub phase: Phase,
     /// Whether any of its processes is alive.
     pub left: bool,
-    /// Whether processes live that SIGKILL does not end: nothing waits for them, but they take signals.
+    /// Whether it has living processes that SIGKILL does not end: nothing waits for them, but they still get signals.
     pub stuck: bool,
     pub session: Option<Arc<str>>,
     /// Its status and error once it is done.
@@ -87,7 +87,7 @@ pub struct Known {
     why: Option<Why>,
     /// Signal and grace period of a stop that was requested while it was starting.
     stop_order: Option<(i32, u64)>,
-    /// When nobody waits for its start any longer.
+    /// When nothing waits for its start any longer.
     hangs_at: Option<u64>,
     leader_gone: bool,
     created_at: Timestamp,
@@ -97,26 +97,24 @@ pub struct Known {
     becomes_ready: bool,
     ready_ms: Option<u64>,
     ready_at: Option<Timestamp>,
-    /// What its latest run has used, if its executor said so.
+    /// Its latest run's usage, if its executor reported it.
     usage: Option<Usage>,
     pub paused: bool,
     bytes: u64,
     lost: u64,
-    /// Number of the latest run, as facts carry it.
+    /// The number of the latest run, as carried by facts.
     pub run: u32,
     pub resumes: u32,
     /// The client whose foreground job it is.
     pub foreground: Option<u64>,
-    /// Whether it was one to its end.
+    /// Whether it was a foreground job until its end.
     seen: bool,
     pub direct: bool,
     /// The call that resumes it, with its prompt and settings.
     resume: Option<(ReplyTo, Arc<str>, AgentSettings)>,
-    /// Only for agent tasks.
     pub chat: Option<Chat>,
-    /// How it is ordered among others.
     pub order: Order,
-    /// Whether another program has started it, so that its environment is unknown.
+    /// Whether another program started it, so that its environment is unknown.
     pub is_adopted: bool,
 }
 
@@ -190,7 +188,7 @@ impl Known {
         }
     }
 
-    /// Whether a snapshot of the core matches.
+    /// Reports whether a snapshot of the core matches.
     pub fn agrees(&self, task: &Snapshot) -> bool {
         let error = self.verdict.as_ref().and_then(|(_, error)| error.as_deref());
         task.id == self.id
@@ -216,12 +214,12 @@ impl Known {
     }
 }
 
-/// A call that was not answered yet, or whose client has disconnected while its work continues.
+/// A call without a reply so far, or whose client has disconnected while its work continues.
 #[derive(Clone, Debug)]
 struct Call {
     to: Option<ReplyTo>,
     tasks: Vec<TaskId>,
-    /// Tasks that have not ended since. One that has may be resumed, which this call does not wait for.
+    /// Tasks that have not ended since. An ended task may be resumed; this call does not wait for that.
     open: Vec<TaskId>,
     kind: Kind,
 }
@@ -236,7 +234,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Calls that only read are answered before those that remove, and shutdown comes last.
+    /// Calls that only read get their replies before those that remove tasks, and shutdown comes last.
     fn rank(self) -> u8 {
         match self {
             Self::Block { .. } | Self::Cancel => 0,
@@ -246,21 +244,21 @@ impl Kind {
     }
 }
 
-/// The state that the rules depend on.
+/// The state on which the rules depend.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another rule")]
 pub struct Model {
     pub limits: CoreLimits,
-    /// Tasks by submission number, which is in the last 32 bits of their ids.
+    /// Tasks by submission number, which is the last 32 bits of their ids.
     pub live: BTreeMap<u64, Known>,
     /// Cleared tasks, with their last status.
     pub gone: BTreeMap<u64, (TaskId, Status)>,
-    /// Whether another daemon goes on with what this one leaves.
+    /// Whether another daemon continues with what this one leaves.
     pub is_durable: bool,
     pub closing: bool,
     pub exited: bool,
     holds_starts: bool,
-    /// Bytes that tasks and inboxes hold before an input that adds to them, and the environments among these.
+    /// Memory of tasks and inboxes before an input that adds to them, in bytes, and the environments among it.
     pub held: usize,
     pub envs: Vec<Env>,
     pub groups: Groups,
@@ -275,7 +273,7 @@ pub struct Model {
     pub post: Post,
     /// Why finished tasks were removed in this step, as the name of a situation.
     pub forgot: Option<&'static str>,
-    /// What tasks have become in this step, for their dependents.
+    /// State changes of tasks in this step, for their dependents.
     news: VecDeque<Became>,
     expected: Expected,
 }
@@ -311,7 +309,7 @@ impl Model {
         }
     }
 
-    /// Returns what the core must do on this input.
+    /// Returns the required behaviour of the core on this input.
     pub fn input(&mut self, now: Now, input: &Input) -> Expected {
         let had_exited = self.exited;
         match input {
@@ -396,12 +394,12 @@ impl Model {
         self.live.values().filter(|task| task.phase == Phase::Pending).count()
     }
 
-    /// Whether tasks are tried again: while a durable daemon ends, too.
+    /// Reports whether tasks are retried: also while a durable daemon is ending.
     pub fn tries_again(&self) -> bool {
         self.is_durable || !self.closing
     }
 
-    /// Returns the number of processes that are being started, and that the next daemon may have to start again.
+    /// Returns the number of processes that are being started and that the next daemon may have to start again.
     pub fn starting_again(&self) -> usize {
         let is_process = |task: &&Known| task.phase == Phase::Starting && task.chat.is_none();
         self.live.values().filter(is_process).filter(|_| self.is_durable).count()
@@ -427,7 +425,7 @@ impl Model {
         self.live.values().filter(goes_on).map(|task| task.id).collect()
     }
 
-    /// Returns the number of tasks that may start again by a rule.
+    /// Returns the number of tasks with a rule for further attempts.
     pub fn with_rules(&self) -> usize {
         let is_over = |task: &Known| matches!(task.phase, Phase::Done | Phase::Resuming) || task.resumes > 0;
         self.live.values().filter(|task| task.order.has_rule() && !is_over(task)).count()
@@ -460,7 +458,7 @@ impl Model {
         self.answer();
     }
 
-    /// Whether a call does not need to wait for this task.
+    /// Reports whether a call does not need to wait for this task.
     fn has_ended(&self, kind: Kind, id: TaskId) -> bool {
         self.get(id).is_none_or(|task| match kind {
             Kind::Block { ready, .. } => task.phase == Phase::Done || ready && task.ready_at.is_some(),
@@ -485,7 +483,7 @@ impl Model {
         }
     }
 
-    /// Answers every call whose wait is over.
+    /// Replies to every call whose wait is over.
     fn answer(&mut self) {
         let mut calls = std::mem::take(&mut self.calls);
         let mut over: Vec<Call> = calls.extract_if(.., |call| self.is_over(call)).collect();
@@ -509,7 +507,7 @@ impl Model {
         }
     }
 
-    /// Returns the statuses of these tasks for an answer. Tasks that were cleared meanwhile keep their last one.
+    /// Returns the statuses of these tasks for a reply. Tasks that were cleared meanwhile keep their last status.
     fn statuses(&self, tasks: &[TaskId]) -> Vec<(TaskId, Status)> {
         let status = |id: TaskId| match self.get(id) {
             Some(task) => task.status(),

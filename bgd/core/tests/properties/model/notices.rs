@@ -14,13 +14,12 @@ use super::Model;
 #[derive(Debug, Default)]
 pub struct Post {
     letters: Vec<Letter>,
-    /// The number of the latest letter.
     pub last: u64,
     pub reads: Vec<Read>,
     owners: Vec<(u64, Arc<str>)>,
-    /// Tasks whose parent session has ended and will remove them.
+    /// Tasks that will be removed because their parent session has ended.
     bereft: Vec<TaskId>,
-    /// Number of letters that were ever lost.
+    /// The number of letters lost so far.
     pub lost: u64,
 }
 
@@ -33,7 +32,7 @@ struct Letter {
     is_lost: bool,
 }
 
-/// A read that waits.
+/// A waiting read.
 #[derive(Clone, Debug)]
 pub struct Read {
     pub to: ReplyTo,
@@ -132,7 +131,7 @@ impl Model {
         Ok(())
     }
 
-    /// Answers a read whose time is over, if it still waits.
+    /// Replies to a read whose time is over, if it is still waiting.
     pub(super) fn read_is_due(&mut self, to: ReplyTo, is_due: bool) {
         let place = self.post.reads.iter().position(|read| read.to == to && is_due);
         if let Some(place) = place {
@@ -160,7 +159,7 @@ impl Model {
         self.reply(Some(to), Answer::Acknowledged { acknowledged, left });
     }
 
-    /// Handles the end of the session of these tasks: drops its letters, and sends it none about their ends.
+    /// Handles the end of the session of these tasks: drops its letters, and sends it no letters about their ends.
     pub(super) fn empty_inbox(&mut self, session: &str, tasks: &[TaskId]) {
         self.post.letters.retain(|letter| *letter.session != *session);
         self.post.bereft.extend(tasks);
@@ -171,7 +170,7 @@ impl Model {
         self.reply(Some(to), Answer::Owned);
     }
 
-    /// Handles a disconnect: drops the client's reads, and ends its sessions unless other clients own them too.
+    /// Handles a disconnect: drops the client's reads, and ends its sessions unless they have other owners.
     pub(super) fn leave(&mut self, now: Now, client: u64, jobs: &[TaskId]) {
         self.post.reads.retain(|read| read.to.client != client);
         let mut theirs: Vec<(u64, Arc<str>)> =

@@ -31,11 +31,11 @@ pub struct Wait {
     pub met: bool,
 }
 
-/// What a task has become, for tasks that wait for it.
+/// The state of a task, for the tasks that wait for it.
 #[derive(Clone, Debug)]
 pub struct Became {
     id: TaskId,
-    /// Its status and how it ended, if it has.
+    /// Its status and the way it ended, if it has.
     ended: Option<(Status, String)>,
     has_begun: bool,
     was_ready: bool,
@@ -48,7 +48,7 @@ pub struct Order {
     priority: i32,
     pub slots: u32,
     pub batch: Option<TaskId>,
-    /// With a batch that limits how many run at once: whether it competes for slots.
+    /// Whether it competes for slots; only with a batch that limits how many tasks run at once.
     pub admitted: bool,
     held: bool,
     start: Option<Start>,
@@ -93,7 +93,7 @@ impl Order {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)
     }
 
-    /// Returns when it must be looked at while it is pending.
+    /// Returns when it must be checked while it is pending.
     pub fn deadline(&self) -> Option<u64> {
         match self.start {
             Some(Start::Mono(at)) => Some(at),
@@ -114,7 +114,7 @@ impl Order {
         self.rule.is_some()
     }
 
-    /// Records that it runs.
+    /// Records that it is running.
     pub fn begins(&mut self, now: Now) {
         (self.has_begun, self.began, self.exit) = (true, Some(now.mono.0), None);
     }
@@ -166,7 +166,7 @@ impl Order {
         if self.began.is_none_or(|began| now.mono.0 < began + 60_000) { self.early + 1 } else { 0 }
     }
 
-    /// Whether it ended early once too often.
+    /// Reports whether it ended early once too often.
     pub fn loops(&self, now: Now, result: &Result<(), String>) -> bool {
         let goes_on = match self.rule {
             Some(Rule::Restart(Restart::Always)) => true,
@@ -176,7 +176,7 @@ impl Order {
         goes_on && self.early_with(now) >= 10
     }
 
-    /// Whether a snapshot matches.
+    /// Reports whether a snapshot matches.
     pub fn agrees(&self, task: &Snapshot) -> bool {
         let plan = task.plan();
         let after = plan.after.iter().map(|one| (number(one.task), one.condition, one.met));
@@ -190,8 +190,8 @@ impl Order {
     }
 }
 
-/// Returns the bytes of the plan for this request with this many dependencies. Two references to the same task are
-/// one dependency.
+/// Returns the size of the plan for this request with this many dependencies. Two references to the same task are one
+/// dependency.
 pub fn bytes(request: &PlanRequest, dependencies: usize) -> usize {
     if *request == PlanRequest::default() { 0 } else { plan_bytes(request, dependencies) }
 }
@@ -269,7 +269,7 @@ impl Model {
         Ok(waits)
     }
 
-    /// Returns what a task has become, if it has started or ended.
+    /// Returns the state of a task for its dependents, if it has started or ended.
     fn became(&self, id: TaskId) -> Option<Became> {
         let task = self.get(id)?;
         let ended = match task.phase {
@@ -288,7 +288,7 @@ impl Model {
         }
     }
 
-    /// Judges a new or edited task by what the tasks that it waits for have become.
+    /// Judges a new or edited task by the states of the tasks that it waits for.
     pub(super) fn judge(&mut self, now: Now, task: u64) {
         let Some(known) = self.live.get(&task) else { return };
         let mut others: Vec<u64> = known.order.after.iter().map(|wait| wait.other).collect();
@@ -302,7 +302,7 @@ impl Model {
         }
     }
 
-    /// Judges tasks that wait for those that have started or ended, and the tasks that wait for them in turn.
+    /// Judges the dependents of tasks that have started or ended, and in turn their dependents.
     pub(super) fn judge_all(&mut self, now: Now) {
         while let Some(became) = self.news.pop_front() {
             let pending: Vec<u64> = self.live.keys().copied().collect();
@@ -350,7 +350,7 @@ impl Model {
         }
     }
 
-    /// Whether the first task waits for the second, directly or indirectly.
+    /// Reports whether the first task waits for the second, directly or indirectly.
     fn comes_after(&self, task: u64, other: u64) -> bool {
         let waits = self.live.get(&task).filter(|task| task.phase == Phase::Pending);
         let mut others = waits.into_iter().flat_map(|task| &task.order.after).filter(|wait| !wait.met);
@@ -477,7 +477,7 @@ impl Model {
         (fits && !paused).then_some(*number)
     }
 
-    /// Whether pending tasks start once they can.
+    /// Reports whether pending tasks start once they can.
     pub fn starts_tasks(&self) -> bool {
         !(self.closing || self.holds_starts)
     }
@@ -525,7 +525,7 @@ impl Model {
         }
     }
 
-    /// Whether another attempt follows the leader's end, so that the rest of its tree must end first.
+    /// Reports whether another attempt follows the leader's end, so that the rest of its tree must end first.
     pub(super) fn goes_on(&self, now: Now, task: u64) -> bool {
         let Some(task) = self.live.get(&task) else { return false };
         let is_free = self.tries_again() && task.why.is_none() && task.resumes == 0;
@@ -540,8 +540,8 @@ impl Model {
         self.expected.ends.push((task.id, TERM));
     }
 
-    /// Prepares the next attempt after a run that has ended by itself, if its rule says so. Returns whether there is
-    /// one.
+    /// Prepares the next attempt after a run that has ended by itself, if its rule asks for one. Returns whether there
+    /// is one.
     pub(super) fn begins_again(&mut self, now: Now, number: u64, result: &Result<(), String>) -> bool {
         let tries = self.tries_again();
         let Some(task) = self.live.get_mut(&number) else { return false };
@@ -570,7 +570,7 @@ impl Model {
 }
 
 impl Known {
-    /// Describes how it ended, for tasks that depend on it.
+    /// Describes how it ended, for the tasks that depend on it.
     fn how_it_ended(&self) -> String {
         let is_timed_out = matches!(self.why, Some(super::Why::Time(_)));
         match (self.status(), &self.order.exit) {

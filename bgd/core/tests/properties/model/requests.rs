@@ -85,7 +85,7 @@ impl Model {
         };
         let tasks = self.of(None, |task| !task.settled() && !stays(task));
         let cancelled = self.active_among(&tasks);
-        // Whoever has asked before waits for these, too.
+        // Earlier requesters also wait for these tasks.
         let mut calls = std::mem::take(&mut self.calls);
         for call in &mut calls {
             if let Kind::Shutdown { cancelled } = &mut call.kind {
@@ -157,7 +157,7 @@ impl Model {
         self.expected.events.push((command.id, EventKind::Submitted));
         self.judge(now, number(command.id));
         let status = self.get(command.id).map_or(Status::Pending, Known::status);
-        // A foreground job starts after the answer.
+        // A foreground job starts after the reply.
         let status = if client.is_some() { Status::Pending } else { status };
         self.reply(Some(to), Answer::Task(command.id, status));
         Ok(())
@@ -194,7 +194,7 @@ impl Model {
         self.wait(to, tasks, Kind::EndSession { cancelled });
     }
 
-    /// Returns the named tasks; or the matching ones, as far as they are wanted.
+    /// Returns the named tasks, or the wanted ones among the matching tasks.
     pub(super) fn select(
         &mut self,
         which: &Selection,
@@ -268,7 +268,7 @@ fn block(mode: BlockMode, until: BlockUntil, deadline: Option<u64>) -> Kind {
 }
 
 impl Known {
-    /// Checks whether it can be paused: only processes that run and are not being ended can.
+    /// Checks whether it can be paused: only processes that are running and not being ended can.
     fn pausable(&self) -> Result<(), CoreError> {
         let why = match self.phase {
             Phase::Done | Phase::Resuming => return Err(CoreError::NotRunning(self.id, self.status())),

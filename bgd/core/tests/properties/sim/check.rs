@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! The rules that must hold after every step.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::procs::{Proc, ProcState};
 use super::{Checked, Sim};
 
 impl Sim {
-    /// Compares what the core did with what it should have done, and checks every rule that holds after each step.
+    /// Compares the core's effects with the expected ones, and checks every rule that holds after each step.
     pub(super) fn check(&mut self, mut expected: Expected, effects: Vec<Effect>) -> Checked {
         self.steps += 1;
         if let Some(place) = self.model.forgot.take() {
@@ -82,7 +82,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Executes what the core wants done, as executors, clients and subscribers would, and records it.
+    /// Carries out an effect as executors, clients and subscribers would, and records it.
     fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
         match effect {
             Effect::Start { executor, task, run, spec, begin } => {
@@ -154,7 +154,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Only clients with unanswered calls may be listed as seeing a notice anyway.
+    /// Only clients with pending calls may be listed as seeing a notice anyway.
     fn is_seen_truly(&mut self, seen_by: &BTreeSet<u64>) -> Checked {
         let is_open = |client: &u64| self.open.iter().any(|to| to.client == *client);
         prop_assert!(seen_by.iter().all(is_open), "{:?} see it, and ask for nothing", seen_by);
@@ -184,7 +184,7 @@ impl Sim {
         if signal == KILL
             && let Some(proc) = self.starting(task, run)
         {
-            // It gets that once it runs.
+            // The process gets the signal once it runs.
             proc.ends.push(signal);
             proc.gave_up = true;
             self.reach("a start hangs");
@@ -201,7 +201,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Begins a run: its number is a new one, and its environment is the submitter's.
+    /// Begins a run: it must have a new number and the submitter's environment.
     fn begin(&mut self, task: TaskId, run: u32, is_agent: bool, env: &Arc<Env>) -> Checked {
         prop_assert!(self.procs.iter().all(|proc| proc.task != task || proc.gave_up), "{task} runs already");
         let bytes = self.core.get(&task.into()).map_or(0, |task| task.output_bytes[0]);
@@ -222,14 +222,15 @@ impl Sim {
         self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run) && is_starting(proc))
     }
 
-    /// Whether an executor takes a signal for a run. Of a start that was given up there may be no process yet: then it has
-    /// nobody to tell.
+    /// Reports whether an executor accepts a signal for a run. After a start that was given up, there may be no process
+    /// to receive it yet.
     fn takes_signals(&mut self, task: TaskId, run: u32) -> bool {
         let is_given_up = self.starting(task, run).is_some_and(|proc| proc.gave_up);
         is_given_up || self.living(task, run).is_some()
     }
 
-    /// Returns the executor of a run that accepts commands: a process once it runs, an agent at any time.
+    /// Returns the executor of a run that accepts commands: that of a process once it runs, that of an agent at any
+    /// time.
     fn living(&mut self, task: TaskId, run: u32) -> Option<&mut Proc> {
         self.procs.iter_mut().find(|proc| {
             (proc.task, proc.run) == (task, run) && (proc.is_agent || proc.state != ProcState::Spawning)
@@ -261,7 +262,7 @@ impl Sim {
         Ok(())
     }
 
-    /// A task that an answer shows as ended must have had its terminal event before.
+    /// A task that a reply shows as ended must have had its terminal event before.
     fn reply_follows_its_effect(&self, answer: &Answer) -> Checked {
         let tasks = match answer {
             Answer::Tasks(tasks) | Answer::Blocked { tasks, .. } => tasks.as_slice(),
@@ -300,7 +301,7 @@ impl Sim {
             // A later attempt may fail to start.
             Retrying => (at_work.is_some() || before == Some(Retrying), status == Status::Pending),
             Resumed => (before == Some(Completed), status == Status::Resumed),
-            // What a run has used may be known only after its end.
+            // A run's usage may become known only after its end.
             Progress if before.is_some_and(EventKind::is_terminal) => {
                 (task.usage.is_some(), !status.is_active())
             }
@@ -419,7 +420,7 @@ impl Sim {
         prop_assert_eq!(self.core.seq(), self.seq);
         prop_assert_eq!(self.core.is_closing(), model.closing);
         let none_is_left = self.procs.iter().all(|proc| proc.gave_up);
-        // What a durable daemon leaves belongs to the next one.
+        // Tasks that a durable daemon leaves belong to the next one.
         prop_assert!(!done.exit || self.is_durable || (none_is_left && model.unanswered() == 0));
         for (id, _) in &done.events {
             self.compare(*id)?;
@@ -431,7 +432,7 @@ impl Sim {
     }
 }
 
-/// Describes how a task has ended, with everything that belongs to that end.
+/// Describes how a task has ended, with all data about that end.
 fn end_of(task: &Snapshot) -> String {
     let Some(finished) = task.finished() else { return "not at all".to_owned() };
     let agent = task.agent.as_ref().map(|agent| {

@@ -1,5 +1,5 @@
-//! Foreground jobs as their clients see them, and processes that other programs hand over. This knowledge comes from
-//! requests and answers only, not from the core or the model.
+//! Foreground jobs as their clients see them, and processes that other programs hand over. This knowledge comes only
+//! from requests and replies, not from the core or the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use super::{Checked, Sim, fail_with, key_text, new_id, session_key};
 /// Error of a job that was abandoned.
 const ABANDONED: &str = "its terminal was closed or its client ended";
 
-/// What clients and other programs know.
+/// The knowledge of clients and other programs.
 #[derive(Debug, Default)]
 pub struct Jobs {
     known: BTreeMap<TaskId, Job>,
@@ -51,12 +51,12 @@ enum Left {
 #[derive(Debug)]
 struct Orphan {
     grace_ms: u64,
-    /// When SIGKILL comes at the latest, once it runs.
+    /// When SIGKILL comes at the latest, once the job runs.
     due: Option<u64>,
 }
 
 impl Sim {
-    /// Submits a task. A foreground job starts at once, whatever else runs.
+    /// Submits a task. A foreground job starts at once, regardless of other running tasks.
     pub(super) fn submit_job(&mut self, client: usize, command: Command) -> Checked {
         let (id, foreground, direct) = (command.id, command.foreground, command.spec.direct);
         if foreground {
@@ -74,13 +74,13 @@ impl Sim {
                 self.is_shown_rightly(&task)?;
             }
             Ok(_) => {}
-            // It was refused, or shares its key with another task.
+            // The job was refused, or shares its key with another task.
             Err(_) => _ = self.jobs.known.remove(&id),
         }
         Ok(())
     }
 
-    /// Presses the key once or twice. The job stays the same except for where it is (R62), and a second press changes
+    /// Presses the key once or twice. The job stays the same except for its place (R62), and a second press changes
     /// nothing at all (R67).
     pub(super) fn detach(&mut self, client: usize, id: &TaskRef, by_owner: bool, twice: bool) -> Checked {
         let before = self.core.get(id).ok();
@@ -119,7 +119,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Offers a process that another program has started.
+    /// Offers a process started by another program.
     pub(super) fn adopt(
         &mut self,
         client: usize,
@@ -152,7 +152,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Disconnects a client. It has no foreground jobs any more, and each that it had is being ended (R71).
+    /// Disconnects a client. It then has no foreground jobs, and each of its former ones is being ended (R71).
     pub(super) fn disconnect(&mut self, client: usize) -> Checked {
         let gone = self.clients[client];
         let resumes = &self.resumes;
@@ -229,7 +229,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Lets an executor take over a process of another program: only one that is offered in this step.
+    /// Lets an executor adopt a process of another program, which must be the one offered in this step.
     pub(super) fn take_over(&mut self, task: TaskId, run: u32) -> Checked {
         prop_assert_eq!((self.jobs.offered, run), (Some(task), 1), "nobody has offered that");
         prop_assert!(self.procs.iter().all(|proc| proc.task != task), "{task} runs already");
@@ -250,7 +250,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Checks that the effect and the event come before the answer, and that the caller is the one detached (R61). A
+    /// Checks that the effect and the event come before the reply, and that the caller is the detached client (R61). A
     /// job that has ended is not reported as backgrounded, and vice versa (R66).
     pub(super) fn hand_over_is_told_truly(&self, to: ReplyTo, answer: &Answer, done: &Expected) -> Checked {
         match answer {
@@ -309,13 +309,13 @@ impl Sim {
         Ok(())
     }
 
-    /// Whether a job ended where its client saw it.
+    /// Reports whether a job ended where its client saw it.
     pub(super) fn ended_in_the_foreground(&self, id: TaskId) -> bool {
         self.jobs.known.get(&id).is_some_and(|job| job.left == Some(Left::Ended))
     }
 
-    /// Checks that a task is in the foreground of exactly the client that shows it, which is connected, while it
-    /// runs.
+    /// Checks that a running task is in the foreground of exactly the client that shows it, and that this client is
+    /// connected.
     pub(super) fn is_shown_rightly(&self, task: &Snapshot) -> Checked {
         let job = self.jobs.known.get(&task.id).filter(|job| job.left.is_none());
         prop_assert_eq!(task.foreground, job.map(|job| job.client), "{:?}", task);

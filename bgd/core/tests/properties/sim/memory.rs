@@ -1,4 +1,4 @@
-//! Memory held by tasks: the core counts as they come and go, while this module examines all of them.
+//! Memory of tasks: the core counts as they come and go, while this module examines all of them.
 
 use bgd_core::sharing::KeptEnv;
 use bgd_core::{Input, Request, State, env_bytes};
@@ -11,7 +11,7 @@ use super::{Checked, Sim};
 const LOOK_EVERY: u64 = 16;
 
 impl Sim {
-    /// Examines every task, and tells the model what is held before an input.
+    /// Examines every task, and passes the memory in use before an input to the model.
     pub(super) fn weigh(&mut self, input: &Input) -> Checked {
         let Input::Request { request, .. } = input else { return Ok(()) };
         let adds = matches!(
@@ -29,7 +29,7 @@ impl Sim {
         let mut envs: Vec<Env> = Vec::new();
         let tasks = self.model.live.values().filter_map(|known| self.core.get(&known.id.into()).ok());
         for (place, task) in tasks.enumerate() {
-            // All tasks share their folder.
+            // All tasks share their working directory.
             bytes += task.own_bytes() + if place == 0 { task.spec.shared_bytes() } else { 0 };
             let queued = match &task.state {
                 State::Queued { env } | State::Starting { env: Some(KeptEnv(env)), .. } => Some(env),

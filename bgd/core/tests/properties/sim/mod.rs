@@ -1,5 +1,5 @@
-//! A world around the core: a fake clock, fake executors with misbehaving processes, and clients. Everything that the
-//! core does is compared with what the model expects.
+//! A world around the core: a fake clock, fake executors with misbehaving processes, and clients. All effects of the
+//! core are compared with the model's expectations.
 
 mod check;
 mod jobs;
@@ -37,7 +37,7 @@ use procs::{Proc, ProcState};
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
-/// Number of steps that a deserialized copy runs beside the original.
+/// Number of steps that a deserialised copy runs beside the original.
 const TWIN_STEPS: u32 = 12;
 
 /// Number of steps in which a core that has exited still gets requests.
@@ -46,25 +46,25 @@ const STEPS_AFTER_EXIT: u32 = 10;
 #[derive(Debug)]
 pub struct Sim {
     core: Core,
-    /// Whether what it does is written down for another daemon to go on with.
+    /// Whether changes are persisted for a next daemon.
     is_durable: bool,
-    /// What was written down of each task.
+    /// The persisted row of each task.
     rows: BTreeMap<Ordinal, Snapshot>,
     twin: Option<(Core, u32)>,
     model: Model,
     now: Now,
     procs: Vec<Proc>,
-    /// Calls that wait for their answers.
+    /// Calls without a reply so far.
     open: BTreeSet<ReplyTo>,
-    /// Those of them that are resumes. They are answered even if their client has disconnected.
+    /// The resumes among the open calls. They get replies even if their client has disconnected.
     resumes: BTreeSet<ReplyTo>,
     /// The latest run of each task, and its environment.
     runs: BTreeMap<TaskId, (u32, Arc<Env>)>,
     /// How agent tasks have ended, which only an accepted resume may change.
     ended: BTreeMap<TaskId, String>,
-    /// What clients and other programs know of their present and former jobs.
+    /// The knowledge of clients and other programs about their present and former jobs.
     jobs: Jobs,
-    /// Notices that were sent, and to whom.
+    /// Notices sent, and their recipients.
     post: Post,
     /// The connection number of each client; every disconnect assigns a new one.
     clients: [u64; CLIENTS],
@@ -74,13 +74,12 @@ pub struct Sim {
     /// The latest lifecycle event of each task.
     told: BTreeMap<TaskId, EventKind>,
     after_exit: u32,
-    /// Number of steps made.
     pub steps: u64,
-    /// How often the rarer situations occurred.
+    /// How often each of the rarer situations occurred.
     pub reached: Reached,
 }
 
-/// Returns the limits of the history. What a task holds is no matter of the model; examples show what follows of it.
+/// Returns the limits of the history. The model does not know the memory of tasks; example tests cover that limit.
 fn kept_for((age_ms, bytes, tasks): (u64, u64, usize)) -> HistoryLimits {
     HistoryLimits { age_ms, bytes, tasks, memory: usize::MAX }
 }
@@ -140,7 +139,7 @@ impl Sim {
     /// Lets everything end, clears everything, and checks that nothing is left.
     fn drain(&mut self) -> Checked {
         self.end_procs()?;
-        // Tasks that wait for what never comes, and tasks that start again and again.
+        // Tasks that wait for something that never comes, and tasks that start again and again.
         let which = Selection::All { session: None };
         self.request(0, Request::Cancel(Cancel { which, signal: Some(KILL), grace_ms: None }))?;
         self.end_procs()?;
@@ -163,7 +162,7 @@ impl Sim {
         self.nothing_is_left()
     }
 
-    /// Lets everything that runs end successfully.
+    /// Lets everything that is running end successfully.
     fn end_procs(&mut self) -> Checked {
         while let Some(proc) = self.procs.first() {
             let fact = match (proc.state, proc.is_agent) {
@@ -437,12 +436,12 @@ impl Sim {
         Ok(())
     }
 
-    /// Serializes the core and reads it back: nothing is lost, and environments are kept only where a start still
-    /// needs them. The copy then runs beside the original for a while, and takes its place.
+    /// Serialises the core and reads it back: nothing is lost, and environments are kept only where a start still needs
+    /// them. The copy then runs beside the original for a while, and replaces it.
     fn reload(&mut self) -> Checked {
         let text = serde_json::to_string(&self.core).map_err(|error| fail(&error))?;
         let needed = self.model.pending() + self.model.resumable() + self.model.with_rules() + self.model.staged.len()
-            // Every task but adopted ones can be submitted again.
+            // Every task except adopted ones can be submitted again.
             + self.model.live.values().filter(|task| !task.is_adopted).count()
             + self.model.starting_again();
         prop_assert_eq!(text.matches(ENV_MARK).count(), needed, "environments are kept");

@@ -1,5 +1,5 @@
-//! What clients and channels are told. This knowledge comes from requests, answers and notices only, not from the
-//! core or the model.
+//! The notices that clients and channels get. This knowledge comes only from requests, replies and notices, not from
+//! the core or the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::super::expected::{Answer, Told};
 use super::super::ops::Mark;
 use super::{Checked, Sim};
 
-/// Identifies an item for a consumer that must not act twice.
+/// Identifies an item for a consumer that must not act on it twice.
 type Key = (TaskId, u32, Option<u64>);
 
 #[derive(Debug, Default)]
 pub struct Post {
     /// Starts and ends that occurred in this step and have no notice yet.
     due: BTreeMap<TaskId, NoticeKind>,
-    /// Ends of runs that had their notice.
+    /// Ends of runs that have had their notice.
     ends: BTreeSet<(TaskId, u32)>,
     starts: BTreeSet<TaskId>,
     questions: BTreeSet<(TaskId, u64)>,
@@ -29,9 +29,9 @@ pub struct Post {
     sessions: BTreeMap<TaskId, Arc<str>>,
     /// Tasks whose parent session has ended.
     bereft: BTreeSet<TaskId>,
-    /// What each session was sent, and has neither acknowledged nor seen counted as lost.
+    /// The items sent to each session that it has neither acknowledged nor seen counted as lost.
     sent: BTreeMap<Arc<str>, Vec<Key>>,
-    /// Item numbers that were returned, with what they stand for.
+    /// Item numbers that were returned, with the items they stand for.
     numbers: BTreeMap<u64, (Arc<str>, Key)>,
     /// Item numbers that must not come back.
     done: BTreeSet<u64>,
@@ -40,14 +40,14 @@ pub struct Post {
     owners: BTreeSet<(u64, Arc<str>)>,
 }
 
-/// A read that is not answered yet.
+/// A read without a reply so far.
 #[derive(Clone, Debug)]
 struct Read {
     session: Arc<str>,
     after: u64,
     limit: usize,
     due: Mono,
-    /// Whether it was not answered at once.
+    /// Whether it got no immediate reply.
     waits: bool,
 }
 
@@ -71,7 +71,7 @@ impl Post {
         }
     }
 
-    /// Records that a call was not answered at once.
+    /// Records that a call got no immediate reply.
     pub fn waits(&mut self, to: ReplyTo) {
         if let Some(read) = self.reads.get_mut(&to) {
             read.waits = true;
@@ -86,7 +86,7 @@ impl Post {
         self.bereft.extend(tasks);
     }
 
-    /// Disconnects a client. Returns the sessions that end with it, and whether others own any of its sessions too.
+    /// Disconnects a client. Returns the sessions that end with it, and whether any of its sessions have other owners.
     pub fn leaves(&mut self, client: u64) -> (Vec<Arc<str>>, bool) {
         self.reads.retain(|to, _| to.client != client);
         let theirs: Vec<(u64, Arc<str>)> = self.owners.extract_if(.., |own| own.0 == client).collect();
@@ -260,7 +260,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Returns the tasks that the end of these sessions and jobs must not affect, as they are.
+    /// Returns the current states of the tasks that the end of these sessions and jobs must not affect.
     pub(super) fn untouched_by_ends(&self, sessions: &[Arc<str>], jobs: &[TaskId]) -> Vec<Snapshot> {
         let of_ended = |id: &TaskId| self.post.sessions.get(id).is_some_and(|of| sessions.contains(of));
         let live = self.told.iter().filter(|(_, kind)| **kind != EventKind::Cleared).map(|(id, _)| *id);
@@ -268,8 +268,8 @@ impl Sim {
         others.filter_map(|id| self.core.get(&id.into()).ok()).collect()
     }
 
-    /// Checks that every task of these sessions has ended or is being ended, and that no other task is affected,
-    /// except that it may take a slot that has become free.
+    /// Checks that every task of these sessions has ended or is being ended, and that no other task is affected, except
+    /// that it may get a slot that has become free.
     pub(super) fn r54_only_those_sessions_have_ended(
         &mut self,
         sessions: &[Arc<str>],
@@ -277,13 +277,13 @@ impl Sim {
     ) -> Checked {
         for before in others {
             let Ok(after) = self.core.get(&before.id.into()) else {
-                // The output of the tasks that ended may leave no room for its own.
+                // The output of the tasks that ended may leave no room for this task's output.
                 let is_too_old = self.model.limits.history.is_some() && self.model.get(before.id).is_none();
                 prop_assert!(is_too_old, "{} was cleared by a stranger's end", before.id);
                 continue;
             };
             if matches!(before.state, State::Queued { .. }) {
-                // Except for one that was to start after one of theirs.
+                // Except for a task that was to start after one of these sessions' tasks.
                 let reason = after.finished().map(|finished| &finished.outcome);
                 let is_dependent = matches!(reason, Some(Outcome::Cancelled(StopReason::Dependency(..))));
                 prop_assert!(!after.is_finished() || is_dependent, "{:?}", after);
@@ -310,7 +310,7 @@ impl Sim {
     }
 }
 
-/// Whether none of its attempts has ended yet.
+/// Reports whether none of its attempts has ended yet.
 fn is_first_attempt(task: &bgd_core::Snapshot) -> bool {
     task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
 }

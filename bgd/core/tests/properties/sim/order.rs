@@ -13,7 +13,8 @@ use super::super::support::{command, env, exited};
 use super::procs::ProcState;
 use super::{Checked, Sim, new_id, session_key};
 
-/// Returns the name of the default group, of two groups that are created now and then, or of one that never exists.
+/// Returns the name of the default group, of one of two groups that are created now and then, or of one that never
+/// exists.
 pub fn group_name(group: u8) -> Arc<str> {
     Arc::from([DEFAULT_GROUP, "build", "gpu", "moon"][usize::from(group)])
 }
@@ -99,7 +100,7 @@ impl Sim {
 }
 
 impl Sim {
-    /// Lets a task with a restart rule fail as soon as it runs, each time it is started again.
+    /// Lets a task with a restart rule fail as soon as it runs, each time it is restarted.
     pub(super) fn relapse(&mut self, pick: usize) -> Checked {
         let tasks: Vec<TaskId> = self.model.kept_alive();
         let Some(task) = tasks.get(pick % tasks.len().max(1)).copied() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! A durable daemon's core: what its journal has of orders that processes may not have got, compared with the processes
-//! themselves. The next daemon repeats that, and nothing else says what became of them.
+//! A durable daemon's core: compares the persisted orders that processes may not have received with the processes
+//! themselves. The next daemon repeats these orders, and nothing else records their fate.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::super::support::KILL;
 use super::procs::{Proc, ProcState};
 use super::{Checked, Sim};
 
-/// An order that a run's executor is yet to carry out.
+/// An order that a run's executor is still to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ordered {
     Pause,
@@ -19,7 +19,7 @@ enum Ordered {
     End(i32),
 }
 
-/// There is nothing to carry out.
+/// There is no order to carry out.
 #[derive(Debug)]
 pub struct NoOrder;
 
@@ -44,12 +44,12 @@ impl Orders {
         self.waiting.push_back(Ordered::End(signal));
     }
 
-    /// The leader has ended: nobody could continue the rest.
+    /// Notes that the leader has ended: nobody could continue the rest.
     pub fn leader_has_ended(&mut self) {
         self.is_stopped = false;
     }
 
-    /// Carries out the first order, and returns what the executor reports of that; an error if there is no order.
+    /// Carries out the oldest order. Returns the executor's report, if any; an error if there is no order.
     pub fn carry_out(&mut self, lives: bool) -> Result<Option<Fact>, NoOrder> {
         let first = self.waiting.pop_front().ok_or(NoOrder)?;
         match first {
@@ -62,7 +62,7 @@ impl Orders {
 }
 
 impl Sim {
-    /// Writes down what has changed, as the journal does.
+    /// Persists the changes, as the journal does.
     pub(super) fn write_down(&mut self) {
         if !self.is_durable {
             return;
@@ -76,8 +76,8 @@ impl Sim {
         }
     }
 
-    /// Were the daemon killed now, the next one would repeat what a process has not got, and nothing that changes it
-    /// otherwise.
+    /// Checks that if the daemon were killed now, the next one would repeat all orders that a process has not received,
+    /// and none that would otherwise change the process.
     pub(super) fn r126_no_order_is_lost(&mut self) -> Checked {
         let mut repeated = Vec::new();
         for proc in self.procs.iter().filter(|proc| !proc.is_agent && proc.state != ProcState::Spawning) {
@@ -96,7 +96,7 @@ impl Sim {
         Ok(())
     }
 
-    /// Only a durable daemon notes orders, and nobody does for a run that is over.
+    /// Checks that only a durable daemon notes orders, and none for a run that is over.
     pub(super) fn notes_no_order(&self, task: TaskId) -> Checked {
         let shown = self.core.get(&task.into());
         let has_proc = self.procs.iter().any(|proc| proc.task == task);

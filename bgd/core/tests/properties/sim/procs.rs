@@ -27,9 +27,9 @@ pub struct Proc {
     pub ends: Vec<i32>,
     /// The agent's open questions.
     pub waiting: BTreeSet<u64>,
-    /// What its executor is yet to carry out.
+    /// Orders that its executor is still to carry out.
     pub orders: Orders,
-    /// Whether the executor has given up waiting for it, although it lives.
+    /// Whether the executor has given up waiting for it, although it is alive.
     pub gave_up: bool,
     last_key: u64,
     bytes: u64,
@@ -45,7 +45,7 @@ pub enum ProcState {
 }
 
 impl Proc {
-    /// Its output continues where an earlier run has left off.
+    /// Creates a run whose output continues where an earlier run left off.
     pub fn new(task: TaskId, run: u32, is_agent: bool, bytes: u64) -> Self {
         let (state, waiting) = (ProcState::Spawning, BTreeSet::new());
         let (ends, gave_up) = (Vec::new(), false);
@@ -53,12 +53,11 @@ impl Proc {
         Self { task, run, is_agent, state, ends, waiting, orders, gave_up, last_key: 0, bytes }
     }
 
-    /// Whether SIGKILL was sent.
     pub fn is_killed(&self) -> bool {
         self.ends.contains(&KILL)
     }
 
-    /// Returns what it does next. When told to end, it often does; it can't ignore SIGKILL.
+    /// Returns its next action. When told to end, it often does; it can't ignore SIGKILL.
     fn next(&mut self, roll: u8) -> Fact {
         match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
             _ if self.is_agent => self.next_of_agent(roll),
@@ -77,8 +76,8 @@ impl Proc {
         }
     }
 
-    /// An agent may refuse its prompt, even after it was told to end. One that was told to end may still end its turn
-    /// successfully.
+    /// Returns an agent's next action. An agent may refuse its prompt, even after being told to end. If told to end, it
+    /// may still end its turn successfully.
     fn next_of_agent(&mut self, roll: u8) -> Fact {
         let session = || Fact::Session { id: session_of(self.task).into() };
         match (self.state, self.is_killed(), !self.ends.is_empty(), roll) {
@@ -100,7 +99,7 @@ impl Proc {
             (_, _, _, 90..150) => self.ask(),
             (_, _, _, 150..175) => {
                 let waits = self.waiting.iter().nth(usize::from(roll) % self.waiting.len().max(1)).copied();
-                // It may continue at the very moment when it is answered.
+                // It may continue at the very moment when it gets the answer.
                 Fact::Withdrawn { key: waits.filter(|_| roll < 170).unwrap_or(self.last_key) }
             }
             (_, _, _, 175..205) => session(),
@@ -108,7 +107,7 @@ impl Proc {
         }
     }
 
-    /// A number that changes as it goes on.
+    /// Returns a number that changes as the process continues.
     const fn last_byte(&self) -> u8 {
         self.bytes.to_le_bytes()[0]
     }
@@ -151,7 +150,7 @@ impl Sim {
         self.fact_of(index, fact)
     }
 
-    /// Records what a process has done, and reports it, as its executor would.
+    /// Records an action of a process, and reports it as its executor would.
     pub(super) fn fact_of(&mut self, index: usize, fact: Fact) -> Checked {
         let proc = &mut self.procs[index];
         let (task, run) = (proc.task, proc.run);
@@ -200,7 +199,7 @@ impl Sim {
         {
             prop_assert_eq!(&after.state, &State::Finished(resuming.finished));
             after.state = before.state.clone();
-            // It no longer has its slot.
+            // The task no longer has its slot.
             after.place = before.place;
             prop_assert_eq!(format!("{:?}", after), format!("{:?}", before), "a refused resume left a mark");
             self.reach("refused, as it was");

@@ -1,5 +1,5 @@
-//! Stands in for the Agent Client Protocol in a build without it: every connection attempt fails. Agents that
-//! speak it are refused before they are started.
+//! Replaces the Agent Client Protocol in a build without it: every connection attempt fails. Agents that speak the
+//! protocol are refused before they are started.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -19,7 +19,7 @@ use crate::features::Feature;
 #[derive(Debug)]
 pub struct Acp(Infallible);
 
-/// The state of one, which can't exist either.
+/// The state of a connection, which can't exist either.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum AcpState {}
 

@@ -1,5 +1,5 @@
-//! An agent's permission request: what it asks, which answers it accepts, and the answer itself. Who decides
-//! is not known here.
+//! An agent's permission request: the question, the answers that the agent accepts, and the answer itself. This module
+//! does not know who decides.
 
 use agent_client_protocol::v1::schema::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
@@ -15,16 +15,15 @@ pub const METHOD: &str = "session/request_permission";
 /// A permission request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// The session that it is about.
     pub session: String,
-    /// The question, for display.
+    /// The text for display.
     pub text: String,
-    /// The answers that it accepts.
+    /// The answers that the agent accepts.
     pub options: Vec<InputOption>,
 }
 
 impl Question {
-    /// Parses the parameters of the request. Unknown kinds of options and tools are no error.
+    /// Parses the parameters of the request. Unknown kinds of options and tools are not an error.
     pub fn read(params: &Value) -> Option<Self> {
         let session = params["sessionId"].as_str()?.to_owned();
         let options = params["options"].as_array()?.iter().filter_map(option).collect();
@@ -32,8 +31,8 @@ impl Question {
         Some(Self { session, text, options })
     }
 
-    /// Builds the answer that chooses this option. Without a valid option it denies: once if the agent offers
-    /// that, else for ever, else by calling the question off.
+    /// Builds the answer that chooses this option. Without a valid option it denies: once if the agent offers that, or
+    /// else for ever, or else by calling the question off.
     pub fn answer(options: &[InputOption], chosen: Option<&str>) -> Value {
         let of_kind = |kind| options.iter().find(|option| option.kind == kind);
         let option = chosen

@@ -1,5 +1,5 @@
-//! The daemon's requests to an agent that are not answered yet. It gives out their ids itself, so that they can be
-//! carried over an upgrade in place. Writes and reads nothing.
+//! The daemon's unanswered requests to an agent. This module assigns the ids of requests itself, so that requests can
+//! be carried over an upgrade in place. Performs no I/O.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-/// What an agent answers.
+/// An agent's reply to a request.
 pub type Outcome = Result<Value, Error>;
 
 /// The requests in flight.
@@ -20,15 +20,15 @@ pub struct Calls(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The id given out last.
+    /// The last assigned id.
     last: i64,
     in_flight: BTreeMap<i64, Call>,
-    /// Whether no answer can come any more.
+    /// Whether no more answers can come.
     is_over: bool,
 }
 
 struct Call {
-    /// The session, if it is a prompt.
+    /// The session if the request is a prompt.
     prompts: Option<Arc<str>>,
     /// Dropped if no answer comes.
     answer: oneshot::Sender<Outcome>,
@@ -42,8 +42,8 @@ impl fmt::Debug for Call {
     }
 }
 
-/// The requests in flight, as data. The answer to any other than a prompt is of no use after an upgrade, as whoever
-/// waited for it asks again.
+/// The requests in flight, as carried over an upgrade. Answers to requests other than prompts are useless after an
+/// upgrade, as their senders repeat the requests.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CallsState {
     last: i64,
@@ -52,7 +52,7 @@ pub struct CallsState {
 }
 
 impl Calls {
-    /// Goes on counting where another program has stopped.
+    /// Continues counting ids after an upgrade.
     pub fn after(state: &CallsState) -> Self {
         Self(Mutex::new(Table { last: state.last, ..Table::default() }))
     }
@@ -62,8 +62,8 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a request its id, and a receiver for its answer, which closes if none can come. `held` is dropped with the
-    /// answer, even if nobody waits for it any more.
+    /// Assigns an id to a request. Returns the id, and a receiver for the answer, which closes if no answer can come.
+    /// `held` is dropped with the answer, even if nobody waits for it any more.
     pub fn begin(
         &self,
         prompts: Option<Arc<str>>,
@@ -76,7 +76,7 @@ impl Calls {
         (id, self.wait(id, prompts, held))
     }
 
-    /// Waits for the answer to a request that was sent before.
+    /// Registers a request that was already sent. Returns a receiver for the answer, as [`Self::begin`] does.
     pub fn wait(
         &self,
         id: i64,
@@ -91,7 +91,7 @@ impl Calls {
         answered
     }
 
-    /// Takes an answer. One to no request in flight is dropped.
+    /// Passes on an answer. Drops an answer to an unknown request.
     pub fn answered(&self, id: &RawJsonRpcId, outcome: Outcome) {
         let id = match id {
             RawJsonRpcId::Number(id) => Some(*id),
@@ -105,7 +105,7 @@ impl Calls {
         }
     }
 
-    /// Notes that no answer can come any more.
+    /// Notes that no more answers can come.
     pub fn end(&self) {
         let mut table = self.lock();
         table.is_over = true;
@@ -117,7 +117,7 @@ impl Calls {
     /// Returns the requests in flight.
     pub fn state(&self) -> CallsState {
         let Table { last, in_flight, is_over: _ } = &*self.lock();
-        // Others' answers are not waited for after an upgrade.
+        // After an upgrade, only answers to prompts are awaited.
         let prompts = in_flight
             .iter()
             .filter_map(|(id, Call { prompts, answer: _, _held })| Some((*id, prompts.clone()?)));

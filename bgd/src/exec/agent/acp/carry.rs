@@ -1,4 +1,4 @@
-//! What a connection carries over an upgrade in place, and how it is built from that again.
+//! Saves the state of a connection for an upgrade in place, and restores the connection from it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use super::wire::Wire;
 use crate::exec::agent::connection::Updates;
 
 impl Acp {
-    /// Goes on with a connection of another program. `updates` returns where the updates of a session go.
+    /// Restores a connection after an upgrade. `updates` returns the update channel of a session.
     pub fn again(
         state: AcpState,
         stdin: pipe::Sender,
@@ -29,7 +29,7 @@ impl Acp {
         let mut prompted = HashMap::new();
         for (id, session) in prompts {
             let answered = wire.prompted(id, &session, routes.engage(&session));
-            // Nobody waits for the answer to a prompt that was given up.
+            // Nobody waits for the answer to an abandoned prompt.
             if routes.is_in_turn(&session) {
                 prompted.insert(session, answered);
             }
@@ -37,26 +37,26 @@ impl Acp {
         Self { wire, routes, hello, last: Mutex::new(last), prompted: Mutex::new(prompted) }
     }
 
-    /// Holds reading back, or lets it go on.
+    /// Holds back reading, or resumes it.
     pub fn hold(&self, holds: bool) {
         self.wire.hold(holds);
     }
 
-    /// Returns the state, and the numbers of the pipes to and from the agent; `None` while something is under way in it
-    /// that the state would not have.
+    /// Returns the state, and the numbers of the pipes to and from the agent; `None` while something that the state
+    /// does not include is in progress.
     pub fn state(&self) -> Option<(AcpState, [RawFd; 2])> {
-        // The setup is that of a route, and an answer that nobody waits for yet belongs to a prompt that is in flight.
+        // `last` is the setup of a route, and each answer in `prompted` belongs to a prompt in flight.
         let Self { wire, routes: all, hello, last: _, prompted: _ } = self;
         let (wire, pipes) = wire.state()?;
         let routes = all.state()?;
-        // Between the answer to a prompt and the end of its turn nothing is in flight.
+        // Between the answer to a prompt and the end of its turn, no request is in flight.
         let is_prompted = |session: &Arc<str>| wire.calls.prompts.iter().any(|(_, of)| of == session);
         let are_settled =
             routes.iter().all(|route| is_prompted(&route.session) || !all.is_in_turn(&route.session));
         are_settled.then(|| (AcpState { wire, routes, hello: hello.clone() }, pipes))
     }
 
-    /// Returns what the open questions of a session are called.
+    /// Returns the agent's names for the open questions of a session.
     pub fn asking(&self, session: &str) -> Vec<String> {
         self.wire.questions.of(session)
     }

@@ -13,26 +13,26 @@ use super::trouble::{self, Asked, Meaning, Trouble, bounded};
 use super::wire::Wire;
 use crate::core::Refusal;
 
-/// How many bytes of an agent's advice on logging in are passed on.
+/// The maximum length of an agent's advice on logging in, in bytes.
 const LOGIN_BYTES: usize = 1 << 10;
 
-/// How many bytes of its name and of its version are kept.
+/// The maximum length of its name and of its version, in bytes.
 const NAME_BYTES: usize = 200;
 
-/// What an agent reported about itself.
+/// An agent's report about itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Its name, its version, and how it continues a conversation.
     pub about: AgentCheck,
-    /// Whether it can list the sessions that it has.
+    /// Whether it can list its sessions.
     pub lists: bool,
-    /// Whether it can be told that a session is no longer needed.
+    /// Whether it accepts the notification that a session is no longer needed.
     pub closes: bool,
     /// Advice on logging in.
     pub login: Box<str>,
 }
 
-/// Performs the handshake. Offers the agent neither files nor terminals: it runs where its files are.
+/// Performs the handshake. Offers the agent neither files nor terminals: it runs on the machine with its files.
 pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
     let request = InitializeRequest::new(ProtocolVersion::V1)
         .client_capabilities(ClientCapabilities::new())

@@ -1,8 +1,8 @@
-//! Splits an agent's standard output into lines of bounded length, and sorts them into messages and noise.
-//! Knows neither methods of the protocol nor sessions.
+//! Splits an agent's standard output into lines of bounded length, and sorts them into messages and noise. Knows
+//! neither the methods of the protocol nor sessions.
 //!
-//! The crate's own framing is not used: it does not limit the length of a line, ends the connection at bytes
-//! that are not UTF-8, and answers every line that a program logs to its standard output with an error.
+//! The crate's own framing is not used: it does not limit the length of a line, ends the connection at bytes that are
+//! not UTF-8, and answers every line that a program logs to its standard output with an error.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,21 +17,21 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader, Chain}
 
 use super::trouble::bounded;
 
-/// The longest line of an agent, in bytes. It leaves room for an image in a tool's result. An agent that
+/// The maximum length of a line of an agent, in bytes. This leaves room for an image in a tool's result. An agent that
 /// writes more without a newline is considered broken, and its connection ends.
 pub const LINE_BYTES: usize = 16 << 20;
 
 /// How many bytes are read at once. A buffer that grew for a longer line is freed after it.
 const READ_BYTES: usize = 64 << 10;
 
-/// How many lines of noise are kept, and how many bytes of each.
+/// How many lines of noise are kept, and the maximum length of each in bytes.
 const NOISE_LINES: usize = 5;
 const NOISE_BYTES: usize = 200;
 
 /// Why there are no more lines.
 #[derive(Debug)]
 pub enum Broken {
-    /// The other side has closed the stream.
+    /// The peer has closed the stream.
     Ended,
     /// A line is longer than [`LINE_BYTES`].
     TooLong,
@@ -49,11 +49,11 @@ impl fmt::Display for Broken {
     }
 }
 
-/// The lines of a stream, never holding more than [`LINE_BYTES`] of one.
+/// The lines of a stream. Never buffers more than [`LINE_BYTES`] of a line.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: BufReader<Chain<io::Cursor<Vec<u8>>, R>>,
-    /// What was read of the next line so far.
+    /// The beginning of the next line.
     line: Vec<u8>,
 }
 
@@ -63,13 +63,13 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self::after(Vec::new(), input)
     }
 
-    /// Creates a reader for a stream of which these bytes were read before.
+    /// Creates a reader for a stream from which these bytes were already read.
     pub fn after(read: Vec<u8>, input: R) -> Self {
         let input = BufReader::with_capacity(READ_BYTES, io::Cursor::new(read).chain(input));
         Self { input, line: Vec::new() }
     }
 
-    /// Returns what was read, but not returned as a line.
+    /// Returns the bytes that were read, but not yet returned as a line.
     pub fn unhandled(&self) -> Vec<u8> {
         let (before, _) = self.input.get_ref().get_ref();
         let at = usize::try_from(before.position()).unwrap_or(usize::MAX);
@@ -77,8 +77,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         [&self.line, self.input.buffer(), unread].concat()
     }
 
-    /// Returns the next line without its newline. A line that is cut off by the end of the stream counts,
-    /// too. Cancel-safe: dropping the future loses nothing.
+    /// Returns the next line without its newline. A line that is cut off by the end of the stream counts, too.
+    /// Cancel-safe: dropping the future loses no data.
     pub async fn next(&mut self) -> Result<Vec<u8>, Broken> {
         loop {
             let read = self.input.fill_buf().await.map_err(Broken::Unreadable)?;
@@ -104,7 +104,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
-/// Returns all lines of a stream up to its end, or up to where it is broken.
+/// Returns all lines of a stream up to its end, or until reading fails.
 pub async fn all(input: impl AsyncRead + Unpin) -> Vec<Vec<u8>> {
     let (mut lines, mut all) = (Lines::new(input), Vec::new());
     while let Ok(line) = lines.next().await {
@@ -113,9 +113,9 @@ pub async fn all(input: impl AsyncRead + Unpin) -> Vec<Vec<u8>> {
     all
 }
 
-/// Parses a line as a message; `None` if it is none.
+/// Parses a line as a message; returns `None` if it is not one.
 ///
-/// Invalid UTF-8 is replaced, so that half a character in a tool's output does not cost the message around it.
+/// Replaces invalid UTF-8, so that half a character in a tool's output does not invalidate the message around it.
 pub fn message(line: &[u8]) -> Option<RawJsonRpcMessage> {
     let text = String::from_utf8_lossy(line);
     let Ok(Value::Object(object)) = serde_json::from_str(&text) else { return None };
@@ -137,7 +137,7 @@ fn response(mut object: Map<String, Value>) -> Option<RawJsonRpcMessage> {
     Some(RawJsonRpcMessage::response(id, result))
 }
 
-/// Converts an error to the crate's type. One that does not fit becomes the data of another error.
+/// Converts an error to the crate's type. An error that does not fit becomes the data of another error.
 fn readable(error: &Value) -> Error {
     Error::deserialize(error).unwrap_or_else(|_| {
         let message = error.get("message").and_then(Value::as_str).unwrap_or("an error without a message");
@@ -145,7 +145,7 @@ fn readable(error: &Value) -> Error {
     })
 }
 
-/// Lines that are no messages: their number, and the last of them, for error messages.
+/// Lines that are not messages: their number, and the last of them, for error messages.
 #[derive(Debug, Default)]
 pub struct Noise(Mutex<(u64, VecDeque<String>)>);
 
@@ -153,7 +153,7 @@ impl Noise {
     /// Records a line.
     pub fn add(&self, line: &[u8]) {
         let start = String::from_utf8_lossy(&line[..line.len().min(NOISE_BYTES)]);
-        // The text may end up in a terminal, so it is sanitized.
+        // The text may end up in a terminal, so sanitize it.
         if show::is_blank(&start) {
             return;
         }

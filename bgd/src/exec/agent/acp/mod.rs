@@ -1,9 +1,9 @@
-//! The Agent Client Protocol over a program's standard input and output. Only this folder uses the crate of
-//! the protocol, because that crate changes faster than the daemon.
+//! The Agent Client Protocol over a program's standard input and output. Only this folder uses the protocol's crate,
+//! because that crate changes faster than the daemon.
 //!
-//! The caller owns the process behind the pipes, and all time limits: every future here may be dropped at any
-//! time, without leaving anything behind that could disturb a later turn. While a prompt is in flight, the
-//! session's channel has to be read; `reader` says what happens when it is full.
+//! The caller owns the process behind the pipes, and all time limits: every future here may be dropped at any time,
+//! without leaving anything behind that could disturb a later turn. While a prompt is in flight, the session's channel
+//! has to be read; `reader` explains what happens when the channel is full.
 
 mod asks;
 mod calls;
@@ -54,23 +54,23 @@ pub use self::lines::{LINE_BYTES, all as all_lines};
 pub use self::state::AcpState;
 pub use self::updates::{News, of_line as update_of};
 
-/// How many pages of an agent's list of sessions are searched for one of them.
+/// How many pages of an agent's list of sessions are searched for a session.
 const LIST_PAGES: usize = 32;
 
-/// How many bytes of the reason in an agent's own fields are passed on.
+/// The maximum length of the failure reason taken from an agent's own fields, in bytes.
 const WHY_BYTES: usize = 2 << 10;
 
-/// How long an agent must be silent after its answer to `session/load` before it gets the prompt: some agents
-/// replay the conversation only then.
+/// How long an agent must be silent after its answer to `session/load` before it gets the prompt: some agents replay
+/// the conversation only then.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// How long to wait for that silence at most. An agent that talks for longer talks about something else.
+/// The longest wait for that silence. An agent that keeps sending for longer is not replaying.
 const QUIET_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long an agent has to list its sessions after it rejected a prompt.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that speaks the Agent Client Protocol. Dropping it ends it.
+/// A connection that speaks the Agent Client Protocol. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Acp {
     wire: Wire,
@@ -78,7 +78,7 @@ pub struct Acp {
     hello: Hello,
     /// The setup of the session that was opened last.
     last: Mutex<Arc<Setup>>,
-    /// The answers to prompts that another program had sent before an upgrade, until somebody waits for them.
+    /// The pending answers to prompts that were sent before an upgrade, until [`Acp::prompt`] waits for them.
     prompted: Mutex<HashMap<Arc<str>, oneshot::Receiver<Outcome>>>,
 }
 
@@ -96,13 +96,13 @@ impl Acp {
         Ok(Self { wire, routes, hello, last: Mutex::default(), prompted: Mutex::default() })
     }
 
-    /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only. What
-    /// the agent replays of an earlier conversation is not sent.
+    /// Opens a new session, or resumes the wanted one. From now on its updates go to this channel only. The agent's
+    /// replay of an earlier conversation is discarded.
     ///
     /// # Errors
-    /// The session is gone, or the agent refuses for another reason; the refusal says which.
+    /// The session is gone, or the agent refuses for another reason; the refusal names it.
     pub async fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
-        // The protocol's strings are UTF-8, and a folder other than the wanted one would be worse than none.
+        // The protocol's strings are UTF-8, and working in a wrong folder would be worse than refusing.
         let Some(cwd) = wanted.cwd.as_os_str().to_str() else {
             let message = "this agent can't work in a folder whose name is not UTF-8";
             return Err(Refusal::new(ErrorKind::Unsupported, message));
@@ -125,10 +125,10 @@ impl Acp {
                 let answer = self.take_up(session, cwd).await?;
                 let setup = Setup::of(&answer, &self.last);
                 let warning = self.settle(session, &setup, &wanted.settings, true).await?;
-                // Until here the session had no route, so the replay was discarded.
+                // Before this, the session had no route, so the replay was discarded.
                 self.routes.open(session, updates, true, setup);
                 if self.hello.about.continuation == Continuation::Load {
-                    // Times out if the agent is never quiet; then it gets its prompt all the same.
+                    // Times out if the agent is never silent; then it gets its prompt anyway.
                     let _ = tokio::time::timeout(QUIET_PATIENCE, self.routes.quiet(session, QUIET)).await;
                 }
                 (Arc::clone(session), warning)
@@ -206,10 +206,9 @@ impl Acp {
         tokio::time::timeout(LIST_PATIENCE, self.lists(session, None)).await.unwrap_or(true)
     }
 
-    /// Sends a prompt to an open session, and waits for the end of the turn. If the session's turn goes on after an
-    /// upgrade, only waits. By then everything that was said
-    /// before the end is in the session's channel. If this is dropped earlier, the agent is told to stop, and
-    /// a later prompt to the session waits until it has.
+    /// Sends a prompt to an open session, and waits for the end of the turn; for a turn carried over an upgrade, only
+    /// waits. When this returns, all output from before the end is in the session's channel. If the future is dropped
+    /// earlier, the agent is asked to stop, and a later prompt to the session waits until the turn has ended.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         let prompted = self.prompted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         let (mut turn, answer) = if let Some(prompted) = prompted {
@@ -236,12 +235,12 @@ impl Acp {
                 let words = trouble::words(&error);
                 match trouble::meaning(&error, Asked::Within) {
                     Meaning::NoSuchSession => {
-                        // Without a route, the next turn resumes the session, if that is possible.
+                        // Without a route, the next turn resumes the session, if possible.
                         self.routes.close(key);
                         TurnEnd::Forgotten(words.into())
                     }
                     Meaning::LoggedOut => TurnEnd::LoggedOut(format!("{words}; {}", self.hello.login).into()),
-                    // Some agents say only that something went wrong.
+                    // Some agents report only that something went wrong.
                     Meaning::Other if !self.still_lists(key).await => {
                         self.routes.close(key);
                         TurnEnd::Forgotten(words.into())
@@ -252,7 +251,7 @@ impl Acp {
         }
     }
 
-    /// Passes on what the answer to a prompt says of the turn's tokens.
+    /// Passes on the turn's token counts from the answer to its prompt.
     async fn tell_tokens(&self, key: &str, answer: &Value) {
         let updates = self.routes.updates(key);
         if let (Some(tokens), Some(updates)) = (spent::of_answer(answer), updates) {
@@ -262,8 +261,8 @@ impl Acp {
         }
     }
 
-    /// Tells the agent to end the session's turn, and then calls off the turn's questions, as the protocol
-    /// requires. [`Self::prompt`] returns when the agent has ended the turn.
+    /// Tells the agent to end the session's turn, and then calls off the turn's questions, as the protocol requires.
+    /// [`Self::prompt`] returns when the agent has ended the turn.
     #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
     pub async fn cancel(&self, key: &Arc<str>) {
         self.stop(key);
@@ -272,21 +271,21 @@ impl Acp {
     fn stop(&self, key: &Arc<str>) {
         self.routes.cancel(key);
         self.wire.tell("session/cancel", CancelNotification::new(SessionId::new(&**key)));
-        // After the cancel: a question that is called off first may end the turn as if nobody had cancelled it.
+        // After the cancel: a question that is called off first may end the turn as if it had not been cancelled.
         self.routes.call_off(key);
     }
 
     /// Releases a session that is no longer needed: its updates are discarded, and the agent drops it if it can.
     #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
     pub async fn forget(&self, key: &Arc<str>) {
-        // If the session is needed again, it is resumed: it may have continued elsewhere meanwhile.
+        // A session that is needed again is resumed: it may have continued elsewhere meanwhile.
         self.routes.close(key);
         if self.hello.closes {
             self.wire.send("session/close", CloseSessionRequest::new(SessionId::new(&**key)));
         }
     }
 
-    /// Returns what the agent reports about itself.
+    /// Returns the agent's report about itself.
     pub fn about(&self) -> AgentCheck {
         self.hello.about.clone()
     }
@@ -296,7 +295,7 @@ impl Acp {
         self.wire.ended().await
     }
 
-    /// Builds the refusal for a caller whose session could not be opened or set up.
+    /// Builds the refusal for a session that could not be opened or set up.
     fn refusal(&self, what: &str, trouble: &Trouble) -> Refusal {
         let words = trouble.words();
         if let Trouble::Refused(error) = trouble
@@ -308,7 +307,7 @@ impl Acp {
     }
 }
 
-/// A turn in flight. Dropping it before its end stops it.
+/// A turn in flight. Dropping it before its end cancels the turn.
 struct TurnGuard<'a> {
     acp: &'a Acp,
     key: &'a Arc<str>,

@@ -1,4 +1,4 @@
-//! What is to be written to an agent's standard input, and how much of it was. Knows no methods.
+//! The queue of messages for an agent's standard input, with the write position. Knows no methods of the protocol.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,8 +8,8 @@ use agent_client_protocol::RawJsonRpcMessage;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, Semaphore};
 
-/// How many requests of an agent may be unanswered at a time, questions included. At the limit, the agent's
-/// output is not read any further, so that what waits to be written to the agent is bounded.
+/// How many requests of an agent may be unanswered at a time, questions included. At the limit, the agent's output is
+/// not read any further, so that the queue is bounded.
 const REQUESTS: usize = 256;
 
 /// Messages for an agent.
@@ -17,14 +17,14 @@ const REQUESTS: usize = 256;
 pub struct Outbox {
     queue: Mutex<Queue>,
     more: Notify,
-    /// One permit for each request of the agent that may be unanswered at a time.
+    /// One permit for each further request of the agent that may be unanswered.
     permits: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Message>,
-    /// How much of the first one is written.
+    /// How many bytes of the first message are written.
     written: usize,
     /// Whether nothing can be written any more.
     is_closed: bool,
@@ -37,7 +37,7 @@ struct Message {
 }
 
 impl Outbox {
-    /// Creates an outbox with the rest of what was to be written before, which may be the end of a line.
+    /// Creates an outbox with the unwritten bytes from before an upgrade, which may begin with the end of a line.
     pub fn new(rest: Vec<u8>) -> Self {
         let rest = (!rest.is_empty()).then_some(Message { line: rest, is_answer: false });
         let queue = Queue { messages: rest.into_iter().collect(), ..Queue::default() };
@@ -49,7 +49,7 @@ impl Outbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message. Nobody learns whether it arrives.
+    /// Queues a message. The sender does not learn whether it arrives.
     pub fn send(&self, message: &RawJsonRpcMessage) {
         let is_answer = matches!(message, RawJsonRpcMessage::Response(_));
         let mut line = match serde_json::to_vec(message) {
@@ -64,8 +64,8 @@ impl Outbox {
         }
     }
 
-    /// Waits until another request of the agent may be taken. [`Self::send`] of its answer makes room for the next one,
-    /// once that is written.
+    /// Waits until another request of the agent may be accepted. The answer, passed to [`Self::send`], makes room for
+    /// the next request once it is written.
     pub async fn admit(&self) {
         // If the semaphore is closed, nothing is written any more.
         if let Ok(permit) = self.permits.acquire().await {
@@ -73,7 +73,7 @@ impl Outbox {
         }
     }
 
-    /// Writes messages as they come, until that fails. Drops the pipe and all further messages then.
+    /// Writes messages as they come, until writing fails. Then drops the pipe and all further messages.
     pub async fn write_to(&self, pipe: pipe::Sender) -> io::Error {
         let error = loop {
             if self.lock().messages.is_empty() {
@@ -111,7 +111,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns what is still to be written; `None` if nothing can be written any more.
+    /// Returns the unwritten bytes; `None` if nothing can be written any more.
     pub fn rest(&self) -> Option<Vec<u8>> {
         let queue = self.lock();
         let all = queue.messages.iter().flat_map(|message| &message.line).skip(queue.written);

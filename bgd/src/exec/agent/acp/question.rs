@@ -1,8 +1,7 @@
-//! Renders a permission request as text for people. What would be done comes first, from the request's own
-//! data: the command, the paths, the changes, the rest of the tool's input. The title comes last, because a
-//! model may choose it.
+//! Renders a permission request as text for people. The requested action comes first, from the request's own data: the
+//! command, the paths, the changes, the rest of the tool's input. The title comes last, because a model may choose it.
 //!
-//! Reads the JSON itself instead of the crate's types: one unknown field must not hide the others.
+//! Parses the JSON directly instead of using the crate's types: one unknown field must not hide the others.
 
 use std::collections::HashSet;
 
@@ -13,19 +12,19 @@ use crate::exec::agent::asked::{
     CHANGE_BYTES, COMMAND_BYTES, INPUT_BYTES, TITLE_BYTES, bounded, on_one_line, part, rest,
 };
 
-/// The most bytes of each part that occurs only in these requests.
+/// The maximum length of each part that occurs only in these requests, in bytes.
 const PATHS_BYTES: usize = 300;
 const TEXT_BYTES: usize = 300;
 
 /// The prefixes of the parts.
 const PARTS: [&str; 7] = ["command:", "folder:", "paths:", "changes:", "input:", "says:", "title:"];
 
-/// The names that agents use in a tool's input for the command, for its working directory, and for a file.
+/// The names that agents use in a tool's input: for the command, for its working directory, and for a file.
 const COMMANDS: [&str; 3] = ["command", "cmd", "script"];
 const FOLDERS: [&str; 4] = ["cwd", "workdir", "working_directory", "directory"];
 const PATHS: [&str; 6] = ["path", "file_path", "filePath", "filepath", "absolute_path", "abs_path"];
 
-/// Describes what the `toolCall` of a request would do. If the request has only a title, returns that title.
+/// Describes the action in the `toolCall` of a request. If the request has only a title, returns the title.
 pub fn question(call: &Value) -> String {
     let nothing = Map::new();
     let input = call["rawInput"].as_object().unwrap_or(&nothing);
@@ -59,13 +58,13 @@ pub fn question(call: &Value) -> String {
     parts.join("\n")
 }
 
-/// Returns the first of these fields that can be shown as words, with its name.
+/// Returns the first of these fields that [`words`] can render, with its name.
 fn first<'a>(input: &'a Map<String, Value>, names: &[&'static str]) -> Option<(&'static str, &'a Value)> {
     let mut found = names.iter().filter_map(|name| Some((*name, input.get(*name)?)));
     found.find(|(_, value)| words(value).is_some())
 }
 
-/// Returns a string as it is, and the words of a command line quoted; `None` for anything else.
+/// Returns a string unchanged, and the words of a command line quoted; `None` for anything else.
 fn words(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -78,7 +77,7 @@ fn words(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the files that the call is about, each once.
+/// Returns the files that the call affects, without duplicates.
 fn paths(call: &Value, input: &Map<String, Value>) -> Vec<String> {
     let located = call["locations"].as_array().into_iter().flatten().filter_map(|at| at["path"].as_str());
     let named = PATHS.iter().filter_map(|name| input.get(*name)?.as_str());

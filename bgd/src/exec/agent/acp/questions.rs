@@ -1,4 +1,4 @@
-//! An agent's questions that are not answered yet. Who decides on them is not known here.
+//! An agent's unanswered questions. This module does not know who decides them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::asks::Question;
 
-/// The open questions, by the text of their request's id.
+/// The open questions, by the text of their request ids.
 #[derive(Debug, Default)]
 pub struct Questions(Mutex<BTreeMap<String, Open>>);
 
@@ -44,12 +44,11 @@ impl Questions {
         self.close(reference);
     }
 
-    /// Returns all questions.
     pub fn all(&self) -> Vec<(RawJsonRpcId, Question)> {
         self.lock().values().map(|open| (open.id.clone(), open.question.clone())).collect()
     }
 
-    /// Returns the text of the ids of a session's questions.
+    /// Returns the request ids of a session's questions, as text.
     pub fn of(&self, session: &str) -> Vec<String> {
         let all = self.lock();
         let own = all.iter().filter(|(_, open)| open.question.session == session);

@@ -1,8 +1,8 @@
-//! Reads what an agent says, in order: routes session updates, asks questions, and passes on answers.
+//! Reads an agent's output, in order: routes session updates, asks questions, and passes on answers.
 //!
-//! Each update goes into its session's channel before the next line is read. So a session whose channel is full
-//! makes the agent wait, with all of its sessions, until somebody reads from the channel or drops it. And when the
-//! answer to a prompt is passed on, everything that was said before it is in the channel.
+//! Each update goes into its session's channel before the next line is read. So a session whose channel is full makes
+//! the agent wait, with all of its sessions, until somebody reads from the channel or drops it. And when the answer to
+//! a prompt is passed on, all output from before the answer is in the channel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,13 +24,12 @@ use super::routes::Routes;
 use super::updates::{self, News};
 use crate::exec::agent::connection::{Ask, Update};
 
-/// The method by which an agent withdraws a request.
+/// The notification by which an agent withdraws a request.
 const CANCEL: &str = "$/cancel_request";
 
-/// Where a reader that is held back puts what it has read and not handled; `None` while it reads.
+/// The bytes that a reader on hold has read but not handled; `None` while it reads.
 pub type Parked = Arc<Mutex<Option<Vec<u8>>>>;
 
-/// Reads an agent's output.
 #[derive(Debug)]
 pub struct Reader {
     /// The agent's output.
@@ -39,24 +38,23 @@ pub struct Reader {
     pub input_closed: watch::Receiver<Option<Box<str>>>,
     /// Whether reading is held back.
     pub hold: watch::Receiver<bool>,
-    /// Its place while it is held back.
+    /// Receives the unhandled bytes while reading is held back.
     pub parked: Parked,
-    /// The requests to the agent.
+    /// The daemon's requests to the agent.
     pub calls: Arc<Calls>,
-    /// What is written to the agent.
+    /// The messages to the agent.
     pub outbox: Arc<Outbox>,
-    /// The agent's open questions.
     pub questions: Arc<Questions>,
-    /// Decide on them, so that reading is not held up.
+    /// The async tasks that wait for the answers to questions, so that reading is not delayed.
     pub deciding: JoinSet<()>,
-    /// Where updates go.
     pub routes: Arc<Routes>,
-    /// Lines that are no messages.
+    /// Lines that are not messages.
     pub noise: Arc<Noise>,
 }
 
 impl Reader {
-    /// Reads to the end, and returns the reason for it. Begins with questions that were asked before.
+    /// Reads until no more can be read, and returns the reason. Starts by repeating the questions carried over an
+    /// upgrade.
     pub async fn run(mut self, asked: Vec<(RawJsonRpcId, Question)>) -> Box<str> {
         for (id, question) in asked {
             self.outbox.admit().await;
@@ -77,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Waits for as long as reading is held back.
+    /// Waits while reading is held back.
     async fn park(&mut self) {
         let holds = *self.hold.borrow();
         if holds {
@@ -110,8 +108,8 @@ impl Reader {
                         self.calls.answered(&id, Err(error.into_acp_error()));
                     }
                 }
-                // Let whoever waits for the answer see it before the next message is read: what comes after the end of
-                // a turn is late.
+                // Let the receiver of the answer run before the next message is read: output after the end of a turn is
+                // late.
                 tokio::task::yield_now().await;
             }
             None => self.noise.add(line),
@@ -120,8 +118,8 @@ impl Reader {
 
     async fn update(&self, news: RawJsonRpcNotification) {
         let Some(News { session, update, message }) = updates::read(news.params) else { return };
-        // Look up the route even without an update: a replay includes the user's own messages, which
-        // count as signs of it.
+        // Look up the route even without an update: a replay includes the user's own messages, and looking up the route
+        // notes that the replay continues.
         let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
         // Fails if nobody wants the updates any more.
         if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
@@ -130,7 +128,7 @@ impl Reader {
         let _ = updates.send(update).await;
     }
 
-    /// Answers a request, or asks for the decision.
+    /// Answers a request, or asks the question in it.
     async fn answer(&mut self, request: RawJsonRpcRequest) {
         let RawJsonRpcRequest { id, method, params } = request;
         if &*method != asks::METHOD {
@@ -153,7 +151,7 @@ impl Reader {
         let withdrawn = self.questions.open(&reference, &id, &question);
         let (questions, outbox) = (Arc::clone(&self.questions), Arc::clone(&self.outbox));
         let (options, own) = (question.options.clone(), reference.clone());
-        // Those that are done.
+        // Removes the finished tasks.
         while self.deciding.try_join_next().is_some() {}
         self.deciding.spawn(async move {
             let answer = tokio::select! {
@@ -166,7 +164,7 @@ impl Reader {
             outbox.send(&RawJsonRpcMessage::response(id, Ok(answer)));
         });
         let Question { text, options, session: _ } = question;
-        // Fails if nobody wants it any more; that drops the answer's channel, which denies.
+        // Fails if nobody wants the updates any more; then the answer's sender is dropped, which denies.
         let ask = Ask { reference: reference.into(), question: text, options, answer };
         let _ = updates.send(Update::Ask(ask)).await;
     }
@@ -185,8 +183,8 @@ fn reference(id: &RawJsonRpcId) -> String {
     serde_json::to_value(id).as_ref().map(Value::to_string).unwrap_or_default()
 }
 
-/// Resolves when the agent's input is gone and the runtime has checked once more for something to read. So
-/// what an agent says before it dies is read, even if the daemon notices first that its input is closed.
+/// Resolves when the agent's input is closed and the runtime has checked once more for output to read. So the last
+/// output of a dying agent is read, even if the daemon notices first that the agent's input is closed.
 async fn silence(input_closed: &mut watch::Receiver<Option<Box<str>>>) -> Box<str> {
     let Ok(why) = input_closed.wait_for(Option::is_some).await.map(|why| why.clone()) else {
         // The writer ends without an error only together with the connection.

@@ -16,21 +16,20 @@ pub struct Routes(Mutex<HashMap<Arc<str>, Route>>);
 
 #[derive(Debug, Default)]
 struct Route {
-    /// `None` if nobody wants them.
+    /// `None` if nobody wants the updates.
     updates: Option<Updates>,
     /// Set for a loaded session until its first prompt: until then, its updates are the end of the replay.
     replaying: bool,
     setup: Arc<Setup>,
-    /// Notified with every piece of the replay, for whoever waits for its end.
+    /// Notified of every piece of the replay.
     replayed: Arc<Notify>,
     turn: TurnState,
-    /// The last piece of the turn's answer.
     last: LastPiece,
     /// The questions of this turn; dropping one calls it off.
     asks: Vec<oneshot::Sender<()>>,
-    /// Held from a prompt until the agent's answer, even if nobody waits for the answer any more.
+    /// Locked from a prompt until the agent's answer, even if nobody waits for the answer any more.
     gate: Arc<Gate<()>>,
-    /// Wakes a prompt that waits at the gate, when it is cancelled.
+    /// Wakes a prompt that waits at the gate, when the prompt is cancelled.
     interrupted: Arc<Notify>,
 }
 
@@ -45,14 +44,14 @@ enum TurnState {
 /// The most recent piece of the answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 enum LastPiece {
-    /// This turn has none yet.
+    /// The turn has no answer yet.
     #[default]
     None,
-    /// It belongs to this message, if it names one.
+    /// The piece belongs to this message; `None` if the agent does not distinguish messages.
     Of(Option<String>),
 }
 
-/// A session, as data.
+/// A session, as carried over an upgrade.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RouteState {
     pub session: Arc<str>,
@@ -63,7 +62,7 @@ pub struct RouteState {
 }
 
 impl Routes {
-    /// Goes on with the sessions of another program. `updates` returns where the updates of one go.
+    /// Restores the sessions after an upgrade. `updates` returns the update channel of a session.
     pub fn again(
         all: Vec<RouteState>,
         last_setup: &mut Arc<Setup>,
@@ -79,11 +78,11 @@ impl Routes {
         Self(Mutex::new(routes.collect()))
     }
 
-    /// Returns all sessions; `None` if an update is on its way to one of them.
+    /// Returns all sessions; `None` if the channel of one of them still holds an update.
     pub fn state(&self) -> Option<Vec<RouteState>> {
         let mut all = Vec::new();
         for (session, route) in &*self.lock() {
-            // Nobody waits for any of the others: a question that is open is asked again.
+            // Nothing waits for the other fields after an upgrade: open questions are asked again.
             let Route {
                 updates,
                 replaying,
@@ -115,8 +114,8 @@ impl Routes {
         self.lock().get(session).is_some_and(|route| route.turn != TurnState::None)
     }
 
-    /// Keeps further prompts to the session waiting until the result is dropped; `None` if the session is not known, or
-    /// they are kept waiting already.
+    /// Makes further prompts to the session wait until the guard is dropped; returns `None` if the session is unknown,
+    /// or prompts already have to wait.
     pub fn engage(&self, session: &str) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.lock().get(session)?.gate).try_lock_owned().ok()
     }
@@ -135,7 +134,7 @@ impl Routes {
         route.setup = setup;
     }
 
-    /// Returns the setup of a session, if the agent still holds it.
+    /// Returns the setup of a session, if the agent still holds the session.
     pub fn setup(&self, session: &str) -> Option<Arc<Setup>> {
         self.lock().get(session).map(|route| Arc::clone(&route.setup))
     }
@@ -145,7 +144,7 @@ impl Routes {
         self.lock().remove(session);
     }
 
-    /// Returns where a session's updates go; `None` if they are discarded, as during a replay.
+    /// Returns a session's update channel; `None` if its updates are discarded, as during a replay.
     pub fn updates(&self, session: &str) -> Option<Updates> {
         let routes = self.lock();
         let route = routes.get(session)?;
@@ -156,8 +155,8 @@ impl Routes {
         route.updates.clone()
     }
 
-    /// Records the message that a piece of the answer belongs to. Returns whether the piece before it
-    /// belonged to another one.
+    /// Records the message that a piece of the answer belongs to. Returns whether the previous piece belonged to
+    /// another message.
     pub fn is_another_message(&self, session: &str, message: Option<String>) -> bool {
         let mut routes = self.lock();
         let Some(route) = routes.get_mut(session) else { return false };
@@ -173,8 +172,8 @@ impl Routes {
         while tokio::time::timeout(span, replayed.notified()).await.is_ok() {}
     }
 
-    /// Registers a question. Returns where it goes, and a receiver that resolves when the question is called
-    /// off; `None` if the session is in no turn, or in one that was cancelled.
+    /// Registers a question. Returns the session's update channel, and a receiver that resolves when the question is
+    /// called off; `None` if the session is in no turn, or if its turn was cancelled.
     pub fn ask(&self, session: &str) -> Option<(Updates, oneshot::Receiver<()>)> {
         let mut routes = self.lock();
         let route = routes.get_mut(session).filter(|route| route.turn == TurnState::Running)?;
@@ -185,8 +184,8 @@ impl Routes {
         Some((updates, called_off))
     }
 
-    /// Waits until the agent has answered the session's last prompt, and begins the turn. Fails if the
-    /// session is not open, or if the turn was cancelled before it began.
+    /// Waits until the agent has answered the session's last prompt, and begins the turn. Fails if the session is not
+    /// open, or if the turn was cancelled before it began.
     pub async fn begin(&self, session: &str) -> Result<OwnedMutexGuard<()>, NotBegun> {
         let (gate, interrupted) = {
             let routes = self.lock();
@@ -237,6 +236,6 @@ impl Routes {
 pub enum NotBegun {
     /// The session is not open.
     NotOpen,
-    /// It was cancelled while it waited for the previous turn.
+    /// The turn was cancelled while it waited for the previous turn.
     Cancelled,
 }

@@ -1,9 +1,9 @@
 //! Applies settings to a session before a prompt: the model, the options and the mode that the task or the
-//! configuration names. If neither names a mode, chooses one in which the agent asks before it acts: some
-//! agents start in another mode, so that `permissions = "deny"` would deny nothing.
+//! configuration names. If neither names a mode, chooses one in which the agent asks before it acts: some agents start
+//! in another mode, so that `permissions = "deny"` would deny nothing.
 //!
 //! A setting stays in the session, but is meant for one run. So a later run in the same process applies its own
-//! settings again, whatever the agent has changed meanwhile, and restores what only an earlier run has named.
+//! settings again, even if the agent has changed them meanwhile, and restores those that only an earlier run has named.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::core::Refusal;
 type Step = (Value, String);
 
 impl Acp {
-    /// Applies the wanted settings to a session, and restores those that are no longer wanted. Returns a
-    /// warning if the agent offers modes, but is not known to ask in any of them.
+    /// Applies the wanted settings to a session, and restores those that are no longer wanted. Returns a warning if the
+    /// agent offers modes, but is not known to ask in any of them.
     ///
     /// # Errors
     /// The agent does not offer a wanted setting, or does not accept it.
@@ -50,7 +50,7 @@ impl Acp {
             let what = format!("the mode {mode}");
             want(choice.way.clone(), mode, what);
         }
-        // Restored before anything is set, as one thing may be set in two ways.
+        // Restored before anything is set, as two ways may set the same choice.
         let mut back: BTreeMap<(u8, Way), Step> = BTreeMap::new();
         for (way, value) in setup.before().iter() {
             let key = (offer.rank(way), way.clone());
@@ -64,7 +64,7 @@ impl Acp {
             if is_fresh && base == value {
                 continue;
             }
-            // Noted before the request: the agent may apply it even if nobody waits any more.
+            // Recorded before the request: the agent may apply the value even if nobody waits for its answer.
             setup.before().entry(way.clone()).or_insert_with(|| base.clone());
             self.set(session, &way, &value, &what, offer).await?;
             if base == value {
@@ -83,7 +83,7 @@ impl Acp {
         offer: &Offer,
     ) -> Result<(), Refusal> {
         if value.is_null() {
-            // The agent lists no such option.
+            // The agent does not list this option.
             let message =
                 "an earlier prompt changed an option, and the agent does not report its initial value";
             return Err(Refusal::new(ErrorKind::AgentUnavailable, message).hint("set it with --config"));

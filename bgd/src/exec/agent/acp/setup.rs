@@ -1,4 +1,5 @@
-//! What a session offers, and what was set in it. Sends nothing to the agent; [`super::settings`] does that.
+//! The choices that a session offers, and the values set in it. Sends nothing to the agent; [`super::settings`] does
+//! that.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +13,12 @@ use super::trouble::bounded;
 use crate::agents::Settings;
 use crate::core::Refusal;
 
-/// The modes in which agents are known to ask, best first: `default` of Claude Code, Gemini and Qwen,
-/// `read-only` of Codex, `approve` of goose, `ask` of the protocol's own text, and the mode of Copilot. An
-/// entry with a `#` is matched against the end of an id, the others against all of it.
+/// The modes in which agents are known to ask, best first: `default` of Claude Code, Gemini and Qwen, `read-only` of
+/// Codex, `approve` of goose, `ask` of the protocol's own text, and the mode of Copilot. An entry with a `#` is
+/// compared with the end of an id, the others with the whole id.
 const STRICT: [&str; 5] = ["default", "read-only", "approve", "ask", "session-modes#agent"];
 
-/// How many bytes of a list of choices are reported.
+/// The maximum length of a reported list of choices, in bytes.
 const OFFER_BYTES: usize = 500;
 
 /// The dedicated methods for choices.
@@ -28,7 +29,7 @@ pub enum By {
 }
 
 impl By {
-    /// Returns the method's name, and its name for the value.
+    /// Returns the method's name, and the name of its parameter for the value.
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Mode => ("session/set_mode", "modeId"),
@@ -50,7 +51,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     pub way: Way,
-    /// The value that a session starts with.
+    /// The initial value of the session.
     pub current: Value,
     /// The ids to choose from; empty for a flag.
     values: Vec<String>,
@@ -84,10 +85,10 @@ impl Choice {
         STRICT.iter().find_map(|end| self.values.iter().find(|value| ends(value, end))).map(String::as_str)
     }
 
-    /// Returns the value to choose, if it is offered.
+    /// Returns the value to choose, if the agent offers it.
     ///
     /// # Errors
-    /// It is not offered; the hint lists what is.
+    /// The agent does not offer it; the hint lists its offer.
     pub fn value(&self, what: &str, value: &str) -> Result<Value, Refusal> {
         if self.values.iter().any(|known| known == value) {
             return Ok(value.into());
@@ -98,19 +99,19 @@ impl Choice {
     }
 }
 
-/// What the sessions of an agent offer.
+/// The choices that the sessions of an agent offer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     pub modes: Option<Choice>,
     pub models: Option<Choice>,
-    /// All its options; modes and models may be among them.
+    /// All options; modes and models may be among them.
     options: Vec<Choice>,
-    /// The id of the option for the mode, even if the mode is better set in another way.
+    /// The id of the option for the mode, even if a dedicated method is preferred for setting the mode.
     mode_option: Option<String>,
 }
 
 impl Offer {
-    /// Reads the offer from the answer to `session/new` and the like.
+    /// Parses the offer in the answer to `session/new` and similar requests.
     fn of(answer: &Value) -> Self {
         let options = || answer["configOptions"].as_array().into_iter().flatten();
         let of_category =
@@ -139,7 +140,7 @@ impl Offer {
             .find(|choice| choice.way == *way)
     }
 
-    /// Returns the rank for the order of setting: the model first, as other choices may depend on it, the mode last.
+    /// Returns the position in the order of setting: the model first, as other choices may depend on it, the mode last.
     pub fn rank(&self, way: &Way) -> u8 {
         let is = |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.way == *way);
         match (is(&self.models), is(&self.modes)) {
@@ -149,7 +150,7 @@ impl Offer {
         }
     }
 
-    /// Converts a value to the type that this option takes: whoever names it may not know whether it is a flag.
+    /// Converts a value to the type that this option accepts: the user who names it may not know whether it is a flag.
     pub fn fit(&self, way: &Way, value: &Setting) -> Value {
         let is_flag = self.choice(way).map(|choice| choice.values.is_empty());
         match (is_flag, value) {
@@ -164,7 +165,7 @@ impl Offer {
     /// Returns the mode to set, if any, and a warning if the agent is not known to ask in any of its modes.
     ///
     /// # Errors
-    /// The agent does not offer the mode that is named.
+    /// The agent does not offer the named mode.
     pub fn mode(&self, settings: &Settings) -> Result<(Option<Value>, Option<String>), Refusal> {
         if let Some(mode) = &settings.named.mode {
             return choosable("mode", mode, self.modes.as_ref())?
@@ -189,16 +190,16 @@ impl Offer {
     }
 }
 
-/// A session's offer, and what was set in it.
+/// A session's offer, and the changes made in the session.
 #[derive(Debug, Default)]
 pub struct Setup {
     /// Shared with sessions that offer the same: an agent may know a thousand models.
     pub offer: Arc<Offer>,
-    /// The initial values of what was changed since.
+    /// The initial values of changed settings.
     before: Mutex<BTreeMap<Way, Value>>,
 }
 
-/// A session's setup, as data.
+/// A session's setup, as carried over an upgrade.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SetupState {
     offer: Offer,
@@ -206,13 +207,14 @@ pub struct SetupState {
 }
 
 impl Setup {
-    /// Reads the offer from the answer that opened a session. Shares that of the previous session if it is the same.
+    /// Parses the offer in the answer that opened a session. Shares the offer of the previous session if both are
+    /// equal.
     pub fn of(answer: &Value, last: &Mutex<Arc<Self>>) -> Arc<Self> {
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         Self::shared(Offer::of(answer), BTreeMap::new(), &mut last)
     }
 
-    /// Goes on with what another program has known. Shares the offer of the previous session if it is the same.
+    /// Restores a setup after an upgrade. Shares the offer of the previous session if both are equal.
     pub fn again(state: SetupState, last: &mut Arc<Self>) -> Arc<Self> {
         let SetupState { offer, before } = state;
         Self::shared(offer, before.into_iter().collect(), last)
@@ -226,14 +228,13 @@ impl Setup {
         setup
     }
 
-    /// Returns it as data.
     pub fn state(&self) -> SetupState {
         let Self { offer, before: _ } = self;
         let before = self.before().iter().map(|(way, value)| (way.clone(), value.clone())).collect();
         SetupState { offer: Offer::clone(offer), before }
     }
 
-    /// Returns the initial values of what was changed since.
+    /// Returns the initial values of changed settings.
     pub fn before(&self) -> MutexGuard<'_, BTreeMap<Way, Value>> {
         // No panic can leave the map half changed, so poisoning does not matter.
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
@@ -252,7 +253,7 @@ pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Res
     })
 }
 
-/// Describes what the agent offers, for a value that it did not accept; `None` if nothing is known.
+/// Describes the agent's offer, for a value that the agent did not accept; `None` if the offer is unknown.
 pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
     match (offer.choice(way), way) {
         (Some(choice), _) if choice.values.is_empty() => Some("it can be true or false".to_owned()),

@@ -1,4 +1,4 @@
-//! What agents say of tokens and costs. Costs are those of the whole session; tokens come with the answer to a prompt,
+//! Agents' reports of tokens and costs. Costs are those of the whole session; tokens come with the answer to a prompt,
 //! in a field that the protocol has not settled yet, or in fields of the agent's own.
 
 use agent_client_protocol::v1::schema::UsageUpdate;
@@ -19,7 +19,7 @@ pub fn of_update(update: &UsageUpdate) -> Report {
     Report { tokens: None, context: Some(context), cost }
 }
 
-/// Reads the tokens of a turn in the answer to its prompt.
+/// Extracts the tokens of a turn from the answer to its prompt.
 pub fn of_answer(answer: &Value) -> Option<Tokens> {
     of_usage(&answer["usage"]).or_else(|| of_quota(&answer["_meta"]["quota"]["token_count"]))
 }
@@ -29,7 +29,7 @@ fn of_usage(usage: &Value) -> Option<Tokens> {
     let (input, output) = (count("inputTokens")?, count("outputTokens")?);
     let cached = [count("cachedReadTokens"), count("cachedWriteTokens")].into_iter().flatten();
     let cached = cached.fold(0, u64::saturating_add);
-    // Some count thoughts as output, too; then the sum of all is more than the total.
+    // Some agents include thoughts in the output; then the sum of all is more than the total.
     let thoughts = count("thoughtTokens").unwrap_or(0);
     let all = [input, output, cached, thoughts].into_iter().fold(0, u64::saturating_add);
     let is_apart = count("totalTokens").is_none_or(|total| total >= all);
@@ -37,7 +37,7 @@ fn of_usage(usage: &Value) -> Option<Tokens> {
     Some(Tokens { input, output, cached })
 }
 
-/// Reads the fields of gemini-cli.
+/// Parses the fields of gemini-cli.
 fn of_quota(count: &Value) -> Option<Tokens> {
     let (input, output) = (count["input_tokens"].as_u64()?, count["output_tokens"].as_u64()?);
     Some(Tokens { input, output, cached: 0 })

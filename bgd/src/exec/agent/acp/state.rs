@@ -1,4 +1,4 @@
-//! What a connection carries over an upgrade in place, as data.
+//! The state of a connection that is carried over an upgrade in place.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use super::hello::Hello;
 use super::routes::RouteState;
 use super::wire::WireState;
 
-/// A connection, as data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AcpState {
     pub(super) wire: WireState,

@@ -4,13 +4,13 @@ use agent_client_protocol::{Error, ErrorCode};
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// How many bytes of an agent's wording are passed on.
+/// The maximum length of an agent's error text, in bytes.
 const WORDS_BYTES: usize = 2 << 10;
 
 /// Why a request has no result.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The connection is over, for this reason.
+    /// The connection has ended, for this reason.
     Gone(Box<str>),
     /// The agent answered with an error.
     Refused(Error),
@@ -26,27 +26,27 @@ impl Trouble {
     }
 }
 
-/// What an error is about, as far as the daemon distinguishes.
+/// The kinds of errors that the daemon distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// The agent does not know the session.
     NoSuchSession,
     /// Somebody has to log in first.
     LoggedOut,
-    /// Anything else; the wording is for people.
+    /// Anything else; the text is for people.
     Other,
 }
 
-/// What the failed request was about.
+/// The subject of the failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Resuming a session: whatever is missing is the session.
+    /// Resuming a session: anything missing is the session.
     Session,
     /// Something within a session: a model or a file may be missing as well.
     Within,
 }
 
-/// Phrases that say that something is missing, in lower case.
+/// Phrases for something missing, in lower case.
 const MISSING: [&str; 8] = [
     "not found",
     "no rollout",
@@ -58,7 +58,7 @@ const MISSING: [&str; 8] = [
     "no longer exists",
 ];
 
-/// What agents call a conversation, in lower case.
+/// The words of agents for a conversation, in lower case.
 const CONVERSATIONS: [&str; 4] = ["session", "conversation", "thread", "rollout"];
 
 /// Classifies an error of the agent.
@@ -80,7 +80,7 @@ pub fn meaning(error: &Error, asked: Asked) -> Meaning {
     }
 }
 
-/// Returns what the agent says about its error: the message, and the details that many agents add to it.
+/// Returns the agent's text for its error: the message, and the details that many agents add to it.
 pub fn words(error: &Error) -> String {
     let message = error.message.trim();
     let details = error.data.as_ref().map(details).unwrap_or_default();

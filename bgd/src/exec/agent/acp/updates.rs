@@ -16,19 +16,19 @@ use crate::exec::agent::signs;
 
 pub const METHOD: &str = "session/update";
 
-/// How many bytes of a message's id are compared.
+/// The maximum length of a compared message id, in bytes.
 const MESSAGE_BYTES: usize = 256;
 
 /// The content of a `session/update`.
 pub struct News {
     pub session: String,
-    /// `None` if it only echoes what the daemon sent itself.
+    /// `None` if the update only echoes the daemon's own requests.
     pub update: Option<Update>,
-    /// The message that a piece of the answer belongs to, where the agent distinguishes messages.
+    /// The message that a piece of the answer belongs to, if the agent distinguishes messages.
     pub message: Option<String>,
 }
 
-/// Parses a line of an agent; `None` if it is no `session/update`.
+/// Parses a line of an agent; `None` if it is not a `session/update`.
 pub fn of_line(line: &[u8]) -> Option<News> {
     match lines::message(line)? {
         RawJsonRpcMessage::Notification(news) if &*news.method == METHOD => read(news.params),
@@ -70,7 +70,7 @@ fn known(update: SessionUpdate) -> Option<Update> {
         SessionUpdate::ToolCallUpdate(_) => Some(Update::Worked),
         SessionUpdate::UsageUpdate(usage) => Some(Update::Consumed(spent::of_update(&usage))),
         SessionUpdate::Plan(plan) => Some(Update::Plan(steps(plan))),
-        // An echo of what was set before the prompt is no sign that the agent has the prompt.
+        // An echo of the settings made before the prompt does not show that the agent has the prompt.
         SessionUpdate::UserMessageChunk(_)
         | SessionUpdate::CurrentModeUpdate(_)
         | SessionUpdate::ConfigOptionUpdate(_) => None,
@@ -100,7 +100,7 @@ fn unknown(update: &Value) -> Update {
     }
 }
 
-/// Returns the protocol's own word for a kind of tool.
+/// Returns the protocol's name for a kind of tool.
 pub fn tool_kind(kind: ToolKind) -> String {
     let word = serde_json::to_value(kind).unwrap_or_default();
     word.as_str().unwrap_or("tool").to_owned()

@@ -1,7 +1,7 @@
-//! The connection over two pipes: requests and their answers. The process behind the pipes is not known here.
+//! The connection over two pipes: requests and their answers. This module does not know the process behind the pipes.
 //!
-//! The crate of the protocol only does the types. Its own connection gives requests random ids, and keeps them to
-//! itself, so that no request could be carried over an upgrade in place.
+//! The protocol's crate only provides the types. Its own connection gives requests random ids without revealing them,
+//! so that no request could be carried over an upgrade in place.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::{Arc, PoisonError};
@@ -23,16 +23,15 @@ use super::routes::Routes;
 use super::trouble::Trouble;
 use crate::carry::bytes;
 
-/// An established connection. Dropping it ends it.
+/// An established connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Wire {
     calls: Arc<Calls>,
     outbox: Arc<Outbox>,
-    /// The agent's open questions.
     pub questions: Arc<Questions>,
-    /// Why the connection is over; `None` while it is open.
+    /// Why the connection has ended; `None` while it is open.
     ended: watch::Receiver<Option<Box<str>>>,
-    /// What the agent wrote besides the protocol.
+    /// The agent's output that does not belong to the protocol.
     pub noise: Arc<Noise>,
     hold: watch::Sender<bool>,
     parked: Parked,
@@ -42,12 +41,11 @@ pub struct Wire {
     _tasks: JoinSet<()>,
 }
 
-/// A connection for the program that takes over.
+/// A connection, as carried over an upgrade.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WireState {
-    /// The requests to the agent.
     pub calls: CallsState,
-    /// The agent's questions.
+    /// The agent's unanswered questions.
     questions: Vec<(RawJsonRpcId, Question)>,
     #[serde(with = "bytes")]
     read: Vec<u8>,
@@ -56,7 +54,7 @@ pub struct WireState {
 }
 
 impl Wire {
-    /// Starts reading and writing, or goes on with that.
+    /// Starts reading and writing, continuing from the state `before`.
     pub fn start(
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
@@ -95,7 +93,7 @@ impl Wire {
         tasks.spawn(async move {
             let why = reader.run(asked).await;
             end.send_replace(Some(why));
-            // Fails the requests without an answer. Only now, so that they can report the reason.
+            // Fails the unanswered requests. Only now, so that they can report the reason.
             all.end();
         });
         Self { calls, outbox, questions, ended, noise, hold, parked, pipes, _tasks: tasks }
@@ -167,7 +165,7 @@ impl Wire {
         }
     }
 
-    /// Sends a notification, in order with the requests. Nobody learns whether it arrived.
+    /// Sends a notification, in order with the requests. The sender does not learn whether it arrives.
     pub fn tell(&self, method: &str, params: impl Serialize) {
         let message = serde_json::to_value(params)
             .map_err(|error| Error::internal_error().data(error.to_string()))
@@ -187,15 +185,15 @@ impl Wire {
         }
     }
 
-    /// Holds reading back after the line that is being handled, or lets it go on.
+    /// Holds back reading after the line that is being handled, or resumes it.
     pub fn hold(&self, holds: bool) {
         self.hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
     }
 
-    /// Returns the state, and the numbers of the pipes to and from the agent; `None` while reading goes on, or if the
-    /// connection is about to end.
+    /// Returns the state, and the numbers of the pipes to and from the agent; `None` unless reading is held back, or if
+    /// the connection is about to end.
     pub fn state(&self) -> Option<(WireState, [RawFd; 2])> {
-        // What an agent says besides the protocol is told only if it fails soon after.
+        // Noise is only reported if the agent fails soon after.
         let Self { calls, outbox, questions, ended, parked, pipes, noise: _, hold: _, _tasks } = self;
         let read = parked.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let to_write = outbox.rest()?;

@@ -11,8 +11,8 @@ use serde_json::json;
 use super::wire::{Fault, Health, Message, Permission, Questions, SessionInfo, Status};
 use crate::exec::http::{FullResponse, Http, HttpError, Streamed, escaped};
 
-/// The longest answer in bytes. A longer page of messages is requested message by message, and a longer
-/// message can't be read.
+/// The longest answer in bytes. A longer page of messages is requested message by message, and a longer message can't
+/// be read.
 const ANSWER: usize = 32 << 20;
 
 /// The user name that the server expects with its password.
@@ -21,10 +21,10 @@ const USER: &str = "opencode";
 /// How many messages are requested at a time. Most looks at a turn need only the newest one or two.
 const PAGE: usize = 8;
 
-/// How many pages are read at most; older messages are ignored.
+/// The maximum number of pages read; older messages are ignored.
 const PAGES: usize = 1024;
 
-/// How long an answer may take, where the caller has no limit of its own.
+/// How long an answer may take, if the caller has no time limit of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a request failed.
@@ -32,13 +32,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub enum ApiError {
     /// There was no answer.
     Http(HttpError),
-    /// The session, or whatever else was requested, does not exist.
+    /// The session, or another requested object, does not exist.
     NotFound(Box<str>),
     /// The password is missing or wrong.
     Unauthorized,
-    /// The server refuses, for this reason.
+    /// The server refuses the request, for this reason.
     Refused(Box<str>),
-    /// The answer is not understood.
+    /// The answer can't be parsed.
     Strange(Box<str>),
     /// The answer takes too long.
     Late,
@@ -68,7 +68,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Creates a client of the server at this address, or says what is wrong with the address.
+    /// Creates a client of the server at this address, or explains why the address is invalid.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self, String> {
         Ok(Self { http: Http::new(url, password.map(|password| (USER, password)))? })
     }
@@ -88,8 +88,8 @@ impl Api {
         }
     }
 
-    /// Creates a session. There is no time limit: the first session of a folder waits for what the server
-    /// does there first.
+    /// Creates a session. There is no time limit: the first session of a folder waits until the server has prepared the
+    /// folder.
     pub async fn create(&self, title: &str, directory: &str) -> Result<SessionInfo, ApiError> {
         let target = format!("/session?directory={}", escaped(directory));
         self.post(&target, &json!({ "title": title })).await
@@ -106,7 +106,7 @@ impl Api {
         with_timeout(self.tell(&on.target("/prompt_async"), &content)).await
     }
 
-    /// Aborts what a session is doing.
+    /// Aborts a session's turn.
     pub async fn abort(&self, on: On<'_>) -> Result<(), ApiError> {
         with_timeout(self.tell(&on.target("/abort"), &json!({}))).await
     }
@@ -118,7 +118,7 @@ impl Api {
         Ok(all.into_iter().filter(|(_, status)| status.kind != "idle").map(|(id, _)| id).collect())
     }
 
-    /// Returns the newest messages of a session in order, at least back to one for which `knows` is true.
+    /// Returns the newest messages of a session, oldest first, at least back to one for which `knows` is true.
     pub async fn messages(&self, on: On<'_>, knows: impl Fn(&str) -> bool) -> Result<Vec<Message>, ApiError> {
         let mut newest_first = Vec::new();
         let mut before = None;
@@ -179,7 +179,7 @@ impl Api {
         with_timeout(self.get(&format!("/question?directory={}", escaped(directory)))).await
     }
 
-    /// Answers questions, each with the labels of what was chosen; `None` says that nobody will answer.
+    /// Answers questions, each with the labels of the chosen options; `None` reports that nobody will answer.
     pub async fn answer(
         &self,
         id: &str,
@@ -210,12 +210,11 @@ impl Api {
     }
 }
 
-/// A session, and the folder that the server keeps it under. Without the folder, the server looks for it elsewhere.
+/// A session, and the folder that the server keeps the session under. Without the folder, the server looks for the
+/// session elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct On<'a> {
-    /// Its id.
     pub session: &'a str,
-    /// Its folder.
     pub directory: &'a str,
 }
 

@@ -1,4 +1,4 @@
-//! The questions of a session: passes each on, and gives its answer to the server. Withdraws questions that
+//! The questions of a session: passes on each question, and sends its answer to the server. Withdraws questions that
 //! the server no longer waits for.
 
 use std::collections::{HashMap, HashSet};
@@ -21,14 +21,14 @@ const SEEN: usize = 4096;
 /// How many questions may be open at a time. Further ones are asked when a poll finds them again.
 const OPEN: usize = 64;
 
-/// How many times an answer is sent to a server that does not accept it.
+/// How often an answer is sent to a server that does not accept it.
 const TRIES: u32 = 4;
 
-/// The delay after the first failed attempt to send an answer. It grows by the same amount with every further one.
+/// The delay after the first failed attempt to send an answer. It grows by the same amount with every further attempt.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// What the model is told when nobody allows what it asks for. With a message it continues, and can find
-/// another way or say what it lacks; without one the server ends the turn with no answer at all.
+/// The message to the model when nobody allows its request. With a message the model continues, and can find another
+/// way or report what is missing; without one the server ends the turn with no answer at all.
 const DENIED: &str = "No user is available to allow this. Continue without it, or say what you could not do.";
 
 /// The id of the option that dismisses a question of the model.
@@ -38,7 +38,7 @@ const DISMISS: &str = "dismiss";
 #[derive(Debug)]
 struct Settled {
     id: String,
-    /// Whether the server has an answer. If not, the question may be found again.
+    /// Whether the server needs no more answer. If it does, the question may be found again.
     answered: bool,
 }
 
@@ -61,24 +61,24 @@ struct Open {
     _withdraw: oneshot::Sender<()>,
 }
 
-/// What is asked.
+/// The content of a question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Asked {
     Permission(Permission),
     Questions(Questions),
 }
 
-/// How far the user has come with a question.
+/// The parts of a question that the user has answered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Progress {
-    /// What the pending part of it is called.
+    /// The name of its pending part; `None` while none is asked.
     #[serde(skip)]
     pending: Option<Arc<str>>,
-    /// The answers to the parts before.
+    /// The answers to the earlier parts.
     answers: Vec<Vec<String>>,
 }
 
-/// Unanswered questions, as data.
+/// Unanswered questions, as carried over an upgrade.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AsksState {
     seen: HashSet<String>,
@@ -87,21 +87,21 @@ pub struct AsksState {
 }
 
 impl AsksState {
-    /// Returns what the pending questions are called; `None` if one of them is being answered.
+    /// Returns the names of the pending questions; `None` if one of them is being answered.
     pub fn references(&self) -> Option<Vec<String>> {
         self.open.iter().map(|(_, progress)| progress.pending.as_deref().map(str::to_owned)).collect()
     }
 }
 
-/// What the job for a question needs.
+/// The resources of a question's job.
 #[derive(Clone, Debug)]
 struct AskContext {
     api: Arc<Api>,
     directory: Arc<str>,
     updates: Updates,
-    /// The model's last question that got no answer. Set before the server is told, because that ends the turn.
+    /// The model's last question that nobody answered. Set before the server is notified, because the notification ends
+    /// the turn.
     unanswered: Arc<Mutex<Option<String>>>,
-    /// How far the user has come.
     progress: Arc<Mutex<Progress>>,
 }
 
@@ -113,18 +113,17 @@ impl Asks {
         Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
     }
 
-    /// Returns the state.
     pub fn state(&self) -> AsksState {
         let lock =
             |progress: &Mutex<Progress>| progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Each question that is open gets a job again.
+        // Each open question gets a new job.
         let Self { desk, seen, open, jobs: _ } = self;
         let open = open.values().map(|Open { asked, progress, _withdraw }| (asked.clone(), lock(progress)));
         let unanswered = desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         AsksState { seen: seen.clone(), open: open.collect(), unanswered }
     }
 
-    /// Asks the questions of another program again, under the same names.
+    /// Repeats the questions from before an upgrade, under the same names.
     pub fn again(&mut self, state: AsksState) {
         let AsksState { seen, open, unanswered } = state;
         *self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
@@ -134,12 +133,12 @@ impl Asks {
         self.seen.extend(seen);
     }
 
-    /// Asks for a permission, unless that was asked for already.
+    /// Asks for a permission, unless it was already asked for.
     pub fn permission(&mut self, asked: Permission) {
         self.ask(Asked::Permission(asked), Progress::default());
     }
 
-    /// Asks what the model wants to know, unless that was asked already.
+    /// Asks the model's questions, unless they were already asked.
     pub fn questions(&mut self, asked: Questions) {
         self.ask(Asked::Questions(asked), Progress::default());
     }
@@ -171,7 +170,7 @@ impl Asks {
         self.open.remove(id);
     }
 
-    /// Withdraws all questions except these, which the server still waits for. The withdrawn ones may be asked again.
+    /// Withdraws all questions except those that the server still waits for. The withdrawn ones may be asked again.
     pub fn keep(&mut self, waiting: &HashSet<String>) {
         let gone = self.open.extract_if(|id, _| !waiting.contains(id));
         for (id, _) in gone {
@@ -184,12 +183,12 @@ impl Asks {
         self.open.clear();
     }
 
-    /// Takes the model's last question that got no answer.
+    /// Takes the model's last question that nobody answered.
     pub fn unanswered(&self) -> Option<String> {
         self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits for the next question that ends. Never returns while there is none.
+    /// Waits for the next question that ends. Never returns while no question is open.
     pub async fn next(&mut self) {
         match self.jobs.join_next().await {
             Some(Ok(settled)) => {
@@ -210,7 +209,7 @@ enum Chosen {
     Option(String),
     /// Nobody will answer.
     Nothing,
-    /// The server no longer waits for it.
+    /// The server no longer waits for an answer.
     TakenBack,
 }
 

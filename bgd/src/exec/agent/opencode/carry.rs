@@ -1,5 +1,6 @@
-//! What a connection carries over an upgrade in place. The server is asked again for everything else: the stream of its
-//! events begins anew, with a gap that each session closes by a look.
+//! Saves the state of a connection for an upgrade in place, and restores the connection from it. Everything else is
+//! requested from the server again: the stream of its events is started again, and each session closes the gap with a
+//! look.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,7 @@ use super::{Handle, Opencode};
 use crate::exec::agent::connection::Updates;
 
 impl Opencode {
-    /// Goes on with a connection of another program. `updates` returns where the updates of a session go.
+    /// Restores a connection after an upgrade. `updates` returns the update channel of a session.
     ///
     /// # Errors
     /// The server's address can't be used.
@@ -31,14 +32,14 @@ impl Opencode {
         Ok(Self { version, took, ..this })
     }
 
-    /// Holds back what the server says, or lets it pass.
+    /// Holds back the server's updates, or releases them.
     pub fn hold(&self, holds: bool) {
         self.hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
     }
 
-    /// Returns the state; `None` while something is under way in it that the state would not have.
+    /// Returns the state; `None` while something that the state does not include is in progress.
     pub fn state(&self) -> Option<OpencodeState> {
-        // What it speaks and follows with is built again.
+        // The ignored fields are created again.
         let Self {
             access,
             version,
@@ -70,7 +71,7 @@ impl Opencode {
         Some(OpencodeState { access: access.clone(), version: version.clone(), took: *took, sessions })
     }
 
-    /// Returns what the open questions of a session are called.
+    /// Returns the names of the open questions of a session.
     pub fn asking(&self, key: &str) -> Vec<String> {
         let sessions = self.sessions();
         let shown =

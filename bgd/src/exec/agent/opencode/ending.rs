@@ -12,12 +12,12 @@ pub struct Last {
     error: Option<Fault>,
     completed: bool,
     finish: Option<String>,
-    /// Whether a tool call in it failed, which is how a denied permission ends a turn.
+    /// Whether a tool call in the message failed, which is how a denied permission ends a turn.
     tool_failed: bool,
 }
 
 impl Last {
-    /// Extracts what matters from a message.
+    /// Extracts the relevant parts of a message.
     pub fn of(message: &Message) -> Self {
         let mut states = message.parts.iter().filter_map(|part| part.state.as_ref());
         Self {
@@ -29,18 +29,17 @@ impl Last {
         }
     }
 
-    /// Returns its id.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Returns whether nothing will be added to it.
+    /// Returns whether the message is complete.
     pub fn is_done(&self) -> bool {
         self.error.is_some() || self.completed
     }
 
-    /// Returns how the turn ended whose last message this is. `cancelled`: we told it to end. `unanswered`: a
-    /// question of the model that nobody answered.
+    /// Returns the end of the turn whose last message this is. `cancelled`: the daemon asked the turn to end.
+    /// `unanswered`: a question of the model that nobody answered.
     pub fn end(&self, cancelled: bool, unanswered: Option<&str>) -> TurnEnd {
         if let Some(fault) = &self.error {
             return of_fault(fault);
@@ -54,7 +53,7 @@ impl Last {
             (Some("tool-calls"), Some(question)) => {
                 TurnEnd::Failed(format!("it asked a question that nobody answered: {question}").into())
             }
-            // Somebody denied the tool call. It is the user's turn to speak, as at the end of every turn.
+            // The user denied the tool call. It is the user's turn to speak, as at the end of every turn.
             (Some("tool-calls"), None) if self.tool_failed => TurnEnd::Completed,
             (Some("tool-calls"), None) => failed("it stopped in the middle of its work, after a tool call"),
             (None, _) => failed("it was stopped before it answered"),
@@ -63,7 +62,7 @@ impl Last {
     }
 }
 
-/// Returns how a turn ended that ended with this error.
+/// Returns the end of a turn that failed with this error.
 pub fn of_fault(fault: &Fault) -> TurnEnd {
     match fault.name.as_str() {
         "MessageAbortedError" => TurnEnd::Cancelled,

@@ -1,6 +1,6 @@
-//! Follows a server's stream of events, and passes each event to its session. When the stream ends, requests
-//! it again, and tells every session that events may be missing. Never waits for a session: one that does not
-//! keep up loses events, gets a gap signal, and reads what it missed.
+//! Follows a server's stream of events, and passes each event to its session. When the stream ends, requests it again,
+//! and notifies every session that events may be missing. Never waits for a session: one that does not keep up loses
+//! events, gets a gap signal, and reads the missed messages.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::api::{Api, ApiError};
 use super::wire::{self, Event};
 
-/// How many events may be queued for a session. Further ones are dropped, and the session reads what it missed.
+/// How many events may be queued for a session. Further ones are dropped, and the session reads the missed messages.
 pub const EVENTS: usize = 1024;
 
-/// The longest event in bytes. A longer one ends the stream, and the session reads what it missed.
+/// The longest event in bytes. A longer one ends the stream, and the session reads the missed messages.
 const EVENT: usize = 32 << 20;
 
 /// How long the stream may be silent. The server sends a heartbeat every 10 s.
 const SILENCE: Duration = Duration::from_secs(25);
 
-/// After how many failures of the stream in a row the server's health is checked.
+/// After how many consecutive failures of the stream the server's health is checked.
 const TRIES: u32 = 8;
 
 /// How many sessions of subagents are known at a time. Further ones are found when they ask something.
@@ -38,11 +38,11 @@ pub enum Signal {
     Gap,
 }
 
-/// Where the events of a session go.
+/// The recipient of a session's events.
 #[derive(Debug)]
 struct Route {
     signals: mpsc::Sender<Signal>,
-    /// Whether the session has to be told of a gap before it gets anything else.
+    /// Whether the session has to be notified of a gap before it gets anything else.
     lost: bool,
 }
 
@@ -62,7 +62,7 @@ impl Route {
     }
 }
 
-/// Where the events of all sessions go.
+/// The recipients of the events of all sessions.
 #[derive(Debug, Default)]
 pub struct Routes(Mutex<Table>);
 
@@ -93,12 +93,12 @@ impl Routes {
         table.children.retain(|_, root| root != session);
     }
 
-    /// Returns the root session that a session works for, if it is one of ours.
+    /// Returns the root session that a session works for, if the root session is registered.
     pub fn root(&self, session: &str) -> Option<Arc<str>> {
         self.table().root(session)
     }
 
-    /// Registers that `child` works for `parent`. Returns the root session, if it is one of ours.
+    /// Registers that `child` works for `parent`. Returns the root session, if it is registered.
     pub fn adopt(&self, child: String, parent: &str) -> Option<Arc<str>> {
         let mut table = self.table();
         let root = table.root(parent)?;
@@ -114,7 +114,7 @@ impl Routes {
             return;
         }
         let mut table = self.table();
-        // Of a subagent, only the questions matter; what it says goes to the agent that started it.
+        // Only the questions of a subagent matter; its text goes to the agent that started it.
         let asks = matches!(event, Event::Permission(_) | Event::Questions(_) | Event::Answered(_));
         let root = match table.sessions.contains_key(session) {
             true => Some(Arc::from(session)),
@@ -160,7 +160,7 @@ pub async fn follow(
         first.take().map(|first| first.send(()));
         tracing::debug!(%why, failures, "the events of an opencode server have ended");
         failures = failures.saturating_add(1);
-        // The server may be fine even without events, if something in between blocks the stream.
+        // The server may be healthy even without events, if something in between blocks the stream.
         if failures >= TRIES
             && let Err(error) = api.health().await
         {
@@ -197,7 +197,7 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
         };
         taken.store(0, Ordering::Relaxed);
         if let Some(begun) = begun.take() {
-            // The server's first event confirms the subscription. So what a session reads after this gap is
+            // The server's first event confirms the subscription. So anything that a session reads after this gap is
             // followed by events without another gap.
             begun();
             routes.gap();

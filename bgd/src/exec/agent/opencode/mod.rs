@@ -1,8 +1,8 @@
-//! opencode's own server over HTTP: any number of sessions, each with an async task of its own, and one
-//! stream of events for all of them. The server is not polled while no turn runs.
+//! opencode's own server over HTTP: any number of sessions, each with its own async task, and one stream of events for
+//! all of them. The server is not polled while no turn runs.
 //!
-//! `turn`, `ending` and `text` decide, without I/O; `session`, `follow` and `asks` act; `api`, `wire` and
-//! `exec::http` know how to talk to the server. The stream of events may break at any time without loss of text.
+//! `turn`, `ending` and `text` decide, without I/O; `session`, `follow` and `asks` act; `api`, `wire` and `exec::http`
+//! implement the requests to the server. The stream of events may break at any time without loss of text.
 
 mod api;
 mod asks;
@@ -42,7 +42,7 @@ use crate::exec::job::Job;
 /// How many prompts of a session may be queued. The daemon sends one at a time.
 const ORDERS: usize = 4;
 
-/// How long connecting waits for the first event. The stream is retried anyway.
+/// How long to wait for the first event while connecting. The stream is retried anyway.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// A connection to opencode's server.
@@ -68,16 +68,16 @@ struct Handle {
     orders: mpsc::Sender<Order>,
     stop: Arc<Stop>,
     updates: Updates,
-    /// Whether somebody waits for the end of a turn.
+    /// Whether [`Opencode::prompt`] is waiting for the end of a turn.
     prompting: Arc<AtomicBool>,
-    /// What it shows of itself for an upgrade.
+    /// The task's state as visible to an upgrade.
     shown: Arc<Mutex<Option<TurnState>>>,
-    /// Whether the next prompt is that of a turn from before an upgrade.
+    /// Whether the next prompt resumes a turn from before an upgrade.
     goes_on: bool,
     _work: Job,
 }
 
-/// Notes that nobody waits for the end of a turn any more.
+/// Clears the flag when nothing waits for the end of a turn any more.
 struct Prompting(Arc<AtomicBool>);
 
 impl Drop for Prompting {
@@ -102,12 +102,13 @@ impl Opencode {
         let health = api.health().await.map_err(|error| unavailable(&error))?;
         let access = (url.to_owned(), password.map(str::to_owned));
         let (this, greeted) = Self::following(api, access, timing);
-        // Polling finds the end of a turn even without events, so their absence is no reason to refuse.
+        // Polling finds the end of a turn even without events, so missing events are no reason to refuse.
         let _ = tokio::time::timeout(GREETING, greeted).await;
         Ok(Self { version: health.version, took: began.elapsed(), ..this })
     }
 
-    /// Follows the events of a server from now on. The receiver fires with the first one, or if it can't be followed.
+    /// Starts to follow the events of a server. The receiver resolves at the first event, or when the first attempt
+    /// fails.
     fn following(
         api: Arc<Api>,
         access: (String, Option<String>),
@@ -120,7 +121,7 @@ impl Opencode {
         let follower = Job::start(async move {
             let why = following.await;
             leave.send_replace(Some(why));
-            // Keeps the reason readable for as long as anybody may ask for it.
+            // Keeps the reason readable.
             leave.closed().await;
         });
         let this = Self {
@@ -148,14 +149,14 @@ impl Opencode {
         })?;
         let opened = match &wanted.session {
             Some(session) => self.api.session(session, cwd).await,
-            // Without a title, the server spends a request to the model on one.
+            // Without a title, the server would ask the model for one.
             None => match &wanted.title {
                 Some(title) => self.api.create(title, cwd).await,
                 None => self.api.create(&format!("bgd {}", wanted.task), cwd).await,
             },
         };
         let info = opened.map_err(|error| match (&error, &wanted.session) {
-            // The server reports another error for an id that does not even look like its own.
+            // For an id unlike its own ids, the server reports another error.
             (ApiError::NotFound(_), Some(_)) => expired(),
             (ApiError::Refused(_), Some(session)) if !session.starts_with("ses") => expired(),
             (error, _) => unavailable(error),
@@ -167,7 +168,7 @@ impl Opencode {
     }
 
     fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates, before: TurnState) -> Arc<Stop> {
-        // Ends an earlier async task of this session first, so that none of its updates comes afterwards.
+        // First ends an earlier async task of this session, so that no update of it comes afterwards.
         self.forget(&key);
         let (orders, receiver) = mpsc::channel(ORDERS);
         let stop = Arc::new(Stop::default());
@@ -194,8 +195,8 @@ impl Opencode {
         told
     }
 
-    /// Sends a prompt to an open session, and waits for the end of the turn. If the session's turn goes on after an
-    /// upgrade, only waits. By then everything that the turn reported is in the session's channel.
+    /// Sends a prompt to an open session, and waits for the end of the turn; for a turn carried over an upgrade, only
+    /// waits. When this returns, all updates of the turn are in the session's channel.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
         let found = self.sessions().get_mut(key).map(|handle| {
             handle.prompting.store(true, Ordering::Relaxed);
@@ -222,7 +223,7 @@ impl Opencode {
             self.sessions().get(key).map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
         let Some((directory, stop)) = found else { return };
         stop.told.store(true, Ordering::Relaxed);
-        // A look finds out what came of it, even if this future is dropped before the server answers.
+        // A look finds the result, even if this future is dropped before the server answers.
         stop.look.notify_one();
         if let Err(error) = self.api.abort(On { session: key, directory: &directory }).await {
             tracing::debug!(session = %key, %error, "cannot cancel");
@@ -236,7 +237,7 @@ impl Opencode {
         self.sessions().remove(key);
     }
 
-    /// Returns what the server reports about itself.
+    /// Returns the report about the server.
     pub fn about(&self) -> AgentCheck {
         AgentCheck {
             name: Some("opencode".to_owned()),
@@ -246,8 +247,8 @@ impl Opencode {
         }
     }
 
-    /// Waits until the server is gone for good, and returns the reason. A stream of events that ends and
-    /// comes back does not count.
+    /// Waits until the server is gone for good, and returns the reason. An interruption of the stream of events does
+    /// not count.
     pub async fn closed(&self) -> Box<str> {
         follow::told(self.gone.clone()).await
     }

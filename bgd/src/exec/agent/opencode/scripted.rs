@@ -1,4 +1,4 @@
-//! A server that says what a test scripts, for the tests of the whole back end.
+//! A server that sends scripted messages, for the tests of the whole back end.
 
 #[cfg(test)]
 pub mod server {
@@ -9,7 +9,7 @@ pub mod server {
     use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::{mpsc, watch};
 
-    /// What the server answers, and the requests that it got.
+    /// The server's answers, and the requests that it got.
     #[derive(Debug, Default)]
     pub struct State {
         pub messages: Vec<Value>,
@@ -60,13 +60,13 @@ pub mod server {
             self.state.lock().unwrap().listeners.clear();
         }
 
-        /// Sends an event to everybody who listens.
+        /// Sends an event to all listeners.
         pub fn tell(&self, kind: &str, properties: &Value) {
             let event = json!({ "directory": "/d", "payload": { "type": kind, "properties": properties } });
             self.state.lock().unwrap().listeners.retain(|listener| listener.send(event.to_string()).is_ok());
         }
 
-        /// Waits until `test` returns a value, and returns that.
+        /// Waits until `test` returns a value, and returns that value.
         pub async fn until<T>(&self, test: impl Fn(&State) -> Option<T>) -> T {
             let mut changes = self.changes.subscribe();
             loop {
@@ -77,7 +77,7 @@ pub mod server {
             }
         }
 
-        /// Waits until somebody listens to the events.
+        /// Waits until a listener has requested the events.
         pub async fn heard(&self) {
             self.until(|state| (!state.listeners.is_empty()).then_some(())).await;
         }

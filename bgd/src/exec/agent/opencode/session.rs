@@ -1,8 +1,8 @@
-//! A session, run as an async task of its own: handles events as they come, and reads the server's state when
-//! it may have changed, until the turn is over. After that it still passes on late output.
+//! A session, run as its own async task: handles events as they come, and reads the server's state when it may have
+//! changed, until the turn is over. After that it still passes on late output.
 //!
-//! Events only say when to look. The messages that a look reads decide whether a turn is over, and while a
-//! turn runs there is a look every few seconds, whatever the events say.
+//! Events only indicate when to look. The messages that a look reads decide whether a turn is over, and while a turn
+//! runs there is a look every few seconds, regardless of events.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,27 +22,26 @@ use super::turn::{News, Observation, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
 use crate::exec::http::HttpError;
 
-/// How many looks in a row may fail before the turn is given up.
+/// After how many consecutive failed looks the turn is given up.
 const LOOKS: u32 = 12;
 
-/// The shortest time between two looks that events trigger. So the second idle event of a turn, which follows
-/// the first at once, costs at most one more look.
+/// The shortest time between two looks that events trigger. So the second idle event of a turn, which follows the first
+/// immediately, costs at most one more look.
 const MIN_LOOK_INTERVAL: Duration = Duration::from_millis(30);
 
 /// How many generations of subagents are searched for the session of a question.
 const GENERATIONS: usize = 4;
 
-/// How many sessions are remembered as not ours.
+/// How many sessions are remembered as foreign.
 const FOREIGN_SESSIONS: usize = 1024;
 
-/// Intervals and time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// The time between two looks while a turn runs.
     pub poll: Duration,
     /// How long a session may seem idle with an incomplete answer.
     pub grace: Duration,
-    /// How long a prompt may go without any sign of work on it.
+    /// How long a prompt may show no sign of work.
     pub stall: Duration,
     /// The shortest and the longest delay before the stream of events is requested again.
     pub waits: [Duration; 2],
@@ -58,57 +57,51 @@ impl Default for Timing {
 /// A prompt, and the channel for the end of its turn.
 #[derive(Debug)]
 pub struct Order {
-    /// The prompt; `None` to go on with the turn from before an upgrade.
+    /// The prompt; `None` to resume the turn from before an upgrade.
     pub prompt: Option<String>,
-    /// Takes how the turn ended. Dropping the receiver gives the turn up.
+    /// Receives the end of the turn. Dropping the receiver abandons the turn.
     pub reply: oneshot::Sender<TurnEnd>,
 }
 
-/// Tells a session to end its turn.
+/// Asks a session to end its turn.
 #[derive(Debug, Default)]
 pub struct Stop {
-    /// Whether the turn was told to end.
+    /// Whether the turn was asked to end.
     pub told: AtomicBool,
-    /// Asks for a look.
+    /// Requests a look.
     pub look: Notify,
 }
 
-/// What a session needs.
+/// The resources of a session.
 #[derive(Debug)]
 pub struct Parts {
-    /// The server.
     pub api: Arc<Api>,
-    /// Where its events come from.
+    /// The registry that its events come from.
     pub routes: Arc<Routes>,
     pub id: Arc<str>,
-    /// The folder that the server keeps it under.
+    /// The folder that the server keeps the session under.
     pub directory: Arc<str>,
-    /// Where its updates go.
     pub updates: Updates,
-    /// Its events.
     pub signals: mpsc::Receiver<Signal>,
-    /// Its prompts.
     pub orders: mpsc::Receiver<Order>,
-    /// Tells it to end its turn.
+    /// Asks the session to end its turn.
     pub stop: Arc<Stop>,
     /// Why the server is gone; `None` while it is there.
     pub gone: watch::Receiver<Option<Box<str>>>,
-    /// Intervals and time limits.
     pub timing: Timing,
     /// Whether agents are held back for an upgrade.
     pub hold: watch::Receiver<bool>,
-    /// Where it shows its state while that is so.
+    /// Receives the session's state while agents are held back.
     pub shown: Arc<Mutex<Option<TurnState>>>,
 }
 
-/// The last turn of a session, as data.
+/// The last turn of a session, as carried over an upgrade.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TurnState {
     turn: Option<Turn>,
-    /// Whether it runs.
+    /// Whether the turn is running.
     pub runs: bool,
     may_begin: bool,
-    /// The open questions.
     pub asks: AsksState,
 }
 
@@ -119,29 +112,29 @@ pub struct Session {
     asks: Asks,
     /// The running turn, or the last one.
     turn: Option<Turn>,
-    /// Takes how the running turn ended; `None` while no turn runs.
+    /// Receives the end of the running turn; `None` while no turn runs.
     reply: Option<oneshot::Sender<TurnEnd>>,
     /// When the next look is due.
     due: Instant,
     looked: Instant,
-    /// Events are missing: no further ones are taken until a look has read what they said.
+    /// Events are missing: no further ones are handled until a look has read the missed messages.
     stale: bool,
     /// Whether the next look also searches for pending questions.
     thorough: bool,
     failures: u32,
-    /// The turn was cancelled before it had visibly begun. If it begins all the same, it is cancelled again.
+    /// The turn was cancelled before it had visibly begun. If it begins anyway, it is cancelled again.
     may_begin: bool,
     strangers: HashSet<String>,
 }
 
-/// What a look has read.
+/// The server's state as read by a look.
 struct ServerState {
     busy: Vec<String>,
     messages: Vec<Message>,
 }
 
 impl Session {
-    /// Creates a session that goes on with this turn, if there is one.
+    /// Creates a session, with the turn from before an upgrade if there is one.
     pub fn new(parts: Parts, before: TurnState) -> Self {
         let TurnState { turn, runs: _, may_begin, asks: asked } = before;
         let mut asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
@@ -162,7 +155,7 @@ impl Session {
         }
     }
 
-    /// Runs until nobody can send it a prompt any more.
+    /// Runs until no more prompts can come.
     pub async fn run(mut self) {
         let gone = follow::told(self.parts.gone.clone());
         let mut gone = std::pin::pin!(gone);
@@ -191,7 +184,7 @@ impl Session {
         }
     }
 
-    /// Shows the state while agents are held back; hides it otherwise, and while something is under way.
+    /// Publishes the state while agents are held back; otherwise hides it.
     fn show(&self, holds: bool) {
         let state = holds.then(|| TurnState {
             turn: self.turn.clone(),
@@ -206,7 +199,7 @@ impl Session {
         On { session: &self.parts.id, directory: &self.parts.directory }
     }
 
-    /// Sends the session a prompt. A turn that still runs is left to itself.
+    /// Sends the session a prompt. A turn that is still running is abandoned.
     async fn start(&mut self, order: Order) {
         self.show(false);
         let Some(prompt) = order.prompt else {
@@ -219,7 +212,7 @@ impl Session {
         let mut turn = Turn::new(id.clone(), began.into_std());
         match self.give(&id, &prompt).await {
             Ok(()) => {}
-            // The prompt may have arrived. Don't send it again: the server would take the same message twice.
+            // The prompt may have arrived. Don't send it again: the server would accept the same message twice.
             Err(error @ (ApiError::Late | ApiError::Http(HttpError::Broken(_)))) => {
                 turn.complain(began.into_std(), fault(format!("the prompt was not answered: {error}")));
             }
@@ -323,7 +316,7 @@ impl Session {
                 News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
                 News::Consumed(report) => self.parts.updates.send(Update::Consumed(report)).await.is_ok(),
                 News::Plan(steps) => self.parts.updates.send(Update::Plan(steps)).await.is_ok(),
-                // A full channel shows activity by itself.
+                // A full channel is a sign of activity itself.
                 News::Activity => self.parts.updates.try_send(Update::Activity).is_ok(),
             };
         }
@@ -336,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Reads the server's state, reports what is new in it, and ends the turn if it is over.
+    /// Reads the server's state, reports news, and ends the turn if it is over.
     async fn look(&mut self) {
         self.show(false);
         let Some(turn) = &self.turn else { return };
@@ -367,7 +360,7 @@ impl Session {
         }
     }
 
-    /// Reads the status before the messages: a session that was idle by then has written all of its messages.
+    /// Reads the status before the messages: a session that was already idle has written all of its messages.
     async fn read(&self, turn: &Turn) -> Result<ServerState, ApiError> {
         let busy = self.parts.api.busy(&self.parts.directory).await?;
         let messages = self.parts.api.messages(self.on(), |message| turn.knows(message)).await?;
@@ -400,13 +393,13 @@ impl Session {
         }
         let wait = match (sight.busy, turn_has_begun && !had_begun) {
             (true, _) => timing.poll,
-            // It may well be over, but the status was read too early to say so.
+            // The turn may well be over, but the status was read too early to show it.
             (false, true) => MIN_LOOK_INTERVAL,
             (false, false) => timing.poll.min(timing.grace / 4),
         };
         self.due = self.looked + wait;
         if sight.busy && sight.cancelled && self.reply.is_some() {
-            // An abort that arrived before the server began with the prompt had no effect.
+            // An abort that arrived before the server started with the prompt had no effect.
             self.abort().await;
         }
     }
@@ -439,8 +432,7 @@ impl Session {
         }
     }
 
-    /// Returns whether a question that was found belongs to this turn. The server also keeps questions of
-    /// aborted turns.
+    /// Returns whether a question belongs to this turn. The server also keeps questions of aborted turns.
     async fn is_ours(&mut self, session: &str, message: Option<&str>, busy: &[String]) -> bool {
         if session == &*self.parts.id {
             let is_of_turn = |turn: &Turn| message.is_none_or(|message| turn.has(message));
@@ -471,17 +463,17 @@ impl Session {
         false
     }
 
-    /// Ends the turn, and reports how. Everything that the turn told is already in the channel.
+    /// Ends the turn, and reports its end. All updates of the turn are already in the channel.
     fn finish(&mut self, end: TurnEnd) {
         let reply = self.reply.take();
         self.over();
         if let Some(reply) = reply {
-            // Fails if the caller has given the turn up.
+            // Fails if the caller has abandoned the turn.
             let _ = reply.send(end);
         }
     }
 
-    /// Resets the state, as no turn runs any more.
+    /// Resets the state after a turn.
     fn over(&mut self) {
         self.reply = None;
         self.stale = false;
@@ -489,7 +481,7 @@ impl Session {
     }
 }
 
-/// Waits until nobody waits for the end of the turn any more.
+/// Waits until nothing waits for the end of the turn any more.
 async fn given_up(reply: &mut Option<oneshot::Sender<TurnEnd>>) {
     match reply {
         Some(reply) => reply.closed().await,
@@ -501,8 +493,8 @@ fn fault(message: String) -> Fault {
     Fault { name: "the prompt got lost".to_owned(), data: FaultData { message: Some(message), status: None } }
 }
 
-/// Creates an id for a message. It has the form of the server's own ids, which begin with the time, because
-/// some versions compare them.
+/// Creates an id for a message. It has the form of the server's own ids, which begin with the time, because some
+/// versions compare them.
 fn message_id() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let time = now.wrapping_mul(0x1000) & 0xffff_ffff_ffff;

@@ -1,4 +1,4 @@
-//! What a connection carries over an upgrade in place, as data.
+//! The state of a connection that is carried over an upgrade in place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::session::TurnState;
 
-/// A connection, as data.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OpencodeState {
     pub(super) access: (String, Option<String>),
@@ -20,7 +19,7 @@ pub struct OpencodeState {
 pub(super) struct SessionState {
     pub(super) key: Arc<str>,
     pub(super) directory: Arc<str>,
-    /// Whether its turn was told to end.
+    /// Whether its turn was asked to end.
     pub(super) told: bool,
     pub(super) turn: TurnState,
 }

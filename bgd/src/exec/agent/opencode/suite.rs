@@ -123,7 +123,7 @@ mod tests {
             }
         }
 
-        /// Returns how the turn ended, and the text that was in the channel by then.
+        /// Returns the end of the turn, and the text that was in the channel by then.
         async fn end(mut self) -> (TurnEnd, String) {
             let end = self.turn.await.unwrap();
             let mut text = String::new();
@@ -188,7 +188,7 @@ mod tests {
         run.server.heard().await;
         assert_eq!(run.text().await, " two");
         assert!(run.server.state.lock().unwrap().requests.len() > looks);
-        // The client can't know where this belongs: what came before it was lost with the stream.
+        // The client can't know where this belongs: the text before it was lost with the stream.
         run.grow(" four");
         run.write(&[run.done("one two three four")]);
         run.idle();
@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn an_idle_event_before_the_answer_is_complete_changes_nothing() {
         let run = Run::start(slow()).await;
-        // The idle event of an earlier run: the server has not begun with the prompt yet.
+        // The idle event of an earlier run: the server has not started with the prompt yet.
         run.idle();
         run.server.asked("GET /session/status", 1).await;
         // An error: the first idle event comes before the message contains it.

@@ -1,5 +1,5 @@
-//! Assembles a text from two sources that may overlap: pieces in events, and the whole text in messages that
-//! were read. Emits every byte of the text once, in order. No I/O.
+//! Assembles a text from two overlapping sources: pieces in events, and the whole text in messages that were read.
+//! Emits every byte of the text once, in order. No I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 pub struct Text {
     /// How many bytes were emitted.
     given: usize,
-    /// Whitespace after the emitted bytes, held back until something follows it: some versions of the server
-    /// trim it when the text is complete.
+    /// Whitespace after the emitted bytes, held back until something follows it: some versions of the server trim it
+    /// when the text is complete.
     held: String,
-    /// How many bytes of the text the events cover so far; `None` once events may be missing, until one has
-    /// the whole text again.
+    /// How many bytes of the text the events cover so far; `None` while events may be missing, until an event contains
+    /// the whole text.
     at: Option<usize>,
     /// Whether the text is complete.
     closed: bool,
@@ -24,7 +24,7 @@ impl Text {
         self.at = None;
     }
 
-    /// Handles an event with a further piece. Returns what is new.
+    /// Handles an event with a further piece. Returns the new text.
     pub fn grow(&mut self, piece: &str) -> String {
         let Some(at) = self.at else { return String::new() };
         let end = at.saturating_add(piece.len());
@@ -37,13 +37,13 @@ impl Text {
         }
     }
 
-    /// Handles an event with the whole text so far. Returns what is new.
+    /// Handles an event with the whole text so far. Returns the new text.
     pub fn told(&mut self, text: &str, closed: bool) -> String {
         self.at = Some(text.len());
         self.read(text, closed)
     }
 
-    /// Handles the text so far as read in a message, which does not say where the events are. Returns what is new.
+    /// Handles the text so far as read in a message, which does not tell how far the events are. Returns the new text.
     pub fn read(&mut self, text: &str, closed: bool) -> String {
         if self.closed {
             return String::new();

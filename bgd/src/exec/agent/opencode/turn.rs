@@ -1,9 +1,9 @@
-//! One turn of a session, as seen in events and in messages that were read. Decides what is new and whether
-//! the turn is over, and does no I/O.
+//! One turn of a session, according to events and messages that were read. Determines the news and whether the turn is
+//! over, without I/O.
 //!
-//! The id given to the prompt decides which messages belong to the turn: an assistant message names the user
-//! message that it answers. After the server has compacted a conversation that got too long, it continues by
-//! itself with a message in the user's name; that message belongs to the turn as well.
+//! The id given to the prompt decides which messages belong to the turn: an assistant message names the user message
+//! that it answers. After the server has compacted a conversation that got too long, it continues by itself with a
+//! message in the user's name; that message belongs to the turn as well.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::wire::{Delta, Fault, Info, Message, Part, Taken};
 use crate::core::{Context, Covers, Report, Tokens};
 use crate::os::clock;
 
-/// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still seen.
+/// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still detected.
 const MESSAGES: usize = 16_384;
 
 /// How many parts of a message are tracked. Further ones are dropped.
@@ -27,32 +27,32 @@ const PARTS: usize = 4096;
 /// Something new in a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// More of the answer.
+    /// A piece of the answer.
     Text(String),
     /// A tool is called.
     Tool(String),
-    /// It retries, for this reason.
+    /// The model's request is retried, for this reason.
     Retries(String),
-    /// What the turn has consumed so far.
+    /// The turn's consumption so far.
     Consumed(Report),
     Plan(Vec<PlanStep>),
-    /// It shows activity.
+    /// A sign of activity with nothing to record.
     Activity,
 }
 
-/// The unit of the costs that the server computes.
+/// The currency of the costs that the server computes.
 const CURRENCY: &str = "USD";
 
-/// What is known besides the messages when a turn is judged.
+/// The information besides the messages that decides whether a turn is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
-    /// Whether the session was busy when that was queried, before the messages were read.
+    /// Whether the session was busy when its status was read, before the messages were.
     pub busy: bool,
-    /// Whether an answer had begun before that query. Until then a session that got a prompt can seem idle.
+    /// Whether an answer had begun before the status was read. Until then a session that got a prompt can seem idle.
     pub had_begun: bool,
     /// The time of the look.
     pub now: Instant,
-    /// Whether we told the turn to end.
+    /// Whether the daemon asked the turn to end.
     pub cancelled: bool,
     /// How long the session may seem idle with an incomplete answer.
     pub grace: Duration,
@@ -64,7 +64,7 @@ pub struct Observation {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tracked {
     summary: bool,
-    /// It was read when complete: nothing in it is new any more.
+    /// Whether the complete message was read, so that nothing in it is new any more.
     settled: bool,
     taken: Taken,
     parts: HashMap<String, Piece>,
@@ -77,7 +77,7 @@ enum Piece {
     Other,
 }
 
-/// An error that a session reported, and when.
+/// An error that a session reported, with its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Trouble {
     #[serde(with = "clock::instant")]
@@ -94,28 +94,28 @@ pub struct Turn {
     prompt_created: f64,
     /// The newest user message that is not known to belong to the turn.
     foreign: Option<String>,
-    /// The conversation was compacted, so the next user message is the server's own.
+    /// Whether the conversation was compacted, so that the next user message is the server's own.
     goes_on: bool,
     messages: HashMap<String, Tracked>,
     last: Option<Last>,
-    /// An answer to somebody else is newer than `last`.
+    /// Whether an answer to a message outside of the turn is newer than `last`.
     superseded: bool,
     #[serde(with = "clock::instant")]
     began: Instant,
-    /// Looked for anew after an upgrade.
+    /// Determined again after an upgrade.
     #[serde(skip)]
     idle_since: Option<Instant>,
-    /// Whether the session was busy since the prompt was sent.
+    /// Whether the session has been busy since the prompt was sent.
     was_busy: bool,
     /// The first error that the session reported. It counts only if no answer comes.
     trouble: Option<Trouble>,
     /// A question of the model that nobody answered.
     unanswered: Option<String>,
-    /// What its messages have taken.
+    /// The sum of its messages' consumption.
     sum: Taken,
-    /// Tokens in the context, as its newest message says.
+    /// The number of tokens in the context, according to its newest message.
     context: Option<u64>,
-    /// What was last told of both.
+    /// The last reported values of `sum` and `context`.
     told: (Taken, Option<u64>),
 }
 
@@ -142,7 +142,7 @@ impl Turn {
         }
     }
 
-    /// Returns what the turn has consumed, if that has changed since the last time.
+    /// Returns the turn's consumption, if it has changed since the last call.
     pub fn consumed(&mut self) -> Option<News> {
         let now = (self.sum, self.context);
         if std::mem::replace(&mut self.told, now) == now {
@@ -161,8 +161,8 @@ impl Turn {
         !self.messages.is_empty()
     }
 
-    /// Returns whether this message and everything before it is known: it is the prompt, or an answer that
-    /// was read when complete.
+    /// Returns whether this message and everything before it is known: it is the prompt, or an answer that was read
+    /// when complete.
     pub fn knows(&self, message: &str) -> bool {
         self.prompt == message || self.messages.get(message).is_some_and(|mine| mine.settled)
     }
@@ -239,8 +239,8 @@ impl Turn {
         }
     }
 
-    /// Takes messages that were read, in order, the newest last. They begin at or before the prompt, or at or
-    /// before a message that [`Self::knows`].
+    /// Handles messages that were read, in order, the newest last. They begin at or before the prompt, or at or before
+    /// a message that [`Self::knows`].
     pub fn read(&mut self, messages: &[Message]) -> Vec<News> {
         let mut all_news = Vec::new();
         let first = messages.iter().rposition(|message| self.knows(&message.info.id)).unwrap_or(0);
@@ -287,7 +287,7 @@ impl Turn {
         }
     }
 
-    /// Returns how the turn ended; `None` if it is not over.
+    /// Returns the end of the turn; `None` if the turn is not over.
     pub fn judge(&mut self, sight: &Observation) -> Option<TurnEnd> {
         if sight.busy && !self.superseded {
             self.idle_since = None;
@@ -312,7 +312,7 @@ impl Turn {
         {
             return Some(if sight.cancelled { TurnEnd::Cancelled } else { ending::of_fault(fault) });
         }
-        // A cancel that arrived before the server began with the prompt had no effect.
+        // A cancel that arrived before the server started with the prompt had no effect.
         let may_begin = match (self.was_busy, self.prompt_created > 0.0) {
             (true, _) => Duration::ZERO,
             (false, true) => sight.grace,
@@ -331,7 +331,7 @@ impl Turn {
         self.last.as_ref().map(Last::id)
     }
 
-    /// Tracks an answer. Returns whether anything in it can be new.
+    /// Tracks an answer. Returns whether it can still contain news.
     fn follow(&mut self, info: &Info) -> bool {
         if !self.messages.contains_key(&info.id) && self.messages.len() >= MESSAGES {
             return false;
@@ -340,7 +340,7 @@ impl Turn {
         mine.summary = info.is_summary();
         if let Some(taken) = info.taken() {
             self.sum = self.sum.with(taken, std::mem::replace(&mut mine.taken, taken));
-            // What it got and what it wrote is what the next one gets.
+            // The next message's context consists of this message's input and output.
             let Tokens { input, output, cached } = taken.tokens;
             self.context = Some(input.saturating_add(output).saturating_add(cached));
         }
@@ -376,14 +376,14 @@ impl Turn {
     }
 }
 
-/// Returns whether the part says that the server compacts the conversation by itself. A compaction that a
-/// person asks for is not part of the turn.
+/// Returns whether the part shows that the server compacts the conversation by itself. A compaction that a person
+/// requests is not part of the turn.
 fn is_compaction(part: &Part) -> bool {
     part.kind == "compaction" && part.auto
 }
 
 impl Taken {
-    /// Returns the sum after one of its parts has changed.
+    /// Returns the sum after one of its terms has changed.
     fn with(self, now: Self, before: Self) -> Self {
         let count = |sum: u64, now: u64, before: u64| sum.saturating_sub(before).saturating_add(now);
         let [sum, new, old] = [self.tokens, now.tokens, before.tokens];

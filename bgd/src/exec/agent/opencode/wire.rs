@@ -1,5 +1,5 @@
-//! What opencode's server sends, as far as it matters here. Fields that are not needed are skipped, and those
-//! that a version may omit have a default: a new version of the server must not end a turn.
+//! The messages of opencode's server, limited to the fields that matter here. Other fields are skipped, and fields that
+//! a version may omit have a default: a new version of the server must not end a turn.
 
 use bgd_shared::consumption::Amount;
 use serde::de::IgnoredAny;
@@ -25,10 +25,10 @@ pub struct Health {
 #[derive(Clone, Debug, Deserialize)]
 pub struct SessionInfo {
     pub id: String,
-    /// The folder that the server keeps it under.
+    /// The folder that the server keeps the session under.
     #[serde(default)]
     pub directory: String,
-    /// The session that started it, if it is a subagent's.
+    /// The session that started this one, if it is a subagent's.
     #[serde(default, rename = "parentID")]
     pub parent: Option<String>,
 }
@@ -48,7 +48,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns why it retries; `None` if it does not.
+    /// Returns why the session retries; `None` if it does not.
     fn retry(self) -> Option<Box<str>> {
         let message = self.message.filter(|_| self.kind == "retry")?;
         let attempt = self.attempt.map(|attempt| format!(" (attempt {attempt})")).unwrap_or_default();
@@ -59,9 +59,8 @@ impl Status {
 /// A message with its parts.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Message {
-    /// Everything but its parts.
+    /// The message without its parts.
     pub info: Info,
-    /// Its parts, in order.
     #[serde(default)]
     pub parts: Vec<Part>,
 }
@@ -83,18 +82,18 @@ pub struct Info {
     /// Why the model stopped: `stop`, `tool-calls`, `length`, …
     #[serde(default)]
     pub finish: Option<String>,
-    /// The tokens of its steps so far.
+    /// The tokens of the steps so far.
     #[serde(default)]
     tokens: Option<TokenCounts>,
-    /// What they cost, in US dollars.
+    /// The cost of the steps so far, in US dollars.
     #[serde(default)]
     cost: f64,
-    /// Whether it summarizes the conversation for the model, so that it is no answer.
+    /// Whether the message summarizes the conversation for the model, so that it is not an answer.
     #[serde(default)]
     summary: Flag,
 }
 
-/// Tokens of a message.
+/// The token counts of a message.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct TokenCounts {
@@ -104,7 +103,7 @@ struct TokenCounts {
     cache: CacheCounts,
 }
 
-/// Tokens of a cache.
+/// The token counts of a cache.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct CacheCounts {
@@ -112,21 +111,20 @@ struct CacheCounts {
     write: f64,
 }
 
-/// What a message has taken.
+/// The consumption of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     pub tokens: Tokens,
-    /// What it costs, in US dollars.
+    /// In US dollars.
     pub cost: Amount,
 }
 
 impl Info {
-    /// Returns whether it is an assistant message.
     pub fn is_assistant(&self) -> bool {
         self.role == "assistant"
     }
 
-    /// Returns what it has taken; `None` until that is known.
+    /// Returns its consumption; `None` until it is known.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the casts saturate")]
     pub fn taken(&self) -> Option<Taken> {
         let TokenCounts { input, output, reasoning, cache } = self.tokens?;
@@ -140,12 +138,12 @@ impl Info {
         (taken != Taken::default()).then_some(taken)
     }
 
-    /// Returns whether it is a summary instead of an answer.
+    /// Returns whether the message is a summary instead of an answer.
     pub fn is_summary(&self) -> bool {
         matches!(self.summary, Flag::Is(true))
     }
 
-    /// Returns whether nothing will be added to it.
+    /// Returns whether the message is complete.
     pub fn is_done(&self) -> bool {
         self.error.is_some() || self.time.completed.is_some()
     }
@@ -183,7 +181,7 @@ pub struct Times {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Part {
     pub id: String,
-    /// The message that it belongs to.
+    /// The message that the part belongs to.
     #[serde(default, rename = "messageID")]
     pub message: String,
     /// `text`, `reasoning`, `tool`, `step-start`, `compaction`, …
@@ -192,7 +190,7 @@ pub struct Part {
     /// The content so far of a text or reasoning part.
     #[serde(default)]
     pub text: String,
-    /// Whether the server wrote it in somebody's name.
+    /// Whether the server wrote the part in somebody's name.
     #[serde(default)]
     pub synthetic: bool,
     /// With `compaction`: whether the server compacts the conversation by itself.
@@ -203,7 +201,6 @@ pub struct Part {
     /// The tool's name.
     #[serde(default)]
     pub tool: String,
-    /// The state of the tool call.
     #[serde(default)]
     pub state: Option<ToolState>,
 }
@@ -219,10 +216,9 @@ pub struct ToolState {
 /// An error of a session or of a message.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Fault {
-    /// Its name, such as `APIError`.
+    /// The name, such as `APIError`.
     #[serde(default)]
     pub name: String,
-    /// Its details.
     #[serde(default)]
     pub data: FaultData,
 }
@@ -230,7 +226,7 @@ pub struct Fault {
 /// The details of an error.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FaultData {
-    /// What is wrong, for people.
+    /// The description for people.
     #[serde(default)]
     pub message: Option<String>,
     /// The HTTP status that the model's server returned.
@@ -239,7 +235,7 @@ pub struct FaultData {
 }
 
 impl Fault {
-    /// Returns its name and its message.
+    /// Returns the name and the message.
     pub fn words(&self) -> Box<str> {
         let name = if self.name.is_empty() { "the agent failed" } else { &self.name };
         match &self.data.message {
@@ -259,13 +255,13 @@ pub struct Permission {
     /// The kind of permission, such as `bash`.
     #[serde(default, rename = "permission")]
     pub action: String,
-    /// What it is for, such as a command or a file.
+    /// The objects of the permission, such as a command or a file.
     #[serde(default)]
     pub patterns: Vec<String>,
-    /// What the tool would do, such as the change of a file or an address.
+    /// The details of the tool's action, such as the change of a file or an address.
     #[serde(default)]
     pub metadata: Value,
-    /// What else would be allowed by allowing it for ever.
+    /// The patterns that would be allowed permanently.
     #[serde(default)]
     pub always: Vec<String>,
     /// The tool call that waits for it.
@@ -276,12 +272,11 @@ pub struct Permission {
 /// Questions that the model asks the user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Questions {
-    /// Their id.
     pub id: String,
     /// The session that asks, possibly a subagent's.
     #[serde(rename = "sessionID")]
     pub session: String,
-    /// The questions, in order.
+    /// In order.
     #[serde(default, rename = "questions")]
     pub list: Vec<Question>,
     /// The tool call that waits for the answers.
@@ -291,7 +286,6 @@ pub struct Questions {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Question {
-    /// The text of the question.
     #[serde(default)]
     pub question: String,
     /// The answers to choose from.
@@ -302,15 +296,14 @@ pub struct Question {
 /// An answer to choose.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Choice {
-    /// The answer.
     #[serde(default)]
     pub label: String,
 }
 
-/// Where a tool call is.
+/// The location of a tool call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// The message that it belongs to.
+    /// The message that contains the tool call.
     #[serde(default, rename = "messageID")]
     pub message: String,
 }
@@ -324,29 +317,29 @@ pub enum Event {
     Part(Part),
     /// A part has grown.
     Delta(Delta),
-    /// It is busy; holds the reason if it retries.
+    /// The session is busy; contains the reason if it retries.
     Busy(Option<Box<str>>),
-    /// It is idle, or seems to be.
+    /// The session is idle, or seems to be.
     Idle,
-    /// It reported an error.
+    /// The session reported an error.
     Fault(Fault),
-    /// It asks for permission.
+    /// The model asks for permission.
     Permission(Permission),
-    /// It asks the user questions.
+    /// The model asks the user questions.
     Questions(Questions),
     /// The question with this id no longer needs an answer.
     Answered(String),
-    /// It changed its list of what is to be done.
+    /// The model changed its list of todos.
     Todos(Vec<Todo>),
-    /// It started another session, for a subagent.
+    /// The session started another session, for a subagent.
     Child(SessionInfo),
     Deleted,
 }
 
-/// Something that the agent means to do.
+/// A planned step of the agent.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Todo {
-    /// What it means to do, in words.
+    /// The description of the step.
     #[serde(default)]
     pub content: String,
     /// `pending`, `in_progress`, `completed` or `cancelled`.
@@ -354,15 +347,14 @@ pub struct Todo {
     pub status: String,
 }
 
-/// What was appended to a part.
+/// An addition to a part.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Delta {
-    /// The part's message.
     #[serde(rename = "messageID")]
     pub message: String,
     #[serde(rename = "partID")]
     pub part: String,
-    /// The field that grew.
+    /// The name of the field that grew.
     #[serde(default)]
     pub field: String,
     /// The appended text.
@@ -414,8 +406,8 @@ struct Grown {
     delta: Delta,
 }
 
-/// Parses the data of one event into the session and what happened in it. `None` if it is of no interest or
-/// not understood: the polls find what is missed.
+/// Parses the data of one event into the session and the event. `None` if the event is irrelevant or can't be parsed:
+/// polls find missed information.
 pub fn event(data: &str) -> Option<(String, Event)> {
     let envelope: Envelope<'_> = serde_json::from_str(data).ok()?;
     let text = envelope.payload.properties?.get();

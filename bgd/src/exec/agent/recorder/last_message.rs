@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exec::agent::signs;
 
-/// The most bytes of an answer that are kept: the last ones.
+/// The maximum length of an answer, in bytes; the beginning of a longer one is cut off.
 #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
 const ANSWER_BYTES: usize = AGENT_RESULT_BYTES as usize;
 
@@ -25,20 +25,20 @@ pub enum Next {
 /// answer. Seen with codex-acp.
 const NOTICES: [&str; 3] = ["**Warning:**", "Warning: ", "Config warning: "];
 
-/// The last message since the last tool call, or the one before that call while nothing has followed it.
+/// The last message since the last tool call, or the one before that call if nothing has followed it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LastMessage {
     pub said: String,
     /// How many bytes were cut off its beginning.
     cut: u64,
-    /// The message before it, with its number of cut bytes. It is the answer if the last message is only a notice.
+    /// The previous message, with the number of bytes cut off its beginning. It is the answer if the last message is
+    /// only a notice.
     pub before: Option<(u64, String)>,
     pub next: Next,
     pub any_tool: bool,
 }
 
 impl LastMessage {
-    /// Adds a piece of text.
     pub fn push(&mut self, text: &str) {
         match std::mem::take(&mut self.next) {
             Next::Goes => {}
@@ -58,7 +58,7 @@ impl LastMessage {
         }
     }
 
-    /// Replaces it, and the one before it.
+    /// Replaces both the last message and the previous one.
     pub fn replace(&mut self, said: String) {
         *self = Self { said, any_tool: self.any_tool, ..Self::default() };
         self.bound();
@@ -70,7 +70,7 @@ impl LastMessage {
         self.any_tool = true;
     }
 
-    /// Notes that the following text belongs to another message.
+    /// Notes that the text that follows belongs to another message.
     pub fn other_message(&mut self) {
         // A tool call discards more, so it takes precedence. Before the first text there is no message to end.
         if self.next == Next::Goes && !self.said.is_empty() {
@@ -78,7 +78,7 @@ impl LastMessage {
         }
     }
 
-    /// Returns the error of the model that it is; `None` if it is an answer.
+    /// Returns the message if it is an error of the model instead of an answer.
     pub fn error(&self) -> Option<&str> {
         // An agent that has used tools may quote an error.
         signs::error_as_answer(&self.said).filter(|_| !self.any_tool)

@@ -1,9 +1,9 @@
-//! What an upgrade in place carries of a record.
+//! The part of a record that is carried over an upgrade in place.
 
 use super::{Recorder, RecorderState};
 
 impl Recorder {
-    /// Returns the record so far, after reporting what was lost and what the core was not told yet.
+    /// Returns the record so far, after reporting lost output and all pending reports.
     pub fn state(&mut self) -> RecorderState {
         self.tell_untold();
         let Self {
@@ -20,9 +20,9 @@ impl Recorder {
             late_bytes,
             separate,
             loss,
-            // Told at once.
+            // Reported above.
             untold: _,
-            // Opened again, and told anew.
+            // Created again after the upgrade.
             context: _,
             file: _,
             last_moved: _,

@@ -1,5 +1,5 @@
-//! What an agent has said and the core does not know yet. An agent may say far more than anybody reads, so the core is
-//! told only every [`PAUSE`]: the latest of each kind, and how often there was one. This module tells nobody.
+//! Collects reports for the core. An agent may report far more than anybody reads, so the core is notified only every
+//! [`PAUSE`]: with the latest report of each kind, and how often there was one. This module sends nothing itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::core::{Fact, LAST_TOOLS, Note, Report};
 /// The shortest time between two reports to the core.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What the core does not know yet.
+/// The pending reports.
 #[derive(Debug, Default)]
 pub struct Untold {
     tool_calls: u64,
-    /// The names of the latest ones, latest last.
+    /// The names of the latest tool calls, in order.
     latest_tools: Vec<Box<str>>,
-    /// How often something was denied, and what it was the last time.
+    /// How often something was denied, and the last thing that was denied.
     denied: Option<(u64, Box<str>)>,
     report: Report,
     plan: Option<Arc<[PlanStep]>>,
@@ -26,7 +26,6 @@ pub struct Untold {
 }
 
 impl Untold {
-    /// Adds a tool call.
     pub fn tool(&mut self, name: Box<str>) {
         self.tool_calls += 1;
         if self.latest_tools.len() == LAST_TOOLS {
@@ -35,28 +34,27 @@ impl Untold {
         self.latest_tools.push(name);
     }
 
-    /// Adds something that was denied.
     pub fn denied(&mut self, what: Box<str>) {
         let times = self.denied.take().map_or(0, |(times, _)| times);
         self.denied = Some((times + 1, what));
     }
 
-    /// Adds what was consumed.
+    /// Merges a report of the agent's consumption.
     pub fn consumed(&mut self, report: &Report) {
         self.report.update(report);
     }
 
-    /// Adds a plan, in place of the one before.
+    /// Sets the plan, replacing a pending one.
     pub fn planned(&mut self, steps: Arc<[PlanStep]>) {
         self.plan = Some(steps);
     }
 
-    /// Adds a note on what the agent said besides its answer, in place of the one before.
+    /// Sets the agent's last message besides its answer, replacing a pending one.
     pub fn last_words(&mut self, text: Box<str>) {
         self.last_words = Some(text);
     }
 
-    /// Returns when the core is to be told; `None` if there is nothing to tell.
+    /// Returns when the pending reports are due; `None` if there are none.
     pub fn due(&self) -> Option<Instant> {
         let Self { tool_calls, latest_tools: _, denied, report, plan, last_words, told_at } = self;
         let is_empty = *tool_calls == 0
@@ -67,7 +65,7 @@ impl Untold {
         if is_empty { None } else { Some(told_at.map_or_else(Instant::now, |at| at + PAUSE)) }
     }
 
-    /// Takes everything, as facts that are told now.
+    /// Takes all pending reports as facts to be sent at `now`.
     pub fn take(&mut self, now: Instant) -> Vec<Fact> {
         let told_at = if self.due().is_some() { Some(now) } else { self.told_at };
         let untold = std::mem::replace(self, Self { told_at, ..Self::default() });

@@ -1,4 +1,4 @@
-//! What comes before a prompt is sent: a process, and the session in it.
+//! Prepares a turn for its prompt: finds a process, and opens the session in it.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -23,11 +23,11 @@ impl Turn {
         let order = &self.order;
         let wanted = order.wanted();
         let folder = order.spec.cwd.clone();
-        // Known also if the rest is given up.
+        // Outside of the future, so that the lease is known even if opening is abandoned.
         let leased = OnceCell::new();
         let opening = async {
             let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
-            // On another machine it is the folder of that path there, which the agent looks for.
+            // For an agent on another machine, the path is a folder on that machine, and the agent checks it.
             if order.agent.on.is_none() && self.context.workers.run(is_folder).await != Some(true) {
                 return Err(no_folder(&order.spec).into());
             }
@@ -77,8 +77,8 @@ impl Turn {
             (Ok(opened), Some(lease)) => Ok(Ready { lease, opened, updates }),
             (Ok(_), None) => Err(gone().into()),
             (Err(refusal), lease) => {
-                // Its process may hang, and would keep later prompts waiting, too; and the session that it may
-                // still open is nobody's.
+                // The process may hang and delay later prompts, too; and nobody would use the session that it may still
+                // open.
                 if let Some(lease) = &lease {
                     manager.retire(lease);
                 }

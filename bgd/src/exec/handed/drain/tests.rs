@@ -16,7 +16,7 @@ use crate::exec::messages::{self, Seen};
 struct Begun {
     drains: Drains,
     path: PathBuf,
-    /// Kept until the test has ended.
+    /// Kept until the test ends.
     home: tempfile::TempDir,
 }
 

@@ -1,5 +1,5 @@
-//! What another daemon or another program has left on a machine: what is taken up goes on, and what nobody knows of is ended.
-//! And what this daemon holds back so that the next one can do the same.
+//! Runs that another daemon or program has left on a machine: those taken up continue, and unknown ones are ended. Also
+//! orders that this daemon holds back until the state of a run is known.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::exec::remote::run::{Run, key_of};
 use crate::exec::remote::sweep;
 
 impl Machine {
-    /// Keeps an order for a run that was taken up until it is seen how that is there, or the machine can't be connected to.
-    /// Returns any other one.
+    /// Keeps an order for a run that was taken up until its state on the machine is known, or the machine can't be
+    /// connected to. Returns any other order.
     pub(super) fn keep_order(&mut self, order: Order) -> Option<Order> {
         let Some(task) = task_of(&order) else { return Some(order) };
         let may_be_seen = !self.has_connected || self.bridge().is_some();
         let run = self.runs.get_mut(&task).filter(|run| run.is_unseen() && run.there.is_some());
         let Some(run) = run.filter(|_| may_be_seen) else { return Some(order) };
         match order {
-            // It is compared with that.
+            // It is carried out when the states are compared.
             Order::Control { control, done, .. } if run.takes(&control) => {
                 self.early_done.entry(task).or_default().push(done);
             }
@@ -32,7 +32,7 @@ impl Machine {
         None
     }
 
-    /// Refuses what was kept, as there is no connection.
+    /// Refuses the kept orders, as there is no connection.
     pub(super) fn refuse_kept(&mut self) {
         self.early_done.clear();
         for order in std::mem::take(&mut self.early_orders) {
@@ -40,10 +40,10 @@ impl Machine {
         }
     }
 
-    /// Carries out what a run was told, as far as it is not so there.
+    /// Carries out the orders for a run that its state on the machine does not reflect yet.
     pub(super) fn catch_up(&mut self, task: TaskId) {
         let late = self.runs.get_mut(&task).map(Run::take_late).unwrap_or_default();
-        // Whoever waits for nothing more is answered by this.
+        // Dropping the remaining senders notifies the waiters whose orders need no call.
         let mut done = self.early_done.remove(&task).unwrap_or_default().into_iter();
         for control in late {
             self.control(task, control, done.next().unwrap_or_else(|| oneshot::channel().0));
@@ -55,14 +55,14 @@ impl Machine {
         }
     }
 
-    /// Goes on copying the output of a run.
+    /// Resumes copying the output of a run.
     pub(super) fn written(&mut self, task: TaskId, number: u32) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
         run.unwritten_losses = run.unwritten_losses.saturating_sub(1);
         self.ready.push_back(task);
     }
 
-    /// Looks for what earlier daemons have left there.
+    /// Looks for tasks that earlier daemons have left on the machine.
     pub(super) fn sweep(&mut self, bridge: Arc<Bridge>) {
         self.sweeps_at = None;
         if std::mem::replace(&mut self.has_swept, true) {
@@ -79,7 +79,7 @@ impl Machine {
         }));
     }
 
-    /// Ends and removes those of these tasks there that no run here is known to be.
+    /// Ends and removes those of these tasks on the machine that belong to no known run.
     pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: &[Task]) {
         let Some(bridge) = bridge else { return };
         let known: HashSet<String> = self
@@ -100,7 +100,7 @@ impl Machine {
         }));
     }
 
-    /// Notes that a sweep is over. Unless everything was ended, there is another one after a pause.
+    /// Notes that a sweep is over. Unless everything was ended, another sweep follows after a pause.
     pub(super) fn swept(&mut self, is_done: bool) {
         self.has_swept = is_done;
         if is_done {
@@ -111,7 +111,7 @@ impl Machine {
     }
 }
 
-/// The task that a client's order is about which needs a connection.
+/// Returns the task of a client's order that needs a connection.
 fn task_of(order: &Order) -> Option<TaskId> {
     match order {
         Order::Control { task, .. } => Some(*task),

@@ -1,4 +1,4 @@
-//! A machine's connection: what follows when it is made, breaks, or can't be made.
+//! A machine's connection: the reactions when it is made, breaks, or can't be made.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
 
 impl Machine {
-    /// Handles news of the connection.
+    /// Handles an event of the connection.
     pub(super) fn linked(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Opened(bridge) => self.opened(*bridge),
@@ -24,13 +24,13 @@ impl Machine {
                 Some(task) => self.learn(task, &event.task),
                 None => self.keep_early(event.task),
             },
-            // Some events were lost: every run is asked for.
+            // Some events were lost, so the state of every run is requested.
             LinkEvent::News(News::Gap(_)) => self.cut("its events came too fast"),
             LinkEvent::Closed => self.cut("the connection was closed"),
         }
     }
 
-    /// Keeps news of a task whose submit is under way: its answer comes by another channel.
+    /// Keeps an event of a task whose submit is pending, as the answer to the submit arrives separately.
     fn keep_early(&mut self, known: Task) {
         if self.runs.values().any(|run| run.is_busy && run.there.is_none()) {
             self.early.insert(known.id, Box::new(known));
@@ -49,7 +49,7 @@ impl Machine {
             self.lose(Run::may_exist, &places::lost(&text));
         }
         if self.instance.as_ref() != Some(&instance) {
-            // Before anything is submitted there: the next daemon must know which one may have it.
+            // Before anything is submitted: the next daemon must know which instance may have it.
             self.origin.note_there(&instance);
             self.instance = Some(instance);
         }
@@ -58,7 +58,7 @@ impl Machine {
         self.ready.extend(self.runs.keys().copied());
     }
 
-    /// Ends the runs that pass the filter by this fact.
+    /// Ends the runs that pass the filter with this fact.
     fn lose(&mut self, filter: impl Fn(&Run) -> bool, fact: &Fact) {
         let lost: Vec<TaskId> =
             self.runs.iter().filter(|(_, run)| filter(run)).map(|(task, _)| *task).collect();
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Gives up a connection that broke.
+    /// Drops a connection that broke.
     pub(super) fn cut(&mut self, why: &str) {
         if !matches!(self.link, Link::Open(..)) {
             return;
@@ -79,12 +79,12 @@ impl Machine {
         if self.runs.is_empty() {
             return self.rest();
         }
-        // It may have been open for a moment only, and the next one may be, too.
+        // The connection may have been open for a moment only, and so may the next one.
         self.failed(Trouble { message: why.into(), hint: None, is_final: false }, PAUSES[0]);
     }
 
-    /// Does without a connection, as no run needs one. If what an earlier daemon has left there could not be looked for,
-    /// or what has ended could not be cleared, that is tried again.
+    /// Drops the connection, as no run needs one. If tasks of an earlier daemon could not be looked for, or ended tasks
+    /// could not be cleared, that is retried.
     pub(super) fn rest(&mut self) {
         self.link = Link::Idle;
         if self.sweeps && !self.has_swept || !self.concluded.is_empty() {
@@ -92,25 +92,25 @@ impl Machine {
         }
     }
 
-    /// Has another sweep follow after a pause, for which a connection is made if there is none.
+    /// Schedules another sweep after a pause; a connection is made for it if there is none.
     pub(super) fn sweep_again(&mut self) {
         self.sweeps_at = Some(Instant::now() + self.next_pause(PAUSES[0]));
     }
 
-    /// Returns the pause before the next attempt, which is at least that long. The one after that is twice as long.
+    /// Returns the pause before the next attempt, which is at least this long, and doubles the one after it.
     fn next_pause(&mut self, at_least: Duration) -> Duration {
         let pause = self.pause.max(at_least);
         self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
         pause
     }
 
-    /// Notes that there is no connection, and when to try again after at least this pause.
+    /// Notes that there is no connection, and schedules a retry after at least this pause.
     pub(super) fn failed(&mut self, trouble: Trouble, at_least: Duration) {
         tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
         if trouble.is_final {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
             self.lose(|run| !run.may_exist(), &Fact::StartFailed { failure: message.into() });
-            // Nobody would ever be let in to clear them; they go with the session there.
+            // Access may never be granted again to clear them; they are removed with the session on the machine.
             self.concluded.clear();
         }
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up) {

@@ -1,4 +1,5 @@
-//! The ends of runs on a machine: told here, written down, and cleared there; and those by calls that failed.
+//! The ends of runs on a machine: reported to the dispatcher, then written to the journal, and cleared on the machine;
+//! also ends by failed calls.
 
 use std::sync::Arc;
 
@@ -16,10 +17,11 @@ use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Run, conclusion};
 use crate::exec::remote::sweep;
 
-/// How many tasks are cleared by one call. It has room for many times more.
+/// How many tasks are cleared by one call, which has room for many times more.
 const CLEARED_AT_ONCE: usize = 1000;
 
-/// Clears tasks one by one. Returns those that could not be for now: a refusal would be repeated.
+/// Clears tasks one by one. Returns those that could not be cleared for now; refused ones are left out, as a refusal
+/// would be repeated.
 async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
     let mut left = Vec::new();
     for id in ids {
@@ -34,7 +36,7 @@ async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
 }
 
 impl Machine {
-    /// Tells how a run has ended.
+    /// Reports how a run has ended.
     pub(super) fn conclude(&mut self, task: TaskId, end: &Task, output: Option<Fact>) {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, there, is_given_up) = (run.number, end.id, run.is_given_up);
@@ -42,7 +44,7 @@ impl Machine {
             self.context.facts.send(task, number, fact);
         }
         self.remove(task);
-        // If the daemon is killed before the end is written down, the next one looks for it there.
+        // If the daemon is killed before the end is in the journal, the next daemon looks for the task on the machine.
         if self.is_durable && !is_given_up {
             self.unwritten.insert((task, number), there);
         } else {
@@ -50,13 +52,14 @@ impl Machine {
         }
     }
 
-    /// Clears the concluded runs that pass the filter from now on, as their ends are written down.
+    /// Marks the concluded runs that pass the filter for clearing, as their ends are in the journal.
     pub(super) fn over(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
         let over = self.unwritten.extract_if(|(task, run), _| filter(*task, *run));
         self.concluded.extend(over.map(|(_, there)| there.into()));
     }
 
-    /// Clears the concluded tasks there, as all of them is here. One call at a time, so that many go together.
+    /// Clears the concluded tasks on the machine, as all of their data is here. Makes one call at a time, so that each
+    /// clears many.
     pub(super) fn clear_concluded(&mut self) {
         let Some(bridge) = self.bridge().filter(|_| !self.is_clearing && !self.concluded.is_empty()) else {
             return;
@@ -72,7 +75,7 @@ impl Machine {
                     Vec::new()
                 }
                 Err(error) => match sweep::unless_refused(error) {
-                    // One of them may be gone, as an answer was lost.
+                    // One of the tasks may be gone, as an answer was lost.
                     Ok(()) => clear_each(&bridge, ids).await,
                     Err(error) => {
                         tracing::warn!(%error, "ended tasks on another machine not cleared");
@@ -85,7 +88,7 @@ impl Machine {
         }));
     }
 
-    /// Has the tasks cleared later that could not be cleared, as the connection broke or is silent.
+    /// Marks the tasks that could not be cleared, as the connection broke or is silent, for another attempt.
     pub(super) fn cleared(&mut self, bridge: Option<&Arc<Bridge>>, left: Vec<TaskRef>) {
         self.is_clearing = false;
         if left.is_empty() {
@@ -99,7 +102,7 @@ impl Machine {
         }
     }
 
-    /// Tells the dispatcher that the end of a run can't be confirmed. The machine is still told to end it.
+    /// Reports to the dispatcher that the end of a run can't be confirmed. The machine is still ordered to end it.
     pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
         let why =
             format!("{}: it may still run there, and is ended once that is possible", self.unreachable());
@@ -114,7 +117,7 @@ impl Machine {
         self.context.facts.send(task, run.number, fact);
     }
 
-    /// Handles a call without a result: the daemon's refusal, or a broken connection.
+    /// Handles a failed call: the daemon's refusal, or a broken connection.
     pub(super) fn call_failed(&mut self, task: TaskId, error: &ClientError) {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, is_known) = (run.number, run.there.is_some());
@@ -127,7 +130,7 @@ impl Machine {
                 places::lost(&format!("the daemon of {host} no longer knows it"))
             }
             Some(_) if is_known => {
-                // Whatever it is, asking again at once would not help.
+                // Whatever the reason, asking again at once would not help.
                 let trouble = Trouble { message: error.to_string().into(), hint: None, is_final: false };
                 self.runs.values_mut().for_each(Run::cut);
                 return self.failed(trouble, PAUSES[1]);
@@ -139,8 +142,8 @@ impl Machine {
     }
 }
 
-/// Returns why a machine does not take a task. A request that is too long for it was not sent, so only here can be said
-/// what to do.
+/// Describes why a machine does not accept a task. A request that is too long for the machine was not sent, so only
+/// this message can contain the hint.
 fn refusal(host: &str, error: &ClientError) -> String {
     match error {
         ClientError::Rpc(RpcError { message, data, .. })

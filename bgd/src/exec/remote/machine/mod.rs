@@ -1,6 +1,6 @@
-//! One machine that runs tasks of this daemon: keeps a connection to its daemon while there are any, and brings what is
-//! known and wanted of each run together there. A broken connection loses nothing: submits carry keys, outputs offsets,
-//! and everything else is asked again. It decides nothing about tasks.
+//! One machine that runs tasks of this daemon: keeps a connection to the machine's daemon while there are any, and
+//! reconciles the known state of each run with the orders for it. A broken connection loses nothing: submits carry
+//! keys, outputs offsets, and everything else is requested again. It decides nothing about tasks.
 
 mod again;
 mod connection;
@@ -31,22 +31,22 @@ use crate::exec::remote::run::{Run, Step};
 use crate::exec::remote::sweep::{self, Origin};
 use crate::remotes::Ssh;
 
-/// How many calls are under way at once. A daemon accepts 256 by default.
+/// The maximum number of pending calls. A daemon accepts 256 by default.
 const CALLS: usize = 64;
 
-/// The pauses between attempts to connect: the first one, and the longest.
+/// The pauses between attempts to connect: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
 /// How long a connection is kept without a run.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// How long the end of a run may take to be confirmed once nothing stronger can be done.
+/// How long the end of a run may take to be confirmed once no stronger signal is left.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How many bytes of output are read at once.
 const PART_BYTES: u64 = 256 * 1024;
 
-/// A machine, and the runs that it has.
+/// A machine and its runs.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Machine {
     ssh: Ssh,
@@ -55,53 +55,54 @@ pub struct Machine {
     host: Host,
     orders: mpsc::UnboundedReceiver<Order>,
     runs: HashMap<TaskId, Run>,
-    /// The runs by their ids there.
+    /// The runs by their ids on the machine.
     by_id: HashMap<TaskId, TaskId>,
-    /// Tasks there that were told of before the answer to their submit was taken in.
+    /// Tasks on the machine that were reported before the answer to their submit was handled.
     early: HashMap<TaskId, Box<Task>>,
-    /// Runs for which there may be something to do.
+    /// Runs that may have a next step.
     ready: VecDeque<TaskId>,
     calls: FuturesUnordered<BoxFuture<'static, Called>>,
     link: Link,
     /// The instance of the daemon that has the runs.
     instance: Option<String>,
-    /// When the ends of these runs are no longer waited for.
+    /// The times at which the ends of these runs are no longer waited for.
     give_up: BTreeSet<(Instant, TaskId, u32)>,
-    /// The ids of concluded tasks there that were not cleared yet.
+    /// The ids on the machine of concluded tasks that were not cleared yet.
     concluded: Vec<TaskRef>,
-    /// Whether a call that clears some is under way.
+    /// Whether a call that clears tasks is pending.
     is_clearing: bool,
-    /// The ids there of concluded runs whose ends are not written down yet, so that they must not be cleared.
+    /// The ids on the machine of concluded runs whose ends are not in the journal yet, so that they must not be
+    /// cleared.
     unwritten: HashMap<(TaskId, u32), TaskId>,
-    /// Whether ends and losses are written down by a durable daemon, which tells when they are.
+    /// Whether a durable daemon writes ends and losses to the journal, and notifies when they are written.
     is_durable: bool,
     /// Whether the runs are left to the next daemon.
     leaves: bool,
-    /// Whether no call begins, as an upgrade waits for a moment without work.
+    /// Whether no call may begin, as an upgrade waits for a moment without pending work.
     is_held: bool,
-    /// Whether an earlier daemon may have left something there.
+    /// Whether an earlier daemon may have left tasks on the machine.
     sweeps: bool,
-    /// Whether that was looked for.
+    /// Whether those tasks were looked for.
     has_swept: bool,
-    /// When that is tried again.
+    /// When to look for them again.
     sweeps_at: Option<Instant>,
-    /// Whether that may have been of the same instance, whose runs were taken up.
+    /// Whether they may belong to this same instance, whose known runs are taken up.
     may_have_left: bool,
-    /// Whether the first connection was made, or can't be.
+    /// Whether the first connection was made, or has failed.
     has_connected: bool,
-    /// Orders that came before that, or before it was seen how the run is there.
+    /// Orders that came before that, or before the state of their run was known.
     early_orders: Vec<Order>,
-    /// Who waits for what a run was told before that.
+    /// The waiters for orders that are carried out when the state of a run is known.
     early_done: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
     /// The pause before the next attempt to connect.
     pause: Duration,
 }
 
-/// What came of a call for a run.
+/// The result of a call for a run.
 struct Called {
     task: TaskId,
     run: u32,
-    /// The instance that was asked.
+    /// The connection that was used, if any.
     bridge: Option<Arc<Bridge>>,
     outcome: Outcome,
 }
@@ -113,9 +114,9 @@ enum Outcome {
     Told(i32, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
     Left(Vec<Task>),
-    /// Whether everything was ended that was left there.
+    /// Whether all tasks left on the machine were ended.
     Swept(bool),
-    /// Which tasks may still have to be cleared.
+    /// The tasks that may still have to be cleared.
     Cleared(Vec<TaskRef>),
     Done,
 }
@@ -162,14 +163,14 @@ impl Machine {
         }
     }
 
-    /// Serves the machine until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there, except
-    /// what is taken up.
+    /// Serves the machine until the daemon ends. With `sweeps`, first ends the tasks that an earlier daemon has left on
+    /// the machine, except those taken up.
     pub async fn run(mut self, sweeps: bool) {
         self.sweeps = sweeps;
         if sweeps {
             self.open();
         }
-        // What is taken up must be known before anything is ended.
+        // The runs taken up must be known before any task is ended.
         while let Ok(order) = self.orders.try_recv() {
             self.order(order);
         }
@@ -189,7 +190,7 @@ impl Machine {
         self.close().await;
     }
 
-    /// Ends what is kept there for this daemon, if it can be reached and is not left to the next one.
+    /// Ends this daemon's session on the machine, if it can be reached and the runs are not left to the next daemon.
     async fn close(self) {
         if self.leaves && !(self.runs.is_empty() && self.unwritten.is_empty()) {
             return;
@@ -224,7 +225,7 @@ impl Machine {
             Order::Leave => self.leaves = true,
             Order::Check { tell } => self.check(tell),
             Order::Configure(ssh) => self.ssh = *ssh,
-            // Its daemon says that with the end.
+            // The machine's daemon reports the usage with the end.
             Order::Count { .. } | Order::Close => {}
         }
     }
@@ -239,14 +240,14 @@ impl Machine {
         self.spawn(task, number, None, async move {
             let workers = context.workers.clone();
             let prepared = workers.run(move || {
-                // Before anything is there that would have to be ended.
+                // Before anything exists on the machine that would have to be ended.
                 let noted =
                     origin.remember().map_err(|error| format!("cannot write to the state folder: {error}"));
                 let sizes = noted.and_then(|()| {
                     copy::prepare(&context.folder, task, is_split)
                         .map_err(|error| format!("cannot create its output file: {error}"))
                 });
-                // One that may run already can't fail to start.
+                // A run that may already be running can't fail to start.
                 if is_taken_up { Ok(context.folder.sizes(task, is_split)) } else { sizes }
             });
             Outcome::Prepared(prepared.await.unwrap_or_else(|| Err("the daemon is ending".to_owned())))
@@ -271,7 +272,7 @@ impl Machine {
         if run.stop != Some(SIGKILL) {
             run.stop = Some(signal);
         }
-        // One that waits there ends at once, so that SIGKILL never follows.
+        // A run that waits on the machine ends at once, so that SIGKILL never follows.
         if signal == SIGKILL || run.is_waiting() {
             self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
         }
@@ -279,7 +280,7 @@ impl Machine {
         self.ready.push_back(task);
     }
 
-    /// Tells the machine to end a run, unless it was told as strongly.
+    /// Orders the machine to end a run, unless a signal at least as strong was already ordered.
     fn tell_to_end(&mut self, task: TaskId) {
         let Some(bridge) = self.bridge() else { return };
         let Some(run) = self.runs.get_mut(&task) else { return };
@@ -317,7 +318,7 @@ impl Machine {
                 let (control, why) = (Some(control), error.to_string().into());
                 facts.send(task, number, Fact::Elsewhere(PlaceFact::Refused { control, why }));
             }
-            // Nobody may wait for it.
+            // Nobody may be waiting for it.
             let _ = done.send(());
             Outcome::Done
         });
@@ -343,7 +344,7 @@ impl Machine {
         }
     }
 
-    /// Whether this is the connection, and not one before it.
+    /// Reports whether this is the current connection, and not an earlier one.
     fn is_current(&self, bridge: &Arc<Bridge>) -> bool {
         matches!(&self.link, Link::Open(open, _) if Arc::ptr_eq(bridge, open))
     }
@@ -363,7 +364,7 @@ impl Machine {
         }
     }
 
-    /// Takes the next steps of the runs, as far as calls may be made.
+    /// Takes the next steps of the runs, as far as calls are allowed.
     fn advance(&mut self) {
         if self.is_held {
             return;
@@ -391,7 +392,7 @@ impl Machine {
     fn step(&mut self, task: TaskId) {
         let bridge = self.bridge();
         let Some(run) = self.runs.get_mut(&task) else { return };
-        // Without a connection a run that was never sent can still be withdrawn.
+        // Without a connection, a run that was never sent can still be withdrawn.
         if bridge.is_none() && (run.may_exist() || run.stop.is_none()) {
             return;
         }
@@ -536,7 +537,7 @@ impl Machine {
         link.into_iter().chain(sweeps).chain(give_up).min()
     }
 
-    /// Does what is due.
+    /// Performs the actions that are due.
     fn fire(&mut self) {
         let now = Instant::now();
         while let Some((at, task, number)) = self.give_up.first().copied()
@@ -554,7 +555,7 @@ impl Machine {
                 self.sweep(bridge);
             }
             Link::Open(_, idle_at) if self.is_idle() && *idle_at <= now => {
-                // What was not looked for may be there.
+                // Tasks that were not looked for may still be there.
                 if self.has_swept {
                     self.origin.forget();
                 }

@@ -1,5 +1,5 @@
-//! What is done to the jobs of runs: orders of the dispatcher, and the commands that carry them out on what is known to
-//! be ours.
+//! Orders for the jobs of runs: the dispatcher's orders, and the commands that carry them out on jobs known to be this
+//! daemon's.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::exec::slurm::trouble::Trouble;
 pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
 
 impl Cluster {
-    /// Tells the cluster to end a run, unless it was told as strongly.
+    /// Orders the end of a run, unless the cluster was already asked at least as strongly.
     pub(super) fn tell_to_end(&mut self, task: TaskId) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(_), Some(signal)) = (run.id, run.stop) else { return };
@@ -37,7 +37,7 @@ impl Cluster {
         self.order_act(Instant::now(), deed, task, None);
     }
 
-    /// Orders something to be done to the job of a run, as soon as the cluster says that it is still ours.
+    /// Orders a deed for the job of a run, to be done once the cluster confirms that the job is still this daemon's.
     pub(super) fn order_act(
         &mut self,
         now: Instant,
@@ -64,7 +64,7 @@ impl Cluster {
             Control::Hold { held } if is_waiting => Deed::Hold(held),
             Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
             Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
-            // A process asks nothing, and has no terminal here.
+            // A process asks no questions, and has no terminal here.
             Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
         };
         if run.id.is_none() {
@@ -73,7 +73,7 @@ impl Cluster {
                 Control::Priority { priority } => run.priority = priority,
                 _ => return self.refused(task, number, deed.control(), "it is only being submitted there"),
             }
-            // It asks for something else than those that it was to be submitted with.
+            // Its requests now differ from those of the runs that it was to be submitted with.
             if self.gathering.withdraw(task) {
                 self.gather(Instant::now(), task);
             }
@@ -86,7 +86,7 @@ impl Cluster {
         self.order_act(Instant::now(), deed, task, Some(done));
     }
 
-    /// Orders what came too late to be submitted with a run.
+    /// Orders the changes that came too late to be included in a run's submission.
     pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &Wish) {
         let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
         if hold != wish.is_held {
@@ -101,7 +101,7 @@ impl Cluster {
         self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { control, why: why.into() }));
     }
 
-    /// Takes in an answer to a query that began at `asked`: it says which jobs are ours.
+    /// Handles an answer to a query that began at `asked`: it shows which jobs are this daemon's.
     pub(super) fn answer_acts(&mut self, now: Instant, asked: Instant, text: &str) {
         if !self.acts.has_doubts() {
             return;
@@ -111,7 +111,7 @@ impl Cluster {
         let gone = self.acts.answered(asked, is_ours);
         let is_named = |act: &Act| act.deed.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
         let (named, gone): (Vec<Act>, Vec<Act>) = gone.into_iter().partition(is_named);
-        // If the cluster has it after all, it must not go on: Slurm itself looks at the job's name then.
+        // If the cluster has such a job after all, it must be ended: then Slurm itself checks the job's name.
         for act in named {
             self.acts.add(Act { by_name: true, ..act }, Some(act.since));
         }
@@ -121,7 +121,7 @@ impl Cluster {
         }
     }
 
-    /// Refuses what is not done later, as the cluster can't be asked.
+    /// Refuses the orders that are not repeated later, as the cluster can't be asked.
     pub(super) fn refuse_acts(&mut self, why: &str) {
         for Act { deed, task, run, .. } in self.acts.doubt() {
             if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
@@ -130,7 +130,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in what came of orders.
+    /// Handles the result of orders.
     pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
         self.under_way[1] -= 1;
         self.acts.done(&acts);
@@ -146,7 +146,7 @@ impl Cluster {
         self.settle_acts(now, acts, result);
     }
 
-    /// Reports what came of orders, and tries again what ends a run as soon as that is possible.
+    /// Reports the result of orders. Repeats the orders that end a run as soon as possible.
     fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
         let why = match result {
             Ok(()) => None,
@@ -175,7 +175,7 @@ impl Cluster {
                 (_, None) => {}
             }
         }
-        // Whether it has worked is known as soon as the cluster says so.
+        // The cluster's next answer shows whether the orders have worked.
         self.pace.hurry(now);
     }
 }

@@ -1,5 +1,6 @@
-//! Runs that follow others of the same cluster (R150): the cluster itself keeps them from starting, once it has those.
-//! What can't be followed any more is given back to the core, which judges how it ended.
+//! Runs that depend on others of the same cluster (R150): once the cluster has the others, it keeps the dependent runs
+//! from starting itself. Runs whose dependencies can no longer be followed are given back to the core, which judges
+//! their end.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,18 +14,18 @@ use crate::core::{Conclusion, Fact, PlaceFact, Verdict};
 use crate::exec::slurm::batch::{Batch, Wish};
 use crate::exec::slurm::work;
 
-/// What a run can do that follows others.
+/// What to do with a run that may depend on others.
 enum Following {
-    /// Be submitted with this dependency.
+    /// Submit it with this dependency, if any.
     By(Option<Arc<str>>),
-    /// Wait until those have ids that can be followed.
+    /// Wait until the others have ids that can be followed.
     Later,
-    /// Nothing: one of those has ended, or is about to.
+    /// Give it back: one of the others has ended, or is about to.
     Never,
 }
 
 impl Cluster {
-    /// Has a run submitted, as soon as what it follows has an id.
+    /// Queues a run for submission as soon as the runs that it depends on have ids.
     pub(super) fn gather(&mut self, now: Instant, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let dependency = match self.following(&run.awaits) {
@@ -32,7 +33,7 @@ impl Cluster {
             Following::Later => {
                 let number = run.number;
                 if self.parked.insert(task) {
-                    // The cluster's own word for it.
+                    // The cluster's own name for the reason.
                     let fact = PlaceFact::Waiting { reason: "Dependency".into() };
                     self.send(task, number, Fact::Elsewhere(fact));
                 }
@@ -55,10 +56,10 @@ impl Cluster {
                 return Following::Never;
             };
             match run.id {
-                // A cluster forgets an element that is cancelled before it starts, and takes what it has forgotten for
+                // A cluster forgets an array element that is cancelled before it starts, and takes forgotten jobs for
                 // done.
                 Some(id) if id.index.is_none() || !run.is_waiting() => {
-                    // A text takes everything.
+                    // Writing to a string can't fail.
                     let _ = write!(text, ":{id}");
                 }
                 Some(_) | None => return Following::Later,
@@ -67,7 +68,7 @@ impl Cluster {
         Following::By((!text.is_empty()).then(|| format!("afterok{text}").into()))
     }
 
-    /// Looks again at the runs that wait for the ids of others.
+    /// Checks again the runs that wait for the ids of others.
     pub(super) fn unpark(&mut self, now: Instant) {
         let parked: Vec<TaskId> = self.parked.iter().copied().collect();
         for task in parked {
@@ -79,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// Gives a run back that the cluster does not have, and will not start.
+    /// Gives a run back to the core that the cluster does not have, and will not start.
     pub(super) fn give_back(&mut self, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, env) = (run.number, Arc::clone(&run.job.env));
@@ -91,14 +92,14 @@ impl Cluster {
         self.remove(task);
     }
 
-    /// Gives a whole submission back.
+    /// Gives back all runs of a submission.
     pub(super) fn give_back_all(&mut self, batch: &Batch) {
         for (_, task) in self.of_batch(batch) {
             self.give_back(task);
         }
     }
 
-    /// Whether a run has come to this end because it can't follow another one, rather than by somebody's wish.
+    /// Returns whether a run has come to this end because it can't follow another one, rather than by somebody's wish.
     pub(super) fn has_nothing_to_follow(&self, task: TaskId, conclusion: &Conclusion) -> bool {
         let Some(run) = self.runs.get(&task).filter(|run| run.is_waiting() && run.stop.is_none()) else {
             return false;

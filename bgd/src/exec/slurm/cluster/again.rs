@@ -1,5 +1,5 @@
-//! What another daemon or another program has left on a cluster: what is taken up goes on, and what nobody knows of is ended.
-//! And what this daemon holds back so that the next one can do the same.
+//! Jobs from before an upgrade or of an earlier daemon: known runs are resumed, and jobs of no known run are ended.
+//! Also holds back files so that the next daemon can do the same.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::exec::slurm::states::{self, Standing};
 use crate::exec::slurm::work::{self, Files};
 
 impl Cluster {
-    /// Goes on with a run that was left.
+    /// Resumes a run that was left by an earlier daemon.
     pub(super) fn take_up(&mut self, now: Instant, task: TaskId, mut run: Run) {
         let (number, place, id, has_started) = (run.number, run.place.clone(), run.id, !run.is_waiting());
         let stop = run.stop.take();
-        // One that was never submitted has nothing that it could be compared with.
+        // A run that was never submitted has no job to be compared with.
         run.is_to_compare = place.is_some();
         self.runs.insert(task, run);
         match place {
@@ -49,7 +49,7 @@ impl Cluster {
             let wish = Wish::default();
             Unsure::new(now, Batch { key, wish, tasks: Vec::new() })
         });
-        // Those of the same submission that are not known here belong to nobody.
+        // The runs of the same submission that are not known here belong to nobody.
         let nobody = (TaskId::from_u128(0), 0);
         let (index, tasks) = (index as usize, &mut unsure.batch.tasks);
         tasks.resize(tasks.len().max(index.saturating_add(1)), nobody);
@@ -58,8 +58,8 @@ impl Cluster {
         }
     }
 
-    /// Takes in that no job of a submission is listed which was looked for. Returns whether some have noted that they were
-    /// there: then all were, and the cluster has forgotten them.
+    /// Notes that a search found no job of a submission. Returns whether some of its jobs are known to have existed:
+    /// then all of them did, and the cluster has forgotten them.
     pub(super) fn were_there(&mut self, now: Instant, batch: &Batch) -> bool {
         let tasks: Vec<TaskId> = self.of_batch(batch).into_iter().map(|(_, task)| task).collect();
         let was_there = |task: &TaskId| self.runs.get(task).is_some_and(Run::is_there);
@@ -72,13 +72,13 @@ impl Cluster {
             }
             self.conclude(now, task);
         }
-        // They may have noted their ends.
+        // The jobs may have noted their ends.
         self.scan_by(now);
         true
     }
 
-    /// Takes in an answer of the cluster: ends the jobs in it that carry this daemon's name, and that no run is known to be.
-    /// Only once, as all others were submitted by this daemon.
+    /// Handles an answer of the cluster: ends the jobs in it that have this daemon's name but belong to no known run.
+    /// Only done once, as all other jobs were submitted by this daemon.
     pub(super) fn end_unknown(&mut self, text: &str) {
         if !std::mem::take(&mut self.may_have_left) {
             return;
@@ -92,7 +92,7 @@ impl Cluster {
             let is_over = matches!(states::standing(line.state), Standing::Ended(_));
             let is_known = self.by_id.contains_key(&line.id)
                 || places(line)
-                // Somebody has changed its comment.
+                // Somebody has changed the job's comment.
                 || !job::is_key(line.key) && !keys.is_empty();
             !is_over && !is_known
         };
@@ -102,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// Notes that a run has ended, so that its files can go once that is written down.
+    /// Notes that a run has ended, so that its files can be removed once its end is recorded.
     pub(super) fn has_ended(&mut self, task: TaskId, run: u32, files: Files) {
         let is_known = self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_given_up);
         if self.tools.is_durable && is_known {
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// Removes the files of the runs that pass the filter, whose ends are written down.
+    /// Removes the files of the runs that pass the filter; their ends are recorded.
     pub(super) fn over(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
         let over: Vec<Files> =
             self.ended.extract_if(|(task, run), _| filter(*task, *run)).map(|(_, files)| files).collect();
@@ -129,7 +129,7 @@ impl Cluster {
         }
     }
 
-    /// Goes on with what waited until something of this run is written down.
+    /// Continues work that waited until a fact about this run was recorded.
     pub(super) fn written(&mut self, now: Instant, task: TaskId, run: u32) {
         let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run && copy.unwritten > 0);
         if let Some(copy) = copy {

@@ -1,5 +1,5 @@
-//! What ended jobs have used, as the accounting says (R164): it is asked for all of them together, among the other
-//! queries, and what it says is added to tasks that have ended.
+//! The usage of ended jobs according to the accounting (R164): one query covers all of them, in turn with the other
+//! queries, and the usage is added to tasks that have already ended.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::exec::slurm::parse::{Record, Settings};
 use crate::exec::slurm::work;
 
 impl Cluster {
-    /// Notes that a run has ended, so that its costs are asked for if the cluster keeps any.
+    /// Notes that a run has ended, so that its costs are queried if the cluster keeps any.
     pub(super) fn want_costs(&mut self, now: Instant, task: TaskId) {
         let Some(run) = self.runs.get(&task).filter(|run| !run.is_waiting()) else { return };
         if let Some(id) = run.id
@@ -23,20 +23,20 @@ impl Cluster {
         }
     }
 
-    /// Asks for the costs of a run that has ended for the daemon before, or for the program before.
+    /// Schedules a query for the costs of a run that ended before an upgrade or under an earlier daemon.
     pub(super) fn count(&mut self, now: Instant, task: TaskId, run: u32, id: &str) {
         if let Some(id) = JobId::parse(id) {
             self.costs.ended(now, id, task, run);
         }
     }
 
-    /// When costs are to be asked for.
+    /// Returns when costs are to be queried.
     pub(super) fn costs_due(&self) -> Option<Instant> {
         let due = self.costs.due().filter(|_| !self.is_recording && !self.is_learning)?;
         Some(self.pace.free_at().map_or(due, |at| at.max(due)))
     }
 
-    /// Asks for costs, if that is due.
+    /// Queries costs, if that is due.
     pub(super) fn ask_costs(&mut self, now: Instant) {
         if self.costs_due().is_none_or(|at| at > now) {
             return;
@@ -45,7 +45,7 @@ impl Cluster {
             Some(true) => {}
             Some(false) => return self.costs = Costs::default(),
             None => {
-                // Counts as asked for, so that a cluster that stays away is not asked for ever.
+                // Counts as a query, so that an unreachable cluster is not asked for ever.
                 for job in self.costs.take(now) {
                     self.costs_known(now, job, None);
                 }
@@ -58,7 +58,7 @@ impl Cluster {
         self.works.push(Box::pin(work::record(self.tools.clone(), jobs)));
     }
 
-    /// Takes in what the accounting has of an ended job; `None` if it has nothing, or did not answer.
+    /// Handles the accounting's record of an ended job; `None` if there is none, or the accounting did not answer.
     pub(super) fn costs_known(&mut self, now: Instant, job: JobId, record: Option<&Record<'_>>) {
         let used = record.and_then(|record| record.used);
         let is_complete = used.is_some() && record.is_some_and(|record| record.is_final);

@@ -1,5 +1,5 @@
-//! A cluster behind a login node: its notes are looked for and its outputs copied in few sessions for all jobs, soon
-//! after something has moved and more rarely while nothing does.
+//! A cluster behind a login node: a few sessions for all jobs look for notes and copy outputs, soon after a change and
+//! more rarely while nothing changes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,12 +27,12 @@ const LATEST_LOOK: Duration = Duration::from_secs(10);
 const LOOK_SPACING: Duration = Duration::from_millis(250);
 
 impl Cluster {
-    /// Whether it is behind a login node.
+    /// Returns whether the cluster is behind a login node.
     pub(super) fn is_far(&self) -> bool {
         self.tools.programs.login().is_some()
     }
 
-    /// Returns the time to the next look while nothing moves.
+    /// Returns the time to the next look while nothing changes, which grows with each call.
     pub(super) fn next_tick(&mut self) -> Duration {
         if !self.is_far() {
             return TICK;
@@ -42,7 +42,7 @@ impl Cluster {
         tick
     }
 
-    /// Notes that more is to be expected soon.
+    /// Notes that more changes are to be expected soon.
     pub(super) fn expect_more(&mut self, now: Instant) {
         self.over.quiet = TICK;
         if self.is_far() && !self.by_id.is_empty() {
@@ -51,12 +51,12 @@ impl Cluster {
         }
     }
 
-    /// Begins a look. Notes that were taken in are removed by it.
+    /// Begins a look. It also removes the notes that were handled.
     pub(super) fn look(&mut self) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let seen = self.seen.take().unwrap_or_default();
         let mut look = std::mem::take(&mut self.over.leavings);
-        // How a job has ended is read again by the next daemon, until that is written down.
+        // The notes of a job's end stay for the next daemon until the end is recorded.
         let needed: HashSet<&(Arc<str>, u32)> =
             self.by_place.keys().chain(self.ended.values().map(|files| &files.place)).collect();
         let is_needed = |name: &String| {
@@ -72,12 +72,11 @@ impl Cluster {
         self.works.push(Box::pin(work::look(self.tools.clone(), login, look)));
     }
 
-    /// The shortest time between two looks.
     pub(super) const fn look_spacing() -> Duration {
         LOOK_SPACING
     }
 
-    /// Takes in a look that began then.
+    /// Handles the result of a look that began at `began`.
     pub(super) fn looked(
         &mut self,
         now: Instant,
@@ -88,7 +87,7 @@ impl Cluster {
         let looked = match result {
             Ok(looked) => looked,
             Err(trouble) => {
-                // It is not known what was removed, and removing it again does no harm.
+                // It is not known which files were removed, and removing them again does no harm.
                 self.over.leavings.removed.append(&mut look.removed);
                 self.over.leavings.keys.append(&mut look.keys);
                 self.seen = Some(HashSet::new());
@@ -110,7 +109,7 @@ impl Cluster {
         self.copy_more(now);
     }
 
-    /// Takes in the sizes of outputs, of a look that began then. Returns whether there is more than before.
+    /// Handles the sizes of outputs from a look that began at `began`. Returns whether an output has grown.
     fn has_sizes(
         &mut self,
         began: Instant,
@@ -143,7 +142,7 @@ impl Cluster {
         has_grown
     }
 
-    /// Notes that the output of a run can't be read over there.
+    /// Reports that the output of a run can't be read on the login node.
     fn output_unread(&mut self, task: TaskId, name: &str) {
         let why = format!("{} can't read its output {name}", self.login_name());
         self.is_unknown(task, &why);
@@ -153,7 +152,7 @@ impl Cluster {
         self.tools.programs.login().map_or_else(String::new, |login| login.host().to_owned())
     }
 
-    /// Takes in that the login node could not be reached, or could not read anything.
+    /// Notes that the login node could not be reached, or could not read anything.
     fn not_reached(&mut self, now: Instant, trouble: &Trouble) {
         if let Trouble::Refused(why) = trouble {
             return self.has_not_read(now, why);
@@ -161,11 +160,11 @@ impl Cluster {
         self.scan_is_after_answer = false;
         self.scan_by(now);
         self.failed(now, trouble);
-        // Its answer says that the node can be reached again.
+        // The answer to this query shows when the node can be reached again.
         self.pace.hurry(now);
     }
 
-    /// Follows the output of a run that has started.
+    /// Starts copying the output of a run that has started.
     pub(super) fn follow(&mut self, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let Some(place) = run.place.clone().filter(|_| self.is_far()) else { return };
@@ -175,7 +174,7 @@ impl Cluster {
         self.over.copies.entry(task).or_insert_with(copy);
     }
 
-    /// Copies what there is more of, and reports the ends of runs whose output is here.
+    /// Copies the next parts of outputs, and reports the ends of runs whose output is complete here.
     pub(super) fn copy_more(&mut self, now: Instant) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let over: Vec<TaskId> =
@@ -183,7 +182,7 @@ impl Cluster {
         for task in over {
             self.settle_there(task);
         }
-        // What can't be read is looked at again with the next tick.
+        // Unreadable files are looked at again with the next tick.
         let is_awaited = |copy: &Copy| copy.has_ended() && !copy.is_over() && !copy.is_unread();
         if self.over.copies.values().any(is_awaited) && !self.over.is_copying {
             self.scan_by(now);
@@ -237,7 +236,7 @@ impl Cluster {
         self.copy_more(now);
     }
 
-    /// Notes how a run has ended. That is reported once its output is here.
+    /// Notes how a run has ended. Its end is reported once its output is here.
     pub(super) fn conclude_there(&mut self, now: Instant, task: TaskId, conclusion: Conclusion) {
         self.follow(task);
         if let Some(copy) = self.over.copies.get_mut(&task) {
@@ -258,7 +257,8 @@ impl Cluster {
         self.works.push(Box::pin(settle));
     }
 
-    /// Has the files of a job removed, with how it has ended; that it began was removed when it was read.
+    /// Schedules the removal of a job's files, including the notes of its end; those of its starts were removed once
+    /// they were read.
     pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool, restarts: u32) {
         if self.is_far() {
             self.over.leavings.removed.extend(far::files_of(&place.0, place.1, split, restarts));

@@ -1,5 +1,5 @@
-//! Looks at what jobs leave in the work folder, here or over a login node. What was found is taken in; what could not be
-//! read decides nothing, and is looked for again.
+//! Looks at the files of jobs in the work folder, here or over a login node. Files that could not be read decide
+//! nothing, and are looked at again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::exec::slurm::work;
 const SCAN_SPACING: Duration = Duration::from_millis(20);
 
 impl Cluster {
-    /// When the notes are looked at next.
+    /// Returns when the notes are looked at next.
     pub(super) fn next_scan(&self) -> Option<Instant> {
         let at = self.scan_at.filter(|_| self.seen.is_some())?;
         Some(self.reading.until().map_or(at, |until| at.max(until)))
@@ -47,7 +47,7 @@ impl Cluster {
         self.scan_at = Some(self.scan_at.map_or(earliest, |at| at.min(earliest)));
     }
 
-    /// Looks at what grows on other machines.
+    /// Looks at the files that grow on other machines, if that is due.
     pub(super) fn tick(&mut self, now: Instant) {
         if self.by_id.is_empty() && !self.has_unread() {
             self.tick_at = None;
@@ -62,12 +62,12 @@ impl Cluster {
         }
     }
 
-    /// Whether a note or an output could not be read, also of a run that the cluster has forgotten.
+    /// Returns whether a note or an output could not be read, including those of runs that the cluster has forgotten.
     fn has_unread(&self) -> bool {
         self.runs.values().any(|run| run.is_unread) || self.over.copies.values().any(Copy::is_unread)
     }
 
-    /// Ends the runs of which it is decided by now how they have ended.
+    /// Ends the runs whose end can now be decided.
     fn conclude_ending(&mut self, now: Instant) {
         let is_ending = |run: &Run| run.is_ending() && !run.is_concluded;
         let ending: Vec<TaskId> =
@@ -77,7 +77,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in a look at the notes on this machine. `None`: the daemon is ending.
+    /// Handles a look at the notes on this machine. `None`: the daemon is ending.
     pub(super) fn scanned(
         &mut self,
         now: Instant,
@@ -92,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in what a look has found, and, if these are all notes, the answer of the cluster that came before it.
+    /// Handles the result of a look, and, if it found all notes, the cluster's answer that came before the look.
     pub(super) fn has_read(&mut self, now: Instant, scan: Scan) {
         let Scan { notes, unread, has_more } = scan;
         for note in &notes {
@@ -118,7 +118,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in that nothing could be read. Nothing is decided by that, and the cluster's answer waits.
+    /// Notes that nothing could be read. This decides nothing, and the cluster's answer waits.
     pub(super) fn has_not_read(&mut self, now: Instant, why: &str) {
         self.scan_is_after_answer = false;
         if self.reading.failed(now, why) {
@@ -128,8 +128,8 @@ impl Cluster {
         self.scan_by(now);
     }
 
-    /// Takes in of which runs notes can't be read: by the names of these, with the reasons. Returns whether there are none.
-    /// A look that has not come to all notes says nothing of the others.
+    /// Marks the runs with unreadable notes, given by the names of these notes with the reasons. Returns whether there
+    /// are none. An incomplete look (`has_more`) does not clear the marks of other runs.
     fn mark_unread(&mut self, notes: &[(String, String)], has_more: bool) -> bool {
         let task_of = |name: &str| {
             let parsed = Noted::parse(name)?;
@@ -147,7 +147,7 @@ impl Cluster {
         unread.is_empty()
     }
 
-    /// Reports that nothing is known of a run at the moment, unless that is known.
+    /// Reports that the state of a run is unknown at the moment, unless that was already reported.
     pub(super) fn is_unknown(&mut self, task: TaskId, why: &str) {
         let is_news = |run: &&mut Run| !run.is_unknown && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_news) else { return };
@@ -157,7 +157,7 @@ impl Cluster {
         self.tools.context.facts.send(task, run.number, Fact::Elsewhere(fact));
     }
 
-    /// Reports that runs are known again of which everything can be asked and read.
+    /// Reports runs as known again if everything about them can be asked and read.
     pub(super) fn are_known(&mut self) {
         if self.reach.why().is_some() || self.reading.why().is_some() {
             return;
@@ -173,7 +173,7 @@ impl Cluster {
         }
     }
 
-    /// Reports that nothing is known of runs at the moment.
+    /// Reports that the state of all runs is unknown at the moment.
     pub(super) fn are_unknown(&mut self, why: &str) {
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up && !run.is_concluded) {
             run.is_unknown = true;

@@ -1,6 +1,6 @@
-//! One cluster that runs tasks of this daemon: submits their jobs, and brings what the cluster says and what the jobs
-//! have noted together. A cluster that can't be asked loses nothing: submissions carry keys, jobs the name of this
-//! daemon's instance, and everything is asked again. It decides nothing about tasks.
+//! One cluster that runs tasks of this daemon: submits their jobs, and combines the cluster's reports with the notes of
+//! the jobs. Nothing is lost while a cluster can't be asked: submissions have keys, jobs have the name of this daemon's
+//! instance, and everything is queried again. Makes no decisions about tasks.
 
 mod acts;
 mod after;
@@ -46,11 +46,11 @@ use crate::exec::slurm::work::{self, Done, Files};
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
 
-/// How often outputs and notes are looked at that grow on other machines.
+/// How often outputs and notes that grow on other machines are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How many submissions, and how many commands that carry out orders, are under way at once. Of the submissions one is told
-/// to the cluster while the files of the next are written.
+/// The maximum number of submissions in progress, and of commands that carry out orders. Of two submissions, one is
+/// sent to the cluster while the files of the next are written.
 const AT_ONCE: usize = 2;
 
 /// How long the end of a run may take to be confirmed once nothing stronger can be done.
@@ -62,10 +62,9 @@ const IDLE: Duration = Duration::from_mins(1);
 /// How long the last command at the daemon's end may take.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
 
-/// An order for a cluster.
 type Order = places::Order<Run, Slurm>;
 
-/// A cluster, and the runs that it has.
+/// A cluster, and its runs.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Cluster {
     settings: Box<Slurm>,
@@ -75,31 +74,31 @@ pub struct Cluster {
     runs: HashMap<TaskId, Run>,
     by_id: HashMap<JobId, TaskId>,
     by_place: HashMap<(Arc<str>, u32), TaskId>,
-    /// What waits for a readiness to show, while these runs run.
+    /// The watches for the readiness of running runs.
     readiness: HashMap<TaskId, Watching>,
-    /// Runs whose output is followed.
+    /// Runs whose output is tracked.
     tracked: HashSet<TaskId>,
     gathering: Gathering,
-    /// The last turn that was given to a run.
+    /// The last turn assigned to a run.
     last_turn: u64,
-    /// What the next submission waits for, if there was one before.
+    /// The outcome that the next submission waits for, if there was an earlier one.
     before: Option<Before>,
-    /// Runs that wait for the ids of those that they follow.
+    /// Runs that wait for the ids of the runs that they follow.
     parked: BTreeSet<TaskId>,
     unsure: HashMap<Arc<str>, Unsure>,
     acts: Acts,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// How many submissions and how many commands for orders are under way.
+    /// How many submissions and how many commands for orders are in progress.
     under_way: [usize; 2],
-    /// Submissions that are being looked for.
+    /// How many searches for submissions are in progress.
     searches: usize,
     is_asking: bool,
-    /// Whether the accounting is being asked.
+    /// Whether a query to the accounting is in progress.
     is_recording: bool,
     costs: Costs,
-    /// Whether the cluster is being asked how scripts have ended.
+    /// Whether a query for the exits of scripts is in progress.
     is_asking_exits: bool,
-    /// An answer that waits for a look at the notes.
+    /// An answer that waits for a look at the notes, with the start of its query.
     answer: Option<(Instant, String)>,
     /// The names of the notes that were seen; `None` during a look.
     seen: Option<HashSet<String>>,
@@ -108,7 +107,7 @@ pub struct Cluster {
     /// When the notes are looked at next.
     scan_at: Option<Instant>,
     last_scan: Option<Instant>,
-    /// When the last look began that has found all notes.
+    /// The start of the last look that has found all notes.
     looked: Option<Instant>,
     /// Whether the notes can be read.
     reading: Reach,
@@ -117,22 +116,22 @@ pub struct Cluster {
     pace: Pace,
     reach: Reach,
     known: Option<Settings>,
-    /// Whether the cluster is being asked for its settings.
+    /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
     sweep_at: Option<Instant>,
     give_up: BTreeSet<(Instant, TaskId, u32)>,
     over: Over,
-    /// Submissions that wait until it is written down that they may be there.
+    /// Submissions that wait until the core has recorded that they may exist.
     unwritten: Vec<Unwritten>,
-    /// The files of runs that have ended, until that is written down.
+    /// The files of ended runs, until the ends are recorded.
     ended: HashMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
     leaves: bool,
-    /// Whether nothing begins, as an upgrade waits for a moment without work.
+    /// Whether no new work is started, as an upgrade waits for a moment without work.
     is_held: bool,
-    /// Whether all notes were read that were there at the start.
+    /// Whether all notes that existed at the start were read.
     has_scanned: bool,
-    /// Whether there may be jobs of this daemon's name that no run is known to be.
+    /// Whether there may be jobs with this daemon's name that belong to no known run.
     may_have_left: bool,
 }
 
@@ -188,10 +187,11 @@ impl Cluster {
         }
     }
 
-    /// Serves the cluster until the daemon ends. With `sweeps`, first ends what an earlier daemon has left there.
+    /// Serves the cluster until the daemon ends. With `sweeps`, also ends the jobs that earlier daemons have left
+    /// there.
     pub async fn run(mut self, sweeps: bool) {
         self.sweep_at = sweeps.then(Instant::now);
-        // What is taken up must be known before anything is ended.
+        // Resumed runs must be known before anything is ended.
         while let Ok(order) = self.orders.try_recv() {
             self.order(order);
         }
@@ -220,7 +220,7 @@ impl Cluster {
         self.close().await;
     }
 
-    /// Cancels what is still there for this daemon, and removes its files, unless that is left to the next one.
+    /// Cancels this daemon's remaining jobs, and removes its files, unless they are left to the next daemon.
     async fn close(self) {
         let has_runs = !self.runs.is_empty() || !self.unsure.is_empty();
         if self.leaves && (has_runs || !self.ended.is_empty() || self.may_have_left) {
@@ -234,7 +234,7 @@ impl Cluster {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
                 Ok(Ok(_) | Err(Trouble::Gone)) => {}
-                // The next daemon does it.
+                // The next daemon cancels the jobs.
                 Ok(Err(_)) | Err(_) => return,
             }
         }
@@ -267,7 +267,7 @@ impl Cluster {
                 if run.is_to_compare {
                     return self.take_up(now, task, *run);
                 }
-                // What is left of an earlier run has no other name than that of its job.
+                // The files of an earlier run have no other name than that of its job.
                 self.remove(task);
                 self.runs.insert(task, *run);
                 self.gather(now, task);
@@ -313,7 +313,7 @@ impl Cluster {
         let Tools { context, name, .. } = &self.tools;
         self.tools.programs = Programs::new(self.host.clone(), &settings, &context.socket, name);
         self.settings = settings;
-        // What is known of the cluster counts for its jobs until it has answered.
+        // The known settings remain valid for existing jobs until the cluster has answered.
         if self.runs.is_empty() {
             self.known = None;
         } else {
@@ -354,7 +354,7 @@ impl Cluster {
         let restarts = run.restarts();
         if let Some(place) = run.place {
             self.by_place.remove(&place);
-            // Without a copy, its files were removed before, or it never had any.
+            // Without a copy, the files were removed before, or there never were any.
             if self.over.copies.remove(&task).is_some() {
                 self.leave(&place, run.job.spec.split, restarts);
             }
@@ -363,7 +363,7 @@ impl Cluster {
         self.tracked.remove(&task);
     }
 
-    /// Returns when there is something to do that nothing else tells of.
+    /// Returns when work is due that no event triggers.
     fn due(&self) -> Option<Instant> {
         let give_up = self.give_up.first().map(|(at, ..)| *at);
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
@@ -379,7 +379,7 @@ impl Cluster {
         [give_up, scan, self.tick_at, self.over.idle_at].into_iter().flatten().chain(asking).min()
     }
 
-    /// Begins what is due.
+    /// Begins the work that is due.
     fn advance(&mut self, now: Instant) {
         while let Some((at, task, number)) = self.give_up.first().copied()
             && at <= now
@@ -406,12 +406,13 @@ impl Cluster {
         }
     }
 
-    /// Whether the cluster may be asked for all jobs. While an answer waits for the notes, that is only done for orders.
+    /// Returns whether the cluster may be queried for all jobs. While an answer waits for the notes, it is only queried
+    /// for orders.
     fn may_ask(&self) -> bool {
         !self.is_asking && (self.answer.is_none() || self.acts.has_doubts())
     }
 
-    /// Begins commands that are due.
+    /// Begins the commands that are due.
     fn ask(&mut self, now: Instant) {
         if self.sweep_at.take_if(|at| *at <= now).is_some() {
             self.works.push(Box::pin(work::sweep(self.tools.clone())));
@@ -434,7 +435,7 @@ impl Cluster {
         }
         let asks = self.pace.due().is_some_and(|at| at <= now) && self.may_ask();
         if asks && self.known.is_none() {
-            // Only its settings say whether an answer without a job says something.
+            // Only the cluster's settings show whether an answer without a job is significant.
             self.learn();
         } else if asks {
             self.is_asking = true;
@@ -469,8 +470,8 @@ impl Cluster {
                     Ok(text) => {
                         self.reached();
                         self.answer_acts(now, asked, &text);
-                        // The notes that were there at its end say more than the answer. One that waits has what the
-                        // cluster may have forgotten since.
+                        // The notes that existed when the query ended take precedence over the answer. An answer that
+                        // is already waiting is kept: it lists jobs that the cluster may have forgotten since.
                         self.answer.get_or_insert((asked, text));
                         self.scan_by(now);
                     }
@@ -511,7 +512,7 @@ impl Cluster {
         self.are_known();
     }
 
-    /// Notes that the cluster can't be asked. Nothing is decided by that.
+    /// Notes that the cluster can't be asked. This decides nothing.
     fn failed(&mut self, now: Instant, trouble: &Trouble) {
         let why = trouble.to_string();
         if self.reach.failed(now, &why) {
@@ -522,7 +523,7 @@ impl Cluster {
     }
 }
 
-/// Waits for a change in a watched folder; forever, if none is watched. Cancel-safe.
+/// Waits for a change in a watched folder; never resolves if no folder is watched. Cancel-safe.
 async fn changed(watch: Option<&AsyncFd<Changes>>) {
     let Some(watch) = watch else { return std::future::pending().await };
     let Ok(mut ready) = watch.readable().await else { return std::future::pending().await };

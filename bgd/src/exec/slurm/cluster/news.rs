@@ -1,4 +1,4 @@
-//! What is learned of runs: from their notes, from the cluster's answers, and from the commands that act on them.
+//! Handles information about runs: their notes, the cluster's answers, and the accounting's records.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,14 +29,14 @@ impl Cluster {
         self.report(now, task, facts);
         if is_ending {
             self.conclude(now, task);
-            // The cluster may know why.
+            // The cluster may know the reason.
             if self.runs.get(&task).is_some_and(|run| !run.is_concluded) {
                 self.pace.hurry(now);
             }
         }
     }
 
-    /// Reports facts about a run, and begins or ends what depends on whether it runs.
+    /// Reports facts about a run, and starts or stops the work that depends on whether it runs.
     fn report(&mut self, now: Instant, task: TaskId, facts: Vec<Fact>) {
         let Some(number) = self.runs.get(&task).map(|run| run.number) else { return };
         for fact in facts {
@@ -55,7 +55,7 @@ impl Cluster {
         }
     }
 
-    /// Notes where the output of a run's next attempt begins.
+    /// Determines where the output of a run's next attempt begins.
     fn look_at_base(&mut self, task: TaskId) {
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_ready = false;
@@ -67,7 +67,7 @@ impl Cluster {
         self.works.push(Box::pin(work::base(self.tools.clone(), (task, number), job)));
     }
 
-    /// Takes in that this is noted.
+    /// Notes that the beginning of the output was determined.
     pub(super) fn based(&mut self, task: TaskId, number: u32) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
         run.base_looks = run.base_looks.saturating_sub(1);
@@ -90,21 +90,21 @@ impl Cluster {
         {
             let files = context.folder.files(task, spec.split);
             let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
-            // What earlier attempts have written does not count.
+            // The output of earlier attempts does not count.
             let sizes = run.job.base();
             let watching = ready::watch_line(pattern, (files, sizes), timeout, (task, number), context);
             self.readiness.insert(task, watching);
         }
     }
 
-    /// Takes in an answer to a query that began at `asked`.
+    /// Handles an answer to a query that began at `asked`.
     pub(super) fn answered(&mut self, now: Instant, asked: Instant, text: &str) {
         let mut has_moved = false;
         let mut listed: HashSet<JobId> = HashSet::with_capacity(self.by_id.len());
         for line in parse::queue(text) {
             let Some(task) = self.by_id.get(&line.id).copied() else { continue };
             let run = self.runs.get_mut(&task).filter(|run| run.may_have_key(line.key));
-            // After a reset of the controller, an id may be that of another submission.
+            // After a reset of the controller, an id may belong to another submission.
             let Some(run) = run else { continue };
             listed.insert(line.id);
             let deeds = run.compare(line.state, line.reason);
@@ -129,7 +129,7 @@ impl Cluster {
             self.by_id.iter().filter(|(id, _)| !listed.contains(id)).map(|(id, task)| (*id, *task)).collect();
         for (id, task) in unlisted {
             let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { continue };
-            // While the accounting does not answer, nothing moves.
+            // While the accounting does not answer, nothing changes.
             has_moved |= !run.awaits_record();
             if run.unlisted(asked, has_accounting) {
                 missing.push(id);
@@ -146,7 +146,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in what the accounting knows of jobs that the queue no longer lists. What it does not say decides nothing.
+    /// Handles the accounting's records of jobs that the queue no longer lists. Missing answers decide nothing.
     pub(super) fn recorded(
         &mut self,
         now: Instant,
@@ -182,7 +182,7 @@ impl Cluster {
         self.tick_at = Some(now);
     }
 
-    /// Asks how jobs have ended that failed without a word: once for all of them.
+    /// Queries the exits of jobs that failed without an explanation, all with one query.
     pub(super) fn ask_exits(&mut self, now: Instant) {
         let wants = self.runs.values().any(|run| !run.is_concluded && run.wants_exit(now));
         if wants && self.reach.is_open(now) && !std::mem::replace(&mut self.is_asking_exits, true) {
@@ -197,7 +197,7 @@ impl Cluster {
             Err(trouble @ (Trouble::Unreachable(_) | Trouble::Unanswered(_) | Trouble::NoAccess(_))) => {
                 return self.failed(now, trouble);
             }
-            // Its version of Slurm does not tell.
+            // This version of Slurm does not report exits.
             Err(Trouble::Refused(_) | Trouble::Full(_) | Trouble::Gone) => HashMap::new(),
         };
         for run in self.runs.values_mut().filter(|run| run.wants_exit(now)) {
@@ -206,7 +206,7 @@ impl Cluster {
         self.tick_at = Some(now);
     }
 
-    /// Ends a run if it is decided how.
+    /// Ends a run if its end can be decided.
     pub(super) fn conclude(&mut self, now: Instant, task: TaskId) {
         let Some(run) = self.runs.get(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(conclusion), Some(place)) = (run.conclusion(now, self.looked), run.place.clone()) else {
@@ -215,7 +215,7 @@ impl Cluster {
         if self.has_nothing_to_follow(task, &conclusion) {
             return self.give_back(task);
         }
-        // If the cluster has it after all, it must not run beside another attempt.
+        // If the cluster has the job after all, it must not run beside another attempt.
         if matches!(conclusion.verdict, Verdict::Failed(Cause::Lost, _)) {
             self.order_act(now, Deed::Cancel, task, None);
         }
@@ -231,7 +231,7 @@ impl Cluster {
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
     }
 
-    /// Tells the dispatcher that the end of a run can't be confirmed. The cluster is still told to end it.
+    /// Reports to the core that the end of a run can't be confirmed. The cluster is still asked to end it.
     pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
         let why = match (self.reach.why(), self.reading.why()) {
             (Some(why), _) => format!("the cluster can't be asked: {why}"),

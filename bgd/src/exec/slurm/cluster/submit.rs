@@ -1,4 +1,4 @@
-//! How runs come to the cluster: together where they ask for the same, and once each even if an answer is lost.
+//! Submits runs: together if their requests are equal, and only once each even if an answer is lost.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
 
 impl Cluster {
-    /// Asks for the cluster's settings, before anything is submitted.
+    /// Queries the cluster's settings, before anything is submitted.
     pub(super) fn learn(&mut self) {
         if !std::mem::replace(&mut self.is_learning, true) {
             self.works.push(Box::pin(work::learn(self.tools.clone())));
@@ -33,7 +33,7 @@ impl Cluster {
                 self.reached();
             }
             Err(trouble) => {
-                // It has no commands of Slurm, or none that can be used.
+                // Slurm's commands are missing or can't be used.
                 if let Trouble::Refused(why) | Trouble::NoAccess(why) = &trouble {
                     while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
                         self.not_submitted(&batch, why);
@@ -48,7 +48,7 @@ impl Cluster {
         }
     }
 
-    /// Submits runs that ask for the same, at most this many.
+    /// Submits the next runs with equal requests, at most this many.
     pub(super) fn submit(&mut self, most: u32) {
         let Some(batch) = self.gathering.take(Some(most)) else { return };
         let mut jobs = Vec::with_capacity(batch.tasks.len());
@@ -77,13 +77,13 @@ impl Cluster {
         self.works.push(Box::pin(work::submit(self.tools.clone(), (batch, turn), jobs, watches)));
     }
 
-    /// Gives out the turn after all others.
+    /// Assigns the next turn, after all others.
     pub(super) fn next_turn(&mut self) -> u64 {
         self.last_turn += 1;
         self.last_turn
     }
 
-    /// Submits what waited until it is written down that this run may be there.
+    /// Sends the submissions that only waited until the core has recorded that this run may exist.
     pub(super) fn written_down(&mut self, task: TaskId) {
         for unwritten in &mut self.unwritten {
             unwritten.left.remove(&task);
@@ -132,7 +132,7 @@ impl Cluster {
                     let fact = PlaceFact::Waiting { reason: reason.clone() };
                     self.send(*task, *run, Fact::Elsewhere(fact));
                 }
-                // There may be room for others.
+                // There may be room for other runs.
                 for (_, task) in self.of_batch(&batch) {
                     let turn = self.next_turn();
                     self.runs.entry(task).and_modify(|run| run.turn = turn);
@@ -141,7 +141,7 @@ impl Cluster {
             }
             Err(NotSubmitted::NotYet) => self.again(now, &batch),
             Err(NotSubmitted::Trouble(trouble @ Trouble::Unreachable(_))) => {
-                // Only what is under way comes again for its sake.
+                // Only submissions already in progress are repeated because of this one.
                 self.before = None;
                 self.failed(now, &trouble);
                 self.again(now, &batch);
@@ -149,7 +149,7 @@ impl Cluster {
         }
     }
 
-    /// Iterates over the runs of a submission that are still wanted, with their indexes.
+    /// Returns the runs of a submission that are still wanted, with their indexes.
     pub(super) fn of_batch(&self, batch: &Batch) -> Vec<(u32, TaskId)> {
         let is_run = |(task, number): (TaskId, u32)| {
             self.runs.get(&task).is_some_and(|run| run.number == number && !run.is_concluded)
@@ -181,12 +181,13 @@ impl Cluster {
         self.scan_by(now);
     }
 
-    /// Notes that the id of a run is another job's now: the controller has begun to count anew, and forgotten it.
+    /// Notes that the id of a run now belongs to another job: the controller counts from the beginning again, and has
+    /// forgotten the run.
     fn replaced(&mut self, now: Instant, task: TaskId) {
         if let Some(run) = self.runs.get_mut(&task) {
             run.is_forgotten(now);
         }
-        // It may have noted its end.
+        // The run may have noted its end.
         self.scan_by(now);
         self.conclude(now, task);
     }
@@ -199,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// Submits the runs of a submission again that is not there.
+    /// Queues the runs of a submission again that the cluster does not have.
     fn again(&mut self, now: Instant, batch: &Batch) {
         for (_, task) in self.of_batch(batch) {
             let Some(run) = self.runs.get_mut(&task) else { continue };
@@ -225,7 +226,7 @@ impl Cluster {
                     self.accepted(now, &unsure.batch, job, index.is_some());
                 }
             }
-            // Notes that can't be read may say that it was there.
+            // Unreadable notes may show that the submission existed.
             Ok(None) if !self.has_scanned || self.reading.why().is_some() => {
                 self.reached();
                 if let Some(unsure) = self.unsure.get_mut(key) {
@@ -240,7 +241,7 @@ impl Cluster {
                     if self.were_there(now, &unsure.batch) {
                         return;
                     }
-                    // If it comes after all, its jobs find no files and end before they begin.
+                    // If the submission arrives after all, its jobs find no files and end before they begin.
                     self.works.push(Box::pin(work::abandon(self.tools.clone(), Arc::clone(key))));
                     self.again(now, &unsure.batch);
                 }

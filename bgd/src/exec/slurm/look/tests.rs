@@ -1,4 +1,4 @@
-//! What the script of a look prints, with real shells and programs, some of which fail.
+//! The output of a look's script, with real shells and programs, some of which fail.
 
 use super::super::far::testing::{SHELLS, programs, run, run_bytes, run_with};
 use super::super::far::{files_of, output, remove};
@@ -22,7 +22,7 @@ fn asks(outputs: &[&str]) -> Look {
     Look { outputs: outputs.iter().map(|name| (*name).to_owned()).collect(), ..Look::default() }
 }
 
-/// Runs a look, and returns its exit code with what it has found.
+/// Runs a look, and returns its exit code with the result.
 fn find(shell: &str, folder: &WorkFolder, what: &Look) -> (i32, Option<Looked>) {
     let (code, printed) = run(shell, &look(folder, what));
     (code, looked(&printed, &what.outputs))
@@ -116,7 +116,7 @@ fn r151_what_can_not_be_read_is_told_from_what_is_not_there() {
 
 #[test]
 fn r149_a_look_at_many_notes_takes_a_login_node_little_time() {
-    // It takes a second. With a step for each note that copies them all, it took a minute.
+    // The script takes a second. If the step for each note copied the whole list, it would take a minute.
     const LIMIT: &[u8] = b"ulimit -t 8\n";
     let home = tempfile::tempdir().unwrap();
     let folder = folder(&home);
@@ -134,7 +134,7 @@ fn r149_a_look_at_many_notes_takes_a_login_node_little_time() {
         let found = find(&Look::default());
         assert!(found.has_more && found.notes.len() == NOTES, "{shell}");
         assert_eq!(names(&found)[0], "k9.0.0.start", "{shell}");
-        // Of those that are known, some may be gone.
+        // Some of the known notes may be gone.
         let mut kept = all[..all.len() - 10].to_vec();
         kept.push("k0.0.0.exit".to_owned());
         let found = find(&Look { kept, ..Look::default() });

@@ -1,11 +1,11 @@
-//! What the script for parts prints, with real shells and programs, some of which fail.
+//! The output of the script for parts, with real shells and programs, some of which fail.
 
 use super::super::far::testing::{SHELLS, programs, run, run_with};
 use super::*;
 use bgd_shared::request::Stream;
 use std::fs;
 
-/// A work folder with an output of these bytes, and an empty one for errors.
+/// A work folder with an output of these bytes, and an empty error file.
 fn folder(home: &tempfile::TempDir, bytes: &[u8]) -> WorkFolder {
     let folder = WorkFolder::new(home.path().join("w"));
     let output = folder.path().join("output");
@@ -70,7 +70,7 @@ fn r150_only_a_file_that_is_really_missing_is_gone() {
         let folder = folder(&home, b"12345678");
         let output = folder.path().join("output");
         fs::remove_file(output.join("k1.0.out")).unwrap();
-        // It is there, but nobody can read it.
+        // The file exists, but nobody can read it.
         fs::remove_file(output.join("k1.0.err")).unwrap();
         std::os::unix::fs::symlink("k1.0.err", output.join("k1.0.err")).unwrap();
         let (code, printed) = run(shell, &read(&folder, &all));

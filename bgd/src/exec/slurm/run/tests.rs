@@ -1,4 +1,4 @@
-//! What notes and answers of the cluster mean for a run.
+//! The effects of notes and of the cluster's answers on a run.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn run() -> (Run, Instant) {
     (run, now + Duration::from_secs(1))
 }
 
-/// How it has ended if all notes have just been read.
+/// Returns how it has ended, if all notes have just been read.
 fn found(run: &Run, now: Instant) -> Option<Conclusion> {
     run.conclusion(now, Some(now))
 }
@@ -68,7 +68,7 @@ fn r150_the_cluster_says_whether_processes_are_stopped() {
     assert_eq!(paused(&mut run, 1, "RUNNING"), None);
     run.was_paused(now + second(3));
     assert_eq!(paused(&mut run, 2, "RUNNING"), None, "the question was older");
-    // Somebody there may do the same, or the answer to our own order was lost.
+    // Somebody may do the same on the cluster, or the answer to our own order was lost.
     assert_eq!(paused(&mut run, 4, "STOPPED"), Some(true));
     assert_eq!(paused(&mut run, 5, "SUSPENDED"), None);
     run.was_paused(now + second(7));
@@ -129,14 +129,14 @@ fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
     gone(&mut run, now);
     run.recorded(now, Some(("FAILED", Some(ScriptExit { code: 0, signal: 9 }))));
     assert_eq!(found(&run, now + second(9)).unwrap().exit, Some(Exit::Signal(9)));
-    // After a reset of the controller it says for ever that the job runs.
+    // After a reset of the controller, the accounting reports for ever that the job runs.
     let (mut run, now) = self::run();
     gone(&mut run, now);
     run.recorded(now, Some(("RUNNING", None)));
     assert!(run.unlisted(now + second(6), true) && found(&run, now + second(99)).is_none());
     run.recorded(now, Some(("RUNNING", None)));
     assert!(run.unlisted(now + second(7), true) && found(&run, now).is_some());
-    // It knows the cause, too, if the queue has forgotten the job at once.
+    // The accounting also knows the reason if the queue has forgotten the job at once.
     let (mut run, now) = self::run();
     run.noted(now, EXIT, b"143 15\n", None);
     run.unlisted(now, true);
@@ -178,11 +178,11 @@ fn r151_nothing_is_concluded_from_notes_that_were_not_looked_for() {
         assert_eq!(found(&run, now + second(999)), None, "its note can't be read");
         run.is_unread = false;
         assert!(run.conclusion(now + second(999), Some(now + second(3))).is_some());
-        // Its word is worth more than the cluster's, whenever it comes.
+        // The note takes precedence over the cluster's report, whenever it comes.
         run.noted(now, EXIT, b"0 0\n", None);
         assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(0)));
     }
-    // Whoever cancels it waits for no note.
+    // A cancelled job is concluded without waiting for its note.
     let (mut run, now) = ended("CANCELLED");
     run.stop = Some(15);
     assert_eq!(run.conclusion(now, None).unwrap().verdict, Verdict::Cancelled);

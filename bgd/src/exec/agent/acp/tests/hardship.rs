@@ -1,4 +1,4 @@
-//! Agents that write what they should not, or end when they should not.
+//! Agents that write invalid output, or end at the wrong moment.
 
 use super::super::lines::Broken;
 use super::*;
@@ -14,7 +14,7 @@ async fn noise_between_messages_is_left_out() {
         agent.raw(b"{\"jsonrpc\":\"2.0\",\"id\":77,\"method\":\"x\",\"params\":\"text\"}\n").await;
         agent.raw(&vec![b'['; 100_000]).await;
         agent.raw(b"\n").await;
-        // Half a character does not cost the message, and a line may end with CRLF.
+        // Half a character does not invalidate the message, and a line may end with CRLF.
         agent
             .raw(b"{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":\"s1\",")
             .await;
@@ -84,7 +84,7 @@ async fn a_death_ends_every_turn_after_its_last_words() {
     let (updates, _received) = mpsc::channel(UPDATES);
     let refusal = acp.open(&wanted(None), updates).await.unwrap_err();
     assert!(refusal.message.contains("ended"), "{refusal:?}");
-    // Without a connection these do nothing.
+    // Without a connection these have no effect.
     acp.cancel(&key).await;
     acp.forget(&key).await;
 }
@@ -108,7 +108,7 @@ async fn a_line_without_an_end_breaks_the_connection_and_is_not_kept() {
     let script = async {
         agent.expect("session/prompt").await;
         let piece = vec![b'x'; 1 << 20];
-        // The reader stops within the last piece, and the pipe takes no more.
+        // The reader stops within the last piece, and the pipe accepts no more.
         for _ in 0..=LINE_BYTES >> 20 {
             if agent.output.write_all(&piece).await.is_err() {
                 break;

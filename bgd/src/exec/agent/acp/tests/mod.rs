@@ -1,5 +1,5 @@
-//! Tests the protocol against an agent that each test plays itself, over real pipes. Every test spells out
-//! what its agent does in answer to what. Tests wait for messages, and for nothing else.
+//! Tests the protocol against an agent that each test plays itself, over real pipes. Every test spells out its agent's
+//! replies. Tests wait for messages, and for nothing else.
 
 mod hardship;
 mod sessions;
@@ -26,7 +26,6 @@ struct Heard {
 }
 
 impl Agent {
-    /// Reads the client's next message.
     async fn next(&mut self) -> Value {
         let line = self.input.next().await.expect("the client has ended");
         serde_json::from_slice(&line).expect("the client wrote no JSON")
@@ -75,7 +74,7 @@ impl Agent {
         self.send(json!({"id": id, "method": "session/request_permission", "params": params})).await;
     }
 
-    /// Expects the request for its sessions, and lists these.
+    /// Expects the request for the agent's sessions, and lists these.
     async fn list(&mut self, sessions: &[&str]) {
         let asked = self.expect("session/list").await;
         let sessions: Vec<Value> = sessions.iter().map(|id| json!({"sessionId": id, "cwd": "/"})).collect();
@@ -116,7 +115,7 @@ async fn connected(capabilities: Value) -> (Acp, Agent) {
     (acp.expect("a connection"), agent)
 }
 
-/// The capabilities of the agents that were measured.
+/// The capabilities of the agents known to work.
 fn able() -> Value {
     json!({"loadSession": true, "sessionCapabilities": {"list": {}, "resume": {}, "close": {}}})
 }

@@ -108,7 +108,7 @@ async fn the_replay_of_a_load_is_not_shown() {
         agent.text("old", "long ago").await;
         agent.answer(&asked, Value::Null).await;
         agent.text("old", "still long ago").await;
-        // The client's answer shows that it has read everything before.
+        // The client's answer shows that it has read all earlier messages.
         agent.ask(json!(1), "old", &["allow_once"]).await;
         agent.next().await;
     })
@@ -122,8 +122,8 @@ async fn the_replay_of_a_load_is_not_shown() {
     assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
     assert_eq!(told(&mut received), ["now"]);
 
-    // This agent can't be told to release a session. But the conversation may go on elsewhere, so it has to
-    // be loaded again.
+    // This agent can't be asked to release a session. But the conversation may continue elsewhere, so the session has
+    // to be loaded again.
     acp.forget(&key).await;
     assert!(received.recv().await.is_none());
     let (opened, _received) = open(&acp, Some("old"), async {

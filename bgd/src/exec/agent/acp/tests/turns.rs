@@ -1,4 +1,4 @@
-//! Turns: what is reported, how they end, and what an agent asks meanwhile.
+//! Turns: their reports, their ends, and an agent's questions meanwhile.
 
 use super::super::super::connection::Ask;
 use super::*;
@@ -173,7 +173,7 @@ async fn questions_wait_side_by_side_and_are_answered_in_any_order() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
-        // Some programs number their requests from zero, others name them.
+        // Some programs number their requests from zero, others use strings.
         agent.ask(json!(0), "s1", &["allow_once", "reject_once"]).await;
         agent.ask(json!("b"), "s1", &["allow_once", "new_kind", "reject_always"]).await;
         agent.ask(json!(2), "s1", &["allow_once"]).await;
@@ -215,7 +215,7 @@ async fn a_cancel_calls_questions_off_after_the_agent_was_told() {
         for _ in 0..2 {
             assert_eq!(agent.next().await["result"], called_off());
         }
-        // Asked before the agent saw the cancel.
+        // Asked before the agent received the cancel.
         agent.ask(json!(3), "s1", &["allow_once", "reject_once"]).await;
         assert_eq!(agent.next().await["result"], called_off());
         agent.answer(&asked, json!({"stopReason": "cancelled"})).await;
@@ -272,8 +272,8 @@ async fn a_prompt_that_is_dropped_is_stopped_and_the_next_one_waits_for_its_end(
     };
     agent.expect("session/cancel").await;
     let script = async {
-        // Cancelling the first turn does not bring the waiting prompt to the agent: that takes the end of the
-        // first turn.
+        // Cancelling the first turn does not send the waiting prompt to the agent: the prompt is sent only when the
+        // first turn ends.
         agent.answer(&asked, json!({"stopReason": "cancelled"})).await;
         let asked = agent.expect("session/prompt").await;
         assert_eq!(asked.params["prompt"][0]["text"], "two");

@@ -1,7 +1,9 @@
 //! The examples of a handoff in Rust, Python (with and without asyncio), Node and bash, run as they are.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use bgd_shared::foreground::backgrounded_message;
@@ -56,6 +58,48 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     assert_eq!(format!("{shown}\n{rest}"), "one\ntwo\nthree\nfour\n");
     let task = daemon.run(&["--json", "status", id]).success().stdout_text();
     assert!(task.contains(r#""origin":"handoff""#), "{task}");
+}
+
+/// Writes a `bgctl` that runs the real one where the system forbids `pidfd_getfd`, and returns its folder. It stays the
+/// same process, and a child of whoever starts it.
+fn confined(daemon: &TestDaemon) -> PathBuf {
+    let folder = daemon.home().join("confined");
+    fs::create_dir(&folder).unwrap();
+    let inject = "-e trace=pidfd_getfd -e inject=pidfd_getfd:error=EPERM";
+    let script =
+        format!("#!/bin/sh\nexec strace -D -f -o /dev/null {inject} {} \"$@\"\n", bgctl_path().display());
+    let file = folder.join("bgctl");
+    fs::write(&file, script).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o700)).unwrap();
+    folder
+}
+
+fn with_path_before(command: &mut Command, folder: &Path) {
+    let path = command.get_envs().find_map(|(name, value)| (name == "PATH").then_some(value)).flatten();
+    let path = path.unwrap_or_default().to_owned();
+    command.env("PATH", format!("{}:{}", folder.display(), path.to_str().unwrap()));
+}
+
+/// As in a container with Docker's default seccomp filter.
+#[test]
+fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let folder = confined(&daemon);
+    // Node gives its children sockets, which can't be opened again.
+    let [_, _, asyncio, _, bash] = examples(&daemon);
+    for mut command in [asyncio, bash] {
+        with_path_before(&mut command, &folder);
+        handed_over(&daemon, command);
+    }
+    let script = "exec 3<>/dev/ptmx; sleep 60 & bgctl handoff --pid $! --pty 3; code=$?; kill $!; exit $code";
+    let mut terminal = Command::new("bash");
+    terminal.args(["-c", script]).env_clear().envs(daemon.environment()).env("PATH", "/usr/bin:/bin");
+    with_path_before(&mut terminal, &folder);
+    let Output { status, stderr, .. } = terminal.output().unwrap();
+    let errors = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(70), "{errors}");
+    assert!(errors.contains("--pty 3: ") && errors.contains("pidfd_getfd"), "{errors}");
 }
 
 /// If the job ends before the handoff, the example shows all of its output and its exit code. At the moment

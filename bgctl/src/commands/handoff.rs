@@ -1,10 +1,14 @@
 //! `handoff`: hands a running child of the caller over to the daemon, with descriptors that bgctl inherits.
 
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 use bgd_shared::proc;
 use bgd_shared::request::{HandoffParams, HandoffStream, OriginKind, TaskHandoff};
 use nix::errno::Errno;
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::cli::HandoffArgs;
@@ -79,10 +83,38 @@ fn open(pid: i32) -> Result<OwnedFd, Failure> {
 fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     let this = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let copy = this.and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
-    copy.map_err(|error| match Errno::from_raw(error.raw_os_error()) {
-        Errno::EBADF => Failure::usage(format!("{option} {number}: this descriptor is not open"))
-            .hint("leave it open for bgctl, as with `{out}<` in bash"),
-        _ => Failure::io(format!("{option} {number}"), &error.into()),
+    copy.or_else(|error| match Errno::from_raw(error.raw_os_error()) {
+        Errno::EBADF => Err(Failure::usage(format!("{option} {number}: this descriptor is not open"))
+            .hint("leave it open for bgctl, as with `{out}<` in bash")),
+        // Seccomp filters of containers, such as Docker's default one, reject the call.
+        Errno::EPERM | Errno::ENOSYS => reopened(option, number),
+        _ => Err(Failure::io(format!("{option} {number}"), &error.into())),
+    })
+}
+
+/// Opens a pipe or a regular file again, for systems that do not allow to duplicate a descriptor by its number.
+/// Anything else can't be opened twice.
+fn reopened(option: &str, number: i32) -> Result<OwnedFd, Failure> {
+    let link = format!("/proc/self/fd/{number}");
+    let opened = fs::metadata(&link).and_then(|meta| {
+        if !meta.file_type().is_fifo() && !meta.is_file() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // A named pipe that nobody writes to any more would block.
+        let opened = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&link)?;
+        fcntl_setfl(&opened, OFlags::empty())?;
+        Ok(opened)
+    });
+    opened.map(OwnedFd::from).map_err(|error| {
+        let what = format!("{option} {number}");
+        if error.kind() == io::ErrorKind::Unsupported {
+            Failure::io(what, &io::Error::from(Errno::EPERM)).hint(
+                "this system allows only pipes and regular files: it forbids the system call pidfd_getfd, \
+                       as the default seccomp filter of a container does",
+            )
+        } else {
+            Failure::io(what, &error)
+        }
     })
 }
 

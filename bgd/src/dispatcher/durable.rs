@@ -102,7 +102,7 @@ impl Dispatcher {
         if self.durable.is_some() {
             self.core.track();
         }
-        self.core.number_after(self.now(), told);
+        let did_more = self.core.number_after(self.now(), told);
         self.subscribers.go_on_after(self.core.seq());
         // Must precede later notices.
         self.tell_again(notices);
@@ -128,7 +128,7 @@ impl Dispatcher {
             let is_held = runs.contains_key(&key) || unread.contains(&key);
             let is_gone_on_with = match runs.remove(&key) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
-                Some(run) => self.go_on_with(&task, run, false),
+                Some(run) => self.go_on_with(&task, run, false, did_more),
                 None => {
                     let can_start = is_complete && !is_held && announces_itself(&task);
                     can_start && self.core.take_back_start(task.id)
@@ -145,10 +145,14 @@ impl Dispatcher {
         self.put_out(effects);
         for (Key { task, .. }, run) in runs {
             if let Ok(task) = self.core.get(&task.into())
-                && !self.go_on_with(&task, run, true)
+                && !self.go_on_with(&task, run, true, did_more)
             {
                 self.put_out(vec![over_of(&task)]);
             }
+        }
+        if did_more {
+            let orders = self.core.continue_running(self.now());
+            self.put_out(orders);
         }
         self.count_again();
         let has_trouble = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
@@ -193,9 +197,9 @@ impl Dispatcher {
         true
     }
 
-    /// Continues a run left by the daemon before, or only its output if the run is over. Returns whether that
-    /// succeeded.
-    fn go_on_with(&mut self, task: &Task, run: Left, is_over: bool) -> bool {
+    /// Takes over a run that the previous daemon left, or only its output if the run is over. `did_more` says whether that
+    /// daemon may have done what it did not write to the journal. Returns whether that works.
+    fn go_on_with(&mut self, task: &Task, run: Left, is_over: bool, did_more: bool) -> bool {
         let has_exited = task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. });
         let ended = match (is_over, has_exited) {
             (true, _) => Ended::Tree,
@@ -206,7 +210,7 @@ impl Dispatcher {
             spec: Arc::clone(&task.spec),
             ended,
             is_ready: task.ready_at.is_some(),
-            may_be_paused: task.paused || task.may_lack_order(),
+            may_be_paused: task.paused || task.may_lack_order() || did_more,
         };
         let Some(executor) = self.executors.of(task.spec.executor()) else { return false };
         let pid = match executor.go_on_with(run, &resumed) {

@@ -4,7 +4,7 @@
 use super::{Core, orders};
 use crate::control::Control;
 use crate::effect::Effect;
-use crate::task::{Ordinal, State};
+use crate::task::{Ordinal, State, Task};
 use crate::time::{Mono, Now};
 use crate::undelivered::{Order, Undelivered};
 
@@ -52,6 +52,22 @@ impl Core {
         let undelivered = self.registry.get(ordinal)?.undelivered.as_deref().copied();
         self.drop_undelivered(ordinal);
         undelivered?.last
+    }
+
+    /// Continues the running tasks that are not paused, because the previous daemon may have paused them without writing
+    /// that to the journal.
+    #[must_use]
+    pub fn continue_running(&mut self, now: Now) -> Vec<Effect> {
+        let is_concerned = |task: &Task| {
+            let runs =
+                matches!(task.state, State::Running { .. }) && task.spec.is_here() && task.agent.is_none();
+            runs && !task.paused && !task.may_lack_order()
+        };
+        let concerned: Vec<Ordinal> =
+            self.registry.iter().filter(|(_, task)| is_concerned(task)).map(|(ordinal, _)| ordinal).collect();
+        let orders =
+            concerned.into_iter().filter_map(|ordinal| self.order_again(now, ordinal, Order::Continue));
+        orders.collect()
     }
 
     /// Repeats an order that may not have been delivered. The grace of a signal starts over.

@@ -70,18 +70,20 @@ impl Core {
         })
     }
 
-    /// Continues with unused numbers after a daemon that has published events up to number `told`; `None` if that
-    /// number is unknown. If `told` exceeds the persisted number, items and notices may have been published beyond
-    /// theirs, too.
-    pub fn number_after(&mut self, now: Now, told: Option<u64>) {
+    /// Continues with numbers that the previous daemon has not sent. It has sent events up to number `told`; `None` if that
+    /// is unknown. Returns whether it did more than it wrote to the journal: it may then have sent items and notices, too,
+    /// and have paused tasks.
+    #[must_use]
+    pub fn number_after(&mut self, now: Now, told: Option<u64>) -> bool {
         if told.is_some_and(|told| told <= self.seq) {
-            return;
+            return false;
         }
         let mut counters = self.counters(now);
         counters.leave_out(now.wall);
         self.seq = told.unwrap_or(counters.seq);
         self.inboxes.number_after(counters.inboxes.last);
         self.last_notice = counters.notices;
+        true
     }
 
     /// Returns the current values of the numbers that only grow.

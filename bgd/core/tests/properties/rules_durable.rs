@@ -89,6 +89,24 @@ fn r126_a_continue_that_was_not_delivered_is_repeated_until_it_is() {
     assert!(durable.orders_again(task).is_empty(), "what has stopped since, has so by itself");
 }
 
+/// On a full disk a pause is carried out without being written to the journal.
+#[test]
+fn r126_what_may_have_been_paused_unseen_is_continued() {
+    let mut durable = Durable::new();
+    let [running, paused] = [1, 2].map(|id| durable.desk.running(id));
+    durable.desk.ask(pause(paused, true));
+    durable = durable.killed_for(10);
+    let seq = durable.desk.core.seq();
+    assert!(!durable.desk.core.number_after(durable.desk.now, Some(seq)));
+    assert!(durable.desk.core.number_after(durable.desk.now, Some(seq + 1)));
+    let orders = durable.desk.core.continue_running(durable.desk.now);
+    assert_eq!(controls(&orders), [&Control::Continue]);
+    assert!(matches!(orders[..], [Effect::Control { task, .. }] if task == running));
+    assert!(durable.desk.core.continue_running(durable.desk.now).is_empty(), "it is ordered once");
+    durable = durable.killed_for(10);
+    assert_eq!(controls(&durable.orders_again(running)), [&Control::Continue], "until it is delivered");
+}
+
 #[test]
 fn r126_the_last_of_several_orders_counts() {
     let mut durable = Durable::new();

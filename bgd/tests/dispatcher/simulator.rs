@@ -19,7 +19,7 @@ use std::thread;
 use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have revealed a fault, with the days to simulate.
-const FOUND: [(u64, u64, Kind); 6] = [
+const FOUND: [(u64, u64, Kind); 7] = [
     // After an upgrade, pending starts waited for the next input.
     (2024, 50, Kind::Plain),
     // A call that waited for the start of a task got no reply if a full disk held the start back until the task was
@@ -33,6 +33,8 @@ const FOUND: [(u64, u64, Kind); 6] = [
     (10187, 46, Kind::Durable),
     // A task whose submission was refused because the disk was full ran if it had got the slot of another refused task.
     (20257, 30, Kind::Durable),
+    // A task that was paused while the disk was full stayed stopped after a kill, and was listed as running.
+    (424_247, 14, Kind::Durable),
 ];
 
 /// The days of each simulation if there are many.

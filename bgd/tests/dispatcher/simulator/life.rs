@@ -67,6 +67,8 @@ struct Life {
     chance: Chance,
     peers: Vec<Peer>,
     last_peer: u64,
+    /// Calls without an answer of clients that have disconnected since this daemon began: it may carry them out.
+    abandoned: Vec<&'static str>,
     model: Model,
     end: u64,
     is_closing: bool,
@@ -88,6 +90,7 @@ pub fn simulate(seed: u64, days: u64, kind: Kind) -> Outcome {
             chance: Chance::new(seed),
             peers: Vec::new(),
             last_peer: 0,
+            abandoned: Vec::new(),
             model: Model::new(SLOTS),
             is_closing: false,
             is_leaving: false,
@@ -163,7 +166,8 @@ impl Life {
     fn remember(&mut self) {
         let unwritten = self.world.state().disk.is_troubled;
         let mut unanswered = Unanswered { unwritten, ..Unanswered::default() };
-        for method in self.peers.iter().flat_map(Peer::unanswered) {
+        let abandoned = std::mem::take(&mut self.abandoned);
+        for method in self.peers.iter().flat_map(Peer::unanswered).chain(abandoned) {
             unanswered.removes |= ["task.clear", "session.end"].contains(&method);
             unanswered.adds |= ["task.submit", "task.submit_many", "task.rerun"].contains(&method);
         }
@@ -294,6 +298,7 @@ impl Life {
             80..90 if self.peers.len() > 1 => {
                 let place = 1 + self.chance.below(self.peers.len() as u64 - 1);
                 let peer = self.peers.remove(usize::try_from(place).unwrap());
+                self.abandoned.extend(peer.unanswered());
                 peer.client.close();
                 calls.try_send(Incoming::Gone(peer.client)).unwrap();
             }

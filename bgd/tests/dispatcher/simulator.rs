@@ -19,7 +19,7 @@ use std::thread;
 use self::life::{Kind, Outcome, simulate};
 
 /// Seeds that have revealed a fault, with the days to simulate.
-const FOUND: [(u64, u64, Kind); 7] = [
+const FOUND: [(u64, u64, Kind); 8] = [
     // After an upgrade, pending starts waited for the next input.
     (2024, 50, Kind::Plain),
     // A call that waited for the start of a task got no reply if a full disk held the start back until the task was
@@ -35,6 +35,8 @@ const FOUND: [(u64, u64, Kind); 7] = [
     (20257, 30, Kind::Durable),
     // A task that was paused while the disk was full stayed stopped after a kill, and was listed as running.
     (424_247, 14, Kind::Durable),
+    // An attempt that was lost while it started had the exit of the one before.
+    (800_062, 17, Kind::Durable),
 ];
 
 /// The days of each simulation if there are many.

@@ -343,12 +343,16 @@ impl Core {
         let mut exit = task.agent.is_none().then(|| Exit::Unknown(why.into()));
         let (pid, started_at, outcome) = match &task.state {
             State::Queued { .. } => return,
-            State::Starting { stop: None, .. } => {
-                return self.finish(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
-            }
-            State::Starting { stop: Some(order), .. } => {
-                let outcome = verdict_of_stop(order.reason);
-                return self.finish_unstarted(now, ordinal, outcome);
+            State::Starting { stop, .. } => {
+                let outcome = stop.map_or(Outcome::Failed(failed), |order| verdict_of_stop(order.reason));
+                let is_stopped = stop.is_some();
+                // This attempt may have begun: the exit of the one before is not its own.
+                let unstarted = Finished { pid: None, exit: None, ..self.unstarted(now, ordinal, outcome) };
+                return if is_stopped {
+                    self.end(now, ordinal, unstarted)
+                } else {
+                    self.finish(now, ordinal, unstarted)
+                };
             }
             State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
             State::Stopping { pid, started_at, reason, exit: Some(known), .. } => {

@@ -256,6 +256,19 @@ fn r126_an_exit_that_was_known_before_a_kill_decides_what_follows() {
     }
 }
 
+/// The exit of the attempt before is not that of the one that was lost.
+#[test]
+fn r126_an_attempt_that_is_lost_while_it_starts_has_no_exit() {
+    let mut durable = Durable::new();
+    let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    let task = submit(&mut durable.desk, 1, again(rule));
+    assert_eq!(starts(&durable.desk.fact(task, exited(3, false))), [task]);
+    let mut durable = durable.killed_for(10);
+    let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+    let finished = durable.desk.task(task).finished().cloned().unwrap();
+    assert_eq!((durable.desk.status(task), finished.exit, finished.pid), (Status::Failed, None, None));
+}
+
 #[test]
 fn r107_runs_that_a_machine_has_lost_are_no_crash_loop() {
     let mut durable = Durable::new();

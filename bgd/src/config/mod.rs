@@ -477,6 +477,9 @@ mod tests {
                 "each value in `default_deliver_to` must be a string in quotes; this one is a number",
             ),
             ("limits = 3", "`limits` must be a table: [limits] with its keys below; it is a number"),
+            ("groups = 3", "`groups` must be a table: [groups.NAME] with its keys below; it is a number"),
+            ("[groups.gpu]\nslots = \"two\"", "`groups.gpu.slots` must be a whole number; it is a string"),
+            ("[executors.far]\nhost = 3", "`executors.far.host` must be a string in quotes; it is a number"),
             (
                 "channels = 3",
                 "`channels` must be a table: [channels.NAME] with its keys below; it is a number",

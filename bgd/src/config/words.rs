@@ -7,6 +7,7 @@ use toml::de::Error;
 use super::advice::known_keys;
 use super::agents::KEYS as AGENT_KEYS;
 use super::channels::KEYS as CHANNEL_KEYS;
+use super::executors::KEYS as EXECUTOR_KEYS;
 
 /// Returns the message for a file that is not TOML; `keys` are those of the default configuration.
 pub fn syntax_error(text: &str, error: &Error, keys: &[String]) -> String {
@@ -47,7 +48,8 @@ fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
 fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = line.split('=').next()?.trim();
     let mut known = known_keys("", keys);
-    known.extend(AGENT_KEYS.iter().chain(&CHANNEL_KEYS).map(ToString::to_string));
+    let of_tables = AGENT_KEYS.iter().chain(&CHANNEL_KEYS).chain(&EXECUTOR_KEYS).chain(&["slots"]);
+    known.extend(of_tables.map(ToString::to_string));
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     known.iter().any(|name| last(name) == key).then_some(key)
 }
@@ -61,10 +63,14 @@ fn key_of(path: &Path) -> (String, bool) {
             Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => None,
         })
         .collect();
-    // `agents` and `channels` contain tables with names that users choose.
-    let most = if matches!(names.first(), Some(&("agents" | "channels"))) { 3 } else { 2 };
+    let most = if names.first().is_some_and(|first| has_named_tables(first)) { 3 } else { 2 };
     let is_list = path.iter().any(|segment| matches!(segment, Segment::Seq { .. }));
     (names[..names.len().min(most)].join("."), is_list || names.len() > most)
+}
+
+/// Whether this key contains tables with names that users choose.
+fn has_named_tables(key: &str) -> bool {
+    matches!(key, "agents" | "channels" | "executors" | "groups")
 }
 
 /// Extracts the found and the expected type from the parser's message, without the value itself.
@@ -98,9 +104,7 @@ fn wanted(expected: &str, key: &str) -> String {
         "a map" if matches!(last, "headers" | "env") => {
             "a table of strings, such as { NAME = \"value\" }".to_owned()
         }
-        "a map" if key == "agents" || key == "channels" => {
-            format!("a table: [{key}.NAME] with its keys below")
-        }
+        "a map" if has_named_tables(key) => format!("a table: [{key}.NAME] with its keys below"),
         "a map" => format!("a table: [{key}] with its keys below"),
         _ if expected.starts_with("struct ") => format!("a table: [{key}] with its keys below"),
         "a string" | "string" => "a string in quotes".to_owned(),

@@ -262,27 +262,19 @@ impl Login {
         &self,
         session: Session,
         script: &Script,
-        mut output: Vec<u8>,
+        output: Vec<u8>,
         limit: u64,
     ) -> Result<Ran, Trouble> {
         let Session { process, streams, errors } = session;
-        let (mut reader, mut writer) = streams.into_split();
-        let sending = async {
-            let sent = writer.write_all(script.bytes()).await;
-            // The end of the input lets the script begin.
-            sent.and(writer.shutdown().await)
-        };
-        let mut limited = (&mut reader).take(limit.saturating_add(1));
-        let receive = limited.read_to_end(&mut output);
-        let (sent, received, errors) = tokio::join!(sending, receive, pipe::read(errors, ERROR_BYTES));
         let broken = |what: String| Trouble::Unanswered(format!("the connection to {}: {what}", self.host()));
-        if output.len() as u64 > limit {
-            return Err(Trouble::Refused(format!("{} prints more than {limit} bytes", self.host())));
-        }
-        received
-            .and(errors.as_ref().map(|_| 0).map_err(|error| io::Error::other(error.to_string())))
-            .map_err(|error| broken(error.to_string()))?;
-        let errors = String::from_utf8_lossy(&errors.unwrap_or_default()).into_owned();
+        let Exchanged { sent, output, errors } =
+            exchange(streams, errors, script.bytes(), output, limit).await.map_err(|why| match why {
+                Interrupted::TooLong => {
+                    Trouble::Refused(format!("{} prints more than {limit} bytes", self.host()))
+                }
+                Interrupted::Io(error) => broken(error.to_string()),
+            })?;
+        let errors = String::from_utf8_lossy(&errors).into_owned();
         let errors = match errors.split_once(&format!("{MARK}\n")) {
             Some((_, own)) => own.to_owned(),
             None => errors,
@@ -339,6 +331,47 @@ fn environment() -> Env {
     others.cloned().collect()
 }
 
+/// The result of an [`exchange`].
+struct Exchanged {
+    /// Whether the whole script was sent.
+    sent: io::Result<()>,
+    output: Vec<u8>,
+    errors: Vec<u8>,
+}
+
+/// Why an [`exchange`] stopped early.
+#[derive(Debug)]
+enum Interrupted {
+    /// More than the limit was printed.
+    TooLong,
+    Io(io::Error),
+}
+
+/// Sends a script, and appends what it prints to `output` until both of its streams end, at most `limit` bytes in all.
+/// Stops at once when that limit is exceeded: the script would wait for somebody to read the rest.
+async fn exchange(
+    streams: UnixStream,
+    errors: OwnedFd,
+    script: &[u8],
+    mut output: Vec<u8>,
+    limit: u64,
+) -> Result<Exchanged, Interrupted> {
+    let (reader, mut writer) = streams.into_split();
+    let send = async {
+        let sent = writer.write_all(script).await;
+        // The end of the input lets the script begin.
+        Ok(sent.and(writer.shutdown().await))
+    };
+    let receive = async {
+        let mut limited = reader.take(limit.saturating_add(1));
+        limited.read_to_end(&mut output).await.map_err(Interrupted::Io)?;
+        if output.len() as u64 > limit { Err(Interrupted::TooLong) } else { Ok(()) }
+    };
+    let complain = async { pipe::read(errors, ERROR_BYTES).await.map_err(Interrupted::Io) };
+    let (sent, (), errors) = tokio::try_join!(send, receive, complain)?;
+    Ok(Exchanged { sent, output, errors })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,6 +411,20 @@ mod tests {
         let why = refusal(&format!("{warning}\nPlease contact your system administrator.\n{last}")).unwrap();
         assert!(why.contains("known_hosts:7") && why.contains("Host key verification failed"), "{why}");
         assert_eq!(refusal("ssh: connect to host far port 22: No route to host\n"), None);
+    }
+
+    #[tokio::test]
+    async fn r151_a_script_that_prints_too_much_is_refused_at_once() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (errors, open) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
+        let printing = tokio::spawn(async move { theirs.write_all(&vec![b'x'; 8 << 20]).await });
+        let exchanged = exchange(ours, errors, b"script", Vec::new(), 1000);
+        let why =
+            tokio::time::timeout(Duration::from_secs(20), exchanged).await.expect("it does not wait").err();
+        assert!(matches!(why, Some(Interrupted::TooLong)), "{why:?}");
+        // It is still there, and can't print the rest.
+        assert!(printing.await.unwrap().is_err());
+        drop(open);
     }
 
     #[tokio::test]

@@ -115,11 +115,13 @@ impl Earlier {
         self.folder.as_ref()
     }
 
-    /// Removes its files, if they are in a folder that this machine shares with the nodes.
-    pub fn remove_files(&self) {
-        if let Some(Err(error)) = self.folder.as_ref().map(WorkFolder::remove) {
+    /// Removes its files, if they are in a folder that this machine shares with the nodes. Returns whether none is left.
+    pub fn remove_files(&self) -> bool {
+        let removed = self.folder.as_ref().map_or(Ok(()), WorkFolder::remove);
+        if let Err(error) = &removed {
             tracing::warn!(%error, "files of an earlier daemon not removed");
         }
+        removed.is_ok()
     }
 
     /// Removes the note about it.
@@ -150,7 +152,10 @@ pub fn unknown(
             env,
             work_folder: Path::new(std::ffi::OsStr::from_bytes(&folder)).parent().map(Path::to_owned),
         });
-        found.insert(executor.to_owned(), slurm);
+        let settings = found.entry(executor.to_owned()).or_default();
+        if slurm.is_some() {
+            *settings = slurm;
+        }
     }
     found
 }
@@ -206,8 +211,30 @@ mod tests {
         assert_eq!(found["hpc"].as_ref().and_then(|slurm| slurm.shell.clone()), slurm.shell);
         let earlier = new.earlier();
         assert_eq!(earlier.iter().map(|left| &left.job_name).collect::<Vec<_>>(), [&old.job_name]);
-        earlier[0].remove_files();
+        assert!(earlier[0].remove_files());
         earlier[0].forget();
         assert!(!folder.path().exists() && new.earlier().is_empty());
+    }
+
+    #[test]
+    fn r151_a_damaged_note_hides_no_settings() {
+        let home = tempfile::tempdir().unwrap();
+        let slurm = Slurm {
+            shell: None,
+            resources: Resources::default(),
+            time_limit_ms: None,
+            env: BTreeMap::from([("SLURM_CONF".into(), "/etc/other.conf".into())]),
+            work_folder: None,
+        };
+        let socket = Path::new("/run/bgd.sock");
+        let origin = |instance| Origin::new(home.path(), socket, instance, "hpc", &slurm);
+        origin("c").remember(Path::new("/work/bgd")).unwrap();
+        for instance in ["a", "b", "d", "e", "f", "g"] {
+            fs::write(origin(instance).note, "{").unwrap();
+        }
+        let found = unknown(home.path(), socket, |_| false);
+        assert_eq!(found["hpc"].as_ref().map(|slurm| &slurm.env), Some(&slurm.env));
+        fs::remove_file(origin("c").note).unwrap();
+        assert!(unknown(home.path(), socket, |_| false)["hpc"].is_none());
     }
 }

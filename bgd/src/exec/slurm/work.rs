@@ -341,13 +341,18 @@ pub async fn sweep(tools: Tools) -> Done {
                     && let Err(trouble) = there::remove(login, folder.path()).await
                 {
                     tracing::warn!(%trouble, "files of an earlier daemon not removed");
+                    // The note stays, so that the next sweep or the next daemon tries again.
+                    is_done &= !matches!(trouble, Trouble::Unanswered(_));
+                    continue;
                 }
                 let outputs = Arc::clone(&tools.context.folder);
                 let forget = move || {
                     if let Some(folder) = earlier.folder().filter(|_| !is_far) {
                         // A durable daemon has the tasks of the previous one.
                         outputs.bring_home(folder.path())?;
-                        earlier.remove_files();
+                        if !earlier.remove_files() {
+                            return Ok(());
+                        }
                     }
                     earlier.forget();
                     Ok::<_, std::io::Error>(())

@@ -43,11 +43,22 @@ impl Machine {
     /// Carries out the orders for a run that its state on the machine does not reflect yet.
     pub(super) fn catch_up(&mut self, task: TaskId) {
         let late = self.runs.get_mut(&task).map(Run::take_late).unwrap_or_default();
-        // Dropping the remaining senders notifies the waiters whose orders need no call.
-        let mut done = self.early_done.remove(&task).unwrap_or_default().into_iter();
-        for control in late {
-            self.control(task, control, done.next().unwrap_or_else(|| oneshot::channel().0));
-        }
+        let waiters = self.early_done.remove(&task).unwrap_or_default();
+        let carried_out: Vec<_> = late
+            .into_iter()
+            .map(|control| {
+                let (done, is_done) = oneshot::channel();
+                self.control(task, control, done);
+                is_done
+            })
+            .collect();
+        // One of these calls can stand for several orders: whoever gave one waits for all calls.
+        tokio::spawn(async move {
+            for is_done in carried_out {
+                let _ = is_done.await;
+            }
+            drop(waiters);
+        });
         let kept: Vec<Order> =
             self.early_orders.extract_if(.., |order| task_of(order) == Some(task)).collect();
         for order in kept {

@@ -45,8 +45,8 @@ pub struct Bar {
 }
 
 enum State {
-    /// A task, with its progress in percent.
-    One(Box<Task>, Option<u8>),
+    /// A task.
+    One(Box<Task>, Percent),
     Many(Many),
 }
 
@@ -57,15 +57,31 @@ struct Many {
     begun: Instant,
     /// Number of tasks that had already ended at `begun`.
     ended_before: usize,
-    /// The percentage last sent to the terminal.
-    told: Cell<Option<u8>>,
+    percent: Percent,
+}
+
+/// A progress in percent, and the one that the terminal shows; it may accept none for a while.
+#[derive(Debug, Default)]
+struct Percent {
+    current: Cell<Option<u8>>,
+    sent: Cell<Option<u8>>,
+}
+
+impl Percent {
+    /// Sends the current progress to a terminal that accepts output, unless it shows that.
+    fn send(&self) {
+        let current = self.current.get();
+        if self.sent.replace(current) != current {
+            tell(current);
+        }
+    }
 }
 
 impl Bar {
     /// Starts drawing `tasks`, of which at least one is still active.
     pub fn begin(tasks: &[Task]) -> Self {
         let state = match tasks {
-            [task] => State::One(Box::new(task.clone()), None),
+            [task] => State::One(Box::new(task.clone()), Percent::default()),
             _ => State::Many(Many::new(tasks, Instant::now())),
         };
         let (length, form) = match &state {
@@ -97,12 +113,10 @@ impl Bar {
 
     /// Stores the progress of the only task, and sends it to the terminal (OSC 9;4, R165).
     pub fn set_percent(&mut self, percent: Option<u8>) {
-        if let State::One(_, known) = &mut self.state
-            && *known != percent
-        {
-            *known = percent;
+        if let State::One(_, known) = &self.state {
+            known.current.set(percent);
             if is_ready() {
-                tell(percent);
+                known.send();
             }
         }
     }
@@ -115,15 +129,15 @@ impl Bar {
         match &self.state {
             State::One(task, percent) => {
                 let clock = self.clock.at(Timestamp::now());
-                self.drawn.set_message(of_one(task, *percent, &clock));
+                self.drawn.set_message(of_one(task, percent.current.get(), &clock));
+                percent.send();
             }
             State::Many(many) => {
                 let ended = many.count(|status| !status.is_active());
                 self.drawn.set_position(ended as u64);
                 let percent = u8::try_from(ended * 100 / many.statuses.len().max(1)).ok();
-                if many.told.replace(percent) != percent {
-                    tell(percent);
-                }
+                many.percent.current.set(percent);
+                many.percent.send();
                 self.drawn.set_message(many.words(Instant::now()));
             }
         }
@@ -137,11 +151,9 @@ impl Drop for Bar {
             return;
         }
         self.drawn.finish_and_clear();
-        match &self.state {
-            State::One(_, Some(_)) => tell(None),
-            State::Many(many) if many.told.get().is_some() => tell(None),
-            State::One(_, None) | State::Many(_) => {}
-        }
+        let (State::One(_, percent) | State::Many(Many { percent, .. })) = &self.state;
+        percent.current.set(None);
+        percent.send();
     }
 }
 
@@ -168,7 +180,7 @@ fn of_one(task: &Task, percent: Option<u8>, clock: &Clock) -> String {
 impl Many {
     fn new(tasks: &[Task], begun: Instant) -> Self {
         let statuses = tasks.iter().map(|task| (task.id, task.status)).collect();
-        let mut many = Self { statuses, begun, ended_before: 0, told: Cell::new(None) };
+        let mut many = Self { statuses, begun, ended_before: 0, percent: Percent::default() };
         many.ended_before = many.count(|status| !status.is_active());
         many
     }

@@ -47,7 +47,8 @@ fn state(parameters: &[u8]) -> Option<u8> {
     let text = std::str::from_utf8(parameters).ok()?;
     let (state, percent) = text.split_once(';')?;
     matches!(state, "1" | "2" | "4").then_some(())?;
-    percent.trim_end_matches(';').parse::<u8>().ok().map(|percent| percent.min(100))
+    let percent = percent.trim_end_matches(';').parse::<u32>().ok()?.min(100);
+    u8::try_from(percent).ok()
 }
 
 /// Returns the last `n%` of a line, else its last `a/b`. Neither may be part of a longer word.
@@ -100,7 +101,9 @@ mod tests {
         assert_eq!(percent(b"\x1b]9;4;1;42\x1b\\\x1b]9;4;1;43\x1b\\", None), Some(43));
         assert_eq!(percent(b"\x1b]9;4;1;42\x07\x1b]9;4;1;5", None), Some(42), "the last is not complete");
         assert_eq!(percent(b"\x1b]9;4;2;80\x07", None), Some(80), "an error is at some place, too");
-        assert_eq!(percent(b"\x1b]9;4;1;250\x07", None), Some(100));
+        for more in [101, 250, 256, 100_000] {
+            assert_eq!(percent(format!("\x1b]9;4;1;{more}\x07").as_bytes(), None), Some(100), "{more}");
+        }
         assert_eq!(percent(b"\x1b]9;4;0;0\x07 7%", Some("7%")), None, "it says that there is none");
         assert_eq!(percent(b"\x1b]9;4;3\x07", Some("7%")), None);
         assert_eq!(percent(b"\x1b]9;4;1\x07\x1b]9;4;x;y\x07", None), None);

@@ -46,9 +46,9 @@ fn private(name: &'static str, path: &Path, rights: u32) -> Check {
         let found = format!("{shown} belongs to the user with number {}", meta.uid());
         return Check::fails(PART, name, found, "stop the daemon and remove it, or name another path");
     }
-    // In a sticky folder such as /tmp, users can't replace each other's files.
-    let is_sticky = mode & 0o1000 != 0;
-    if mode & rights != 0 && !is_sticky {
+    // In a sticky folder such as /tmp, users can't replace each other's files; but they can read them.
+    let is_harmless = mode & 0o1000 != 0 && rights == OTHERS_WRITE;
+    if mode & rights != 0 && !is_harmless {
         let found = format!("{shown} has mode {mode:03o}: other users can reach it");
         return Check::fails(PART, name, found, format!("chmod {:03o} {shown}", mode & !rights));
     }
@@ -73,6 +73,8 @@ mod tests {
         let open = check(0o755);
         assert_eq!(open.state, State::Fails);
         assert_eq!(open.hint.unwrap(), format!("chmod 700 {}", folder.path().display()));
+        assert_eq!(check(0o1777).state, State::Fails);
+        assert_eq!(private("folder", folder.path(), OTHERS_WRITE).state, State::Ok, "as /tmp");
         let gone = private("folder", &folder.path().join("no"), OTHERS);
         assert!(gone.state == State::Fails && gone.hint.is_some());
     }

@@ -18,7 +18,10 @@ that `bgctl output` can show it. The task keeps running when the caller ends.
 Prints `Command was manually backgrounded by user with ID <id>`, for the user; a script
 takes the id from --json. Exit code 65: the process had already ended (its output is
 still the caller's to read), or --direct was given. Exit code 77: the process belongs
-to another user.")]
+to another user.
+
+In a container whose seccomp filter forbids `pidfd_getfd`, as Docker's default one does,
+the descriptors can be pipes and regular files, but no terminals and sockets.")]
 pub struct HandoffArgs {
     /// Process id of a child of the caller
     #[arg(long, value_name = "PID")]

@@ -151,7 +151,7 @@ fn log_hint() -> String {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(Code::BROKEN_PIPE, "io", "the reader of standard output has closed it");
+            return Self::new(Code::BROKEN_PIPE, "io", "standard output was closed by its reader");
         }
         Self::io("can't write to standard output", &error)
     }
@@ -220,7 +220,7 @@ impl From<ClientError> for Failure {
             ClientError::Connect(error) => error.into(),
             ClientError::NoAnswer(silent) => silent.into(),
             ClientError::Rpc(error) if error.kind() == ErrorKind::FrameTooLarge => {
-                let message = format!("what is passed on the command line is too long ({})", error.message);
+                let message = format!("the command line is too long for one request ({})", error.message);
                 Self { rpc_code: Some(error.code), ..Self::new(code, error.kind().as_str(), plain(&message)) }
                     .hint("pass long lists in a file or on standard input, or raise limits.frame_bytes")
             }

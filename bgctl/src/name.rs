@@ -78,6 +78,6 @@ mod tests {
             assert!(text.parse::<Name>().unwrap_err().contains("is not a task"), "{text}");
         }
         assert!("abc".parse::<Name>().unwrap_err().contains("too short"));
-        assert!("".parse::<Name>().unwrap_err().contains("it is empty"));
+        assert!("".parse::<Name>().unwrap_err().contains("id is empty"));
     }
 }

@@ -88,7 +88,7 @@ pub fn together(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>,
         return Ok(ids);
     }
     let message = format!("these are {} tasks, too many for one call", ids.len());
-    Err(Failure::usage(message).hint("give one batch a call, with --batch, or raise limits.frame_bytes"))
+    Err(Failure::usage(message).hint("give one batch per call, with --batch, or raise limits.frame_bytes"))
 }
 
 /// Returns the filter for the selection options, or `None` if none were given.

@@ -142,8 +142,8 @@ impl fmt::Display for State {
             't' => write!(f, "is held by a debugger (state t)"),
             'D' => write!(f, "waits for a disk or a network filesystem (state D)"),
             'Z' | 'X' => write!(f, "has ended (state {letter})"),
-            'R' => write!(f, "is at work (state R)"),
-            _ => write!(f, "sleeps (state {letter})"),
+            'R' => write!(f, "is running (state R)"),
+            _ => write!(f, "is sleeping (state {letter})"),
         }
     }
 }

@@ -83,7 +83,7 @@ pub struct TaskRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskRefError {
     /// Empty: in a script, the command that should print the id printed nothing.
-    #[error("no task id given, it is empty: did the command that should print it fail?")]
+    #[error("the task id is empty: did the command that should print it fail?")]
     Empty,
     /// Fewer than four characters.
     #[error("task id {0:?} is too short: give at least its first {ID_PREFIX_CHARS} characters")]

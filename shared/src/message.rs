@@ -61,11 +61,11 @@ pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
         Err(error) if error.is_data() && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
             let message = format!("not a JSON-RPC request: {error}");
             return Err(RpcError::new(ErrorKind::InvalidRequest, message)
-                .hint(r#"send one object a line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#));
+                .hint(r#"send one object per line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#));
         }
         Err(error) => {
             return Err(RpcError::new(ErrorKind::ParseError, format!("not JSON: {error}"))
-                .hint("send one JSON object a line, in UTF-8"));
+                .hint("send one JSON object per line, in UTF-8"));
         }
     };
     if request.jsonrpc != "2.0" {

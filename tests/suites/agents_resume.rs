@@ -307,7 +307,7 @@ fn r35_an_agent_that_can_t_go_on_without_its_process_says_so() {
     let daemon = FakeDaemon::start(&["--no-load", "--no-resume"], COLD);
     let task = completed_and_gone(&daemon, "say one");
     let error = refused(&daemon, task.id, ErrorKind::SessionExpired);
-    assert!(error.message.contains("can't take up an earlier conversation"), "{error}");
+    assert!(error.message.contains("can't resume an earlier conversation"), "{error}");
     as_before(&daemon, &task, "one");
 }
 

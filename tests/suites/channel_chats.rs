@@ -202,8 +202,10 @@ fn a_key_that_names_no_chat_is_told_to_nobody_else() {
             let channel = channel(&daemon, api);
             let error = channel.last_error.unwrap();
             assert_eq!(channel.failed, number);
-            let what =
-                format!("its parent session {} is not a chat: after the colon must come ", session.trim());
+            let what = format!(
+                "its parent session {} is not a chat: the colon must be followed by ",
+                session.trim()
+            );
             assert!(error.starts_with(&what), "{error}");
         }
         assert_eq!(server.server.requests().len(), 3);

@@ -97,7 +97,7 @@ fn what_is_missing_is_said_in_words_of_the_command_line() {
         (2, &["submit", "--prompt", "do it", "-d", "d"], "no agent given"),
         (65, &["write", &running, "x"], "--stdin-pipe"),
         (65, &["clear", &running], "bgctl clear --all ID"),
-        (2, &["block", ""], "no task id given, it is empty"),
+        (2, &["block", ""], "the task id is empty"),
         (2, &["handoff", "--pid", "1"], "--pid 1: not a process that can be handed over"),
     ];
     for (code, words, told) in cases {

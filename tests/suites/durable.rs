@@ -211,7 +211,7 @@ fn r127_what_waits_with_descriptors_of_its_submitter_fails_after_a_kill() {
     let tasks = daemon.block(&[running, sent, other]);
     assert_eq!((tasks[1].status, tasks[2].status), (Status::Failed, Status::Completed));
     let why = tasks[1].error.as_deref().unwrap_or_default();
-    assert!(why.contains("the descriptors sent with it ended with the daemon before"), "{why}");
+    assert!(why.contains("the descriptors sent with it were lost with the previous daemon"), "{why}");
     assert!(!daemon.home().join("ran").exists(), "it has not run without them");
 }
 

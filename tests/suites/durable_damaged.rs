@@ -203,7 +203,7 @@ fn r123_the_journal_of_a_later_program_is_left_alone() {
         let failure = daemon.second();
         assert_eq!(failure.status.code(), Some(69), "{failure}");
         let words = failure.to_string();
-        assert!(words.contains("a later bgd has written it (format 3)"), "{words}");
+        assert!(words.contains("a newer bgd wrote it (format 3)"), "{words}");
         assert!(bytes() == before && set_aside(&daemon).is_empty(), "nothing has changed");
     }
     query(

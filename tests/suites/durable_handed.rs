@@ -267,7 +267,7 @@ fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request
     let mut daemon = durable();
     let (mut job, id) = handed(&daemon, "read word; exit 5", To::Pipe);
     let stopped = daemon.run(&["daemon", "stop"]).success();
-    assert_eq!(stopped.stdout_text(), "stopped; 1 task goes on, and the next daemon finds it again\n");
+    assert_eq!(stopped.stdout_text(), "stopped; 1 task keeps running, and the next daemon finds it again\n");
     assert!(daemon.ended().success());
     daemon.launch();
     assert_eq!(daemon.task(id).status, Status::Running);

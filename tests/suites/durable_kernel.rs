@@ -47,7 +47,7 @@ fn exit(task: &Value) -> &Value {
 #[track_caller]
 fn assert_unknown(task: &Value) {
     let why = task["exit"]["unknown"].as_str().unwrap_or_default();
-    assert!(why.contains("this kernel tells only parents (Linux 6.15"), "{task:#}");
+    assert!(why.contains("this kernel reports it only to parents (Linux 6.15"), "{task:#}");
     assert_eq!(task["status"], "failed", "{task:#}");
 }
 

@@ -388,14 +388,14 @@ fn r131_a_plain_stop_and_a_signal_leave_running_what_the_next_daemon_goes_on_wit
     let pending = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
 
     let stopped = daemon.run(&["daemon", "stop"]).success();
-    let words = "stopped; 2 tasks go on, and the next daemon finds them again\n";
+    let words = "stopped; 2 tasks keep running, and the next daemon finds them again\n";
     assert_eq!(stopped.stdout_text(), words);
     assert!(daemon.ended().success());
     assert_eq!(daemon.keepers().len(), 1);
     daemon.launch();
     assert!(daemon.stop().success(), "by SIGTERM");
     let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
-    let said = log.lines().filter(|line| line.contains("stops: 0 tasks were cancelled, 2 go on"));
+    let said = log.lines().filter(|line| line.contains("stopping: 0 tasks were cancelled, 2 keep running"));
     assert_eq!(said.count(), 2, "{log}");
     daemon.launch();
 
@@ -427,7 +427,7 @@ fn r131_what_a_stopped_daemon_can_not_leave_is_cancelled_and_what_was_cut_says_s
     let words = daemon.run(&["daemon", "restart"]).success();
     for part in [
         "keeps 1 active task if it can outlive the daemon and 1 finished task with its output",
-        "1 task goes on",
+        "1 task keeps running",
     ] {
         assert!(words.stderr.contains(part), "{words:?}");
     }
@@ -444,7 +444,7 @@ fn r131_a_restart_that_ends_what_was_left_says_so() {
     daemon.write_config("durable = false");
     let words = daemon.run(&["daemon", "restart"]).success();
     assert!(words.stderr.contains("the next daemon is not durable, and has ended 1 task"), "{words:?}");
-    assert!(!words.stderr.contains("goes on"), "{words:?}");
+    assert!(!words.stderr.contains("and the next daemon finds"), "{words:?}");
     assert!(daemon.ended().success());
     assert_eq!(daemon.task_processes().len(), 0);
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::channel_tty::Gate;
 use super::durable_held_up::{has_run_once, injected, withheld};
 
-const GOES_ON: &str = "bgctl: the daemon has ended; the next one goes on with its tasks\n";
+const GOES_ON: &str = "bgctl: the daemon has ended; the next one takes over its tasks\n";
 
 pub(super) fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
@@ -258,7 +258,7 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
         }
         let (exited, _, told) = ended(block);
         assert_eq!(exited, Some(69), "{told}");
-        assert!(!told.contains("goes on"), "{told}");
+        assert!(!told.contains("takes over its tasks"), "{told}");
         assert_eq!(told.contains("was stopped; tasks it did not cancel keep running"), !kills, "{told}");
         assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
         daemon.launch();
@@ -367,7 +367,7 @@ fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
     daemon.kill9();
     let (exited, _, told) = ended(block);
     assert_eq!(exited, Some(69), "{told}");
-    assert!(!told.contains("goes on"), "{told}");
+    assert!(!told.contains("takes over its tasks"), "{told}");
     wait::poll_until("the daemon that it has started", || holder::of(daemon.socket_path()));
     daemon.run(&["daemon", "stop"]).success();
 }

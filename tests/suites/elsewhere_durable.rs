@@ -256,7 +256,7 @@ fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
     far.running(runs);
     far.here().wait_running(here);
     let words = far.run_here(&["daemon", "stop"]).success().stdout_text();
-    assert_eq!(words, "stopped; 2 tasks go on, and the next daemon finds them again\n");
+    assert_eq!(words, "stopped; 2 tasks keep running, and the next daemon finds them again\n");
     assert!(far.here().ended().success());
     assert_eq!(far.tasks_there()[0].status, Status::Running);
     far.here().launch();
@@ -397,10 +397,10 @@ fn r131_a_service_that_can_not_leave_tasks_here_leaves_those_elsewhere() {
     let held = far.submit_on(&["--hold"], "true");
     far.here().wait_running(here);
     let reason = far.here().status().tree_reason;
-    assert!(reason.contains("with which the tasks here end"), "{reason}");
+    assert!(reason.contains("whose end ends the tasks here"), "{reason}");
 
     let stopped = far.run_here(&["daemon", "stop"]).success().stdout_text();
-    let words = "stopped; 1 task was cancelled; 2 tasks go on, and the next daemon finds them again\n";
+    let words = "stopped; 1 task was cancelled; 2 tasks keep running, and the next daemon finds them again\n";
     assert_eq!(stopped, words);
     assert!(far.here().ended().success());
     far.here().launch();

@@ -62,7 +62,7 @@ fn a_command_that_no_request_can_carry_is_refused_by_name() {
             [verb, "--", "true"].into_iter().chain(long.iter().map(String::as_str)).collect();
         let refused = daemon.run(&args).expect_code(70);
         assert!(
-            refused.stderr.contains("what is passed on the command line is too long"),
+            refused.stderr.contains("the command line is too long for one request"),
             "{}",
             refused.stderr
         );

@@ -166,7 +166,7 @@ fn r126_an_agent_is_told_that_the_tasks_of_a_durable_daemon_go_on() {
     home.process().kill();
     let listed = mcp.done("background_list", &json!({}));
     assert!(
-        listed.text.starts_with("The bgd daemon ended, and the next one goes on with its tasks"),
+        listed.text.starts_with("The bgd daemon ended, and the next one takes over its tasks"),
         "{}",
         listed.text
     );

@@ -237,7 +237,7 @@ fn r113_batches_that_do_not_fit_into_one_call_are_counted_before_anything_is_don
     for verb in ["cancel", "hold", "block", "clear", "rerun"] {
         let refused = run(&daemon, &[verb, &one, &two]).expect_code(2);
         assert!(refused.stderr.contains("these are 601 tasks, too many for one call"), "{}", refused.stderr);
-        assert!(refused.stderr.contains("give one batch a call, with --batch"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("give one batch per call, with --batch"), "{}", refused.stderr);
     }
     run(&daemon, &["events", "--task", &one, "--task", &two]).expect_code(2);
     assert_eq!(daemon.status().summary.total(), 711);

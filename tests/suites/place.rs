@@ -127,7 +127,7 @@ fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
     let second = instance(&first);
     assert_ne!(second, before);
     stands.signal(Signal::CONT).unwrap();
-    wait::for_line(&first.state_dir().join("bgd.log"), "another daemon has");
+    wait::for_line(&first.state_dir().join("bgd.log"), "another daemon holds");
     assert_eq!(instance(&first), second);
 
     // The second one ends, and the first one is back.
@@ -141,7 +141,7 @@ fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
     assert!(command.status().unwrap().success());
     let third = instance(&first);
     stands.signal(Signal::CONT).unwrap();
-    wait::for_lines(&first.state_dir().join("bgd.log"), 2, "another daemon has");
+    wait::for_lines(&first.state_dir().join("bgd.log"), 2, "another daemon holds");
     assert!(first.stop().success());
     assert_eq!(instance(&first), third);
     first.run(&["daemon", "stop"]).success();

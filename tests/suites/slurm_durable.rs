@@ -202,7 +202,7 @@ fn is_left_by_a_stop(mut site: Site) {
     let waits = site.submit(&["--cpus", "16"], "exec sleep 1000");
     let waiting = site.job(waits);
     let words = site.run(&["daemon", "stop"]).success().stdout_text();
-    assert_eq!(words, "stopped; 2 tasks go on, and the next daemon finds them again\n");
+    assert_eq!(words, "stopped; 2 tasks keep running, and the next daemon finds them again\n");
     assert!(site.daemon.ended().success());
     assert_eq!(site.cluster.field(&job, "JobState").as_deref(), Some("RUNNING"));
     fs::write(open, "").unwrap();

@@ -279,7 +279,7 @@ fn r131_a_service_without_a_scope_says_so_and_its_stop_cancels_as_root() {
     let settings =
         format!("UnsetEnvironment=XDG_RUNTIME_DIR\nEnvironment=BGD_SOCKET={}/bgd/bgd.sock", runtime_folder());
     let first = serve(&mut alice, "durable = true", &settings);
-    let why = "in the cgroup of the unit that started bgd, with which the tasks here end: no systemd user manager: \
+    let why = "in the cgroup of the unit that started bgd, whose end ends the tasks here: no systemd user manager: \
                XDG_RUNTIME_DIR is not set";
     assert_eq!((&*first.tree, &*first.tree_reason), ("cgroup", why));
     let page = alice.run("bgctl --no-start daemon status").success().stdout_text();
@@ -330,7 +330,7 @@ fn r131_the_daemon_of_a_user_leaves_its_tasks_also_without_a_service_as_root() {
         .success();
     let work = Work::begin(&machine, &mut alice);
     let stopped = alice.run("bgctl daemon stop").success().stdout_text();
-    assert_eq!(stopped, "stopped; 4 tasks go on, and the next daemon finds them again\n");
+    assert_eq!(stopped, "stopped; 4 tasks keep running, and the next daemon finds them again\n");
     alice.run("bgctl daemon start").success();
     work.goes_on(&mut alice);
     fs::write(home(&machine, "first"), "").unwrap();

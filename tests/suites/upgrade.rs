@@ -359,7 +359,7 @@ fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_ro
         installed.install(&bgd_tests::bgd_path());
         installed.run(upgrade).success();
         let stopped = installed.run(&["daemon", "stop"]).success().stdout_text();
-        assert!(stopped.contains("1 task goes on"), "{stopped}");
+        assert!(stopped.contains("1 task keeps running"), "{stopped}");
         installed.run(&["daemon", "start"]).success();
         assert!(keeper.is_alive());
         assert_eq!((daemon.task(task).status, daemon.task(task).run), (Status::Running, 1));
@@ -444,7 +444,7 @@ fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
         (open, "other users may write to it (mode 777)"),
         (PathBuf::from("/bin/true"), "it is not a bgd"),
         (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 2)"),
-        (failing(&daemon, "another"), "it read another state than the one it was given"),
+        (failing(&daemon, "another"), "it read a different state from the one it was given"),
         (failing(&daemon, "dying"), "it failed: bgd: no memory is left"),
         (failing(&daemon, "shot"), "it failed (signal: 9 (SIGKILL)"),
         (failing(&daemon, "silent"), "it does not answer within 5 s"),

@@ -169,7 +169,7 @@ fn r121_an_upgrade_answers_calls_that_wait_for_a_silent_machine() {
         "{refused}"
     );
     let refused = client.answer::<TaskSignal>(signal).map_err(error).unwrap_err();
-    assert!(refused.contains("it is not known whether the signal has arrived"), "{refused}");
+    assert!(refused.contains("it is not known whether the signal was delivered"), "{refused}");
     let checked = client.answer::<ExecutorList>(check).unwrap().executors;
     let problem = checked.iter().find(|executor| executor.name == HOST).and_then(|far| far.check.clone());
     let problem = problem.and_then(|check| check.problem);

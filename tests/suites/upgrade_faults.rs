@@ -417,7 +417,7 @@ fn r122_with_any_limit_of_memory_an_upgrade_is_done_or_refused() {
 fn die(daemon: &mut TestDaemon) {
     let path = failing(daemon, "killed");
     let outcome = daemon.run(&["daemon", "upgrade", "--binary", path.to_str().unwrap()]).expect_code(69);
-    let words = "the daemon ended during the upgrade: the new program died as it took over";
+    let words = "the daemon ended during the upgrade: the new program died while taking over";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     assert_eq!(daemon.ended().signal(), Some(9));
 }

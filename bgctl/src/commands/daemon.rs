@@ -202,11 +202,10 @@ fn counted(number: u64, what: &str) -> Option<String> {
 }
 
 /// The message if no answer arrives: the program was tried, and died at a point where the cause is not visible.
-const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new program died as it took over";
+const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new program died while taking over";
 
 /// What happens to the tasks in that case.
-const AFTER_DEATH: &str =
-    "its tasks still run; with `durable = true` the next daemon takes them over, otherwise it ends them";
+const AFTER_DEATH: &str = "its tasks are still running; with `durable = true` the next daemon takes them over, otherwise it ends them";
 
 /// Replaces the running daemon by another program (R120).
 fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure> {
@@ -244,9 +243,9 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
 
 /// Returns a message on what an upgrade will do. `to` names the program that takes over.
 fn will_upgrade(version: &str, to: &str, active: u64) -> String {
-    let goes = if active == 1 { "goes" } else { "go" };
+    let keep = if active == 1 { "keeps" } else { "keep" };
     let tasks = counted(active, "active task");
-    let tasks = tasks.map_or_else(|| "no task is active".to_owned(), |text| format!("{text} {goes} on"));
+    let tasks = tasks.map_or_else(|| "no task is active".to_owned(), |text| format!("{text} {keep} running"));
     format!("upgrading bgd {version}{to}; {tasks}")
 }
 
@@ -255,7 +254,7 @@ fn upgraded(result: &UpgradeResult) -> String {
     let versions =
         if from == to { format!("bgd {to} replaced") } else { format!("bgd {from} upgraded to {to}") };
     let (active, connections) = (count(*active, "active task"), count(*connections, "connection"));
-    format!("{versions} in {pause_ms} ms; {active} and {connections} went on\n")
+    format!("{versions} in {pause_ms} ms; {active} and {connections} were kept\n")
 }
 
 fn status(openmetrics: bool, context: &mut Context) -> Result<Code, Failure> {
@@ -328,8 +327,8 @@ mod tests {
     fn r120_an_upgrade_says_what_it_will_do_and_what_it_did() {
         let will = |active| will_upgrade("0.1.0", " to /bgd", active);
         assert_eq!(will(0), "upgrading bgd 0.1.0 to /bgd; no task is active");
-        assert_eq!(will(1), "upgrading bgd 0.1.0 to /bgd; 1 active task goes on");
-        assert_eq!(will(2), "upgrading bgd 0.1.0 to /bgd; 2 active tasks go on");
+        assert_eq!(will(1), "upgrading bgd 0.1.0 to /bgd; 1 active task keeps running");
+        assert_eq!(will(2), "upgrading bgd 0.1.0 to /bgd; 2 active tasks keep running");
         let result = UpgradeResult {
             from: "0.1.0".into(),
             to: "0.2.0".into(),
@@ -338,7 +337,7 @@ mod tests {
             connections: 3,
         };
         let text = upgraded(&result);
-        assert_eq!(text, "bgd 0.1.0 upgraded to 0.2.0 in 12 ms; 1 active task and 3 connections went on\n");
+        assert_eq!(text, "bgd 0.1.0 upgraded to 0.2.0 in 12 ms; 1 active task and 3 connections were kept\n");
         let same = UpgradeResult { from: "0.2.0".into(), ..result };
         assert!(upgraded(&same).starts_with("bgd 0.2.0 replaced in 12 ms;"), "{}", upgraded(&same));
     }

@@ -133,7 +133,7 @@ fn is_made_from(unit: &str, text: &[u8]) -> bool {
 /// Formats a path for a systemd setting that expects one: up to the end of the line, with `%` doubled.
 fn path_word(path: &Path) -> Result<String, Failure> {
     let unfit = || {
-        let message = format!("systemd takes no such path: {}", path.display());
+        let message = format!("systemd does not accept such a path: {}", path.display());
         Failure::usage(message).hint("use a path without line breaks and other control characters")
     };
     let text = path.to_str().filter(|text| !text.contains(char::is_control)).ok_or_else(unfit)?;
@@ -159,7 +159,7 @@ mod tests {
         let word = |path: &str| command_word(Path::new(path)).map_err(|failure| failure.message);
         assert_eq!(word("/usr/bin/bgd").unwrap(), "/usr/bin/bgd");
         assert_eq!(word("/home/a b/50%/\"x\"\\/bgd").unwrap(), r#""/home/a b/50%%/\"x\"\\/bgd""#);
-        assert!(word("/home/a\nExecStartPre=x/bgd").unwrap_err().contains("no such path"));
+        assert!(word("/home/a\nExecStartPre=x/bgd").unwrap_err().contains("such a path"));
     }
 
     #[test]

@@ -42,10 +42,11 @@ pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) 
     let (cancelled, left) = (*cancelled, *left);
     let tasks = |number: u64| count(number, "task");
     let were = if cancelled == 1 { "was" } else { "were" };
-    let (goes, end) = if left == 1 { ("goes", "it") } else { ("go", "them") };
+    let (keep, end) = if left == 1 { ("keeps", "it") } else { ("keep", "them") };
     let parts = [
         (cancelled > 0).then(|| format!("; {} {were} cancelled", tasks(cancelled))),
-        (left > 0).then(|| format!("; {} {goes} on, and the next daemon finds {end} again", tasks(left))),
+        (left > 0)
+            .then(|| format!("; {} {keep} running, and the next daemon finds {end} again", tasks(left))),
         lost_because.as_ref().map(|why| format!("; the latest changes are lost: {}", clean(why))),
     ];
     format!("stopped{}\n", parts.into_iter().flatten().collect::<String>())
@@ -160,7 +161,7 @@ fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownRe
     let ShutdownParams { grace_ms, cancel } = order;
     if cancel {
         report(
-            "a signal does not cancel the tasks of a durable daemon: if they go on, start it and stop it again",
+            "a signal does not cancel the tasks of a durable daemon: if they keep running, start it and stop it again",
         );
     }
     let _progress = Progress::begin(&waited_for(Some(daemon)));

@@ -213,7 +213,7 @@ impl Jobs {
             self.say(&format!("[{}] gone: {why}", job.number));
         } else {
             let number = self.beside[place].number;
-            self.say(&format!("[{number}] its end can't be told: {why}; `fg %{number}` asks again"));
+            self.say(&format!("[{number}] how it ended is unknown: {why}; `fg %{number}` asks again"));
         }
     }
 

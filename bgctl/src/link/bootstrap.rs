@@ -30,7 +30,7 @@ pub fn supplied<'a, T>(dial: &Dial<'a>, run: impl Fn(&Dial<'a>) -> Result<T, Fai
 fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Failure> {
     let Ended { code, output, said } = dial.ask(PROBE)?;
     let Some(there) = probed(&output) else {
-        let message = format!("no shell there that could take a copy: {}", words(code, &said));
+        let message = format!("no shell there that can receive a copy: {}", words(code, &said));
         return Err(failed(message, "install bgd there"));
     };
     if there.has_bgctl {
@@ -40,7 +40,7 @@ fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Fa
     if there.machine != here {
         let message =
             format!("no bgctl there, and this one, for {here}, can't run there ({})", there.machine);
-        return Err(failed(message, "install bgd there, made for that machine"));
+        return Err(failed(message, "install a bgd there that was built for that machine"));
     }
     for program in &programs.all {
         let Program { name, digest, bytes, .. } = program;
@@ -61,7 +61,8 @@ fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Fa
 
 /// Returns this machine's system and architecture, as `uname -sm` prints them.
 fn machine() -> Result<String, Failure> {
-    let names = uname().map_err(|error| Failure::io("can't tell this machine's kind", &error.into()))?;
+    let names =
+        uname().map_err(|error| Failure::io("can't determine the type of this machine", &error.into()))?;
     Ok(format!("{} {}", names.sysname().to_string_lossy(), names.machine().to_string_lossy()))
 }
 
@@ -70,14 +71,14 @@ fn refused(name: &str, code: i32, said: &str) -> Failure {
     let (message, hint) = match code {
         refusals::FOLDER => (
             format!("can't write the cache folder there: {said}"),
-            "set XDG_CACHE_HOME there to a folder that can be written, or install bgd there",
+            "set XDG_CACHE_HOME there to a writable folder, or install bgd there",
         ),
         refusals::COPY => {
-            (format!("can't copy {name} there: {said}"), "make room there, or install bgd there")
+            (format!("can't copy {name} there: {said}"), "free some space there, or install bgd there")
         }
         refusals::DIGEST => (
-            format!("what arrived there is not the {name} that was sent: it was not kept"),
-            "try it again; if that fails again, install bgd there",
+            format!("what arrived there is not the {name} that was sent: it was discarded"),
+            "try again; if that fails too, install bgd there",
         ),
         refusals::NO_DIGEST => (
             format!("a copy can't be checked there: neither sha256sum nor shasum: {said}"),
@@ -85,7 +86,7 @@ fn refused(name: &str, code: i32, said: &str) -> Failure {
         ),
         refusals::DOES_NOT_RUN => (
             format!("{name} was copied there, but does not run: {said}"),
-            "its file system may not allow programs (noexec), or the system be too old for this one: set \
+            "its file system may not allow programs (noexec), or the system may be too old for this one: set \
              XDG_CACHE_HOME there to another folder, or install bgd there",
         ),
         _ => (format!("can't copy {name} there: {said}"), "install bgd there"),

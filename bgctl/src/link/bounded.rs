@@ -63,7 +63,7 @@ pub fn lock(file: File, at_most: Duration) -> io::Result<Option<Flock<File>>> {
     match receiver.recv_timeout(at_most) {
         Ok(outcome) => outcome.map(Some),
         Err(mpsc::RecvTimeoutError::Timeout) => Ok(None),
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that waits has ended")),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err(io::Error::other("the waiting thread has ended")),
     }
 }
 

@@ -120,7 +120,7 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
     let Some(daemon) = DaemonProcess::of(socket) else { return error.into() };
     let does = match daemon.holder.note.phase {
         Phase::Starting => "is starting, and does not answer yet",
-        Phase::Ending => "is shutting down, and takes no more requests",
+        Phase::Ending => "is shutting down, and accepts no more requests",
         Phase::Ready => return without_socket(socket, &daemon),
     };
     Failure::new(Code::NO_DAEMON, NO_REMOTE_DAEMON, format!("the daemon (pid {}) {does}", daemon.pid()))
@@ -249,7 +249,7 @@ enum StartReport {
 /// The configuration is invalid, or there is no such program.
 pub fn check_config() -> Result<(), Failure> {
     let program = program();
-    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't create a pipe", &error))?;
     let mut child = command(&program)
         .arg("--check")
         .stderr(writer)
@@ -292,7 +292,7 @@ fn no_program(message: &str) -> Failure {
 /// Starts a daemon and waits for its first message.
 fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartReport, Failure> {
     let program = program();
-    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+    let (mut reader, writer) = io::pipe().map_err(|error| Failure::io("can't create a pipe", &error))?;
     // Only this descriptor may reach the daemon, and nothing else forks in between: no other thread of `mcp` does,
     // and other verbs are single-threaded here.
     fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))

@@ -89,7 +89,7 @@ impl Link {
         };
         let (client, _) = next?;
         self.client = Some(client);
-        self.report("the daemon has ended; the next one goes on with its tasks");
+        self.report("the daemon has ended; the next one takes over its tasks");
         Ok(())
     }
 

@@ -175,7 +175,7 @@ impl<'a> Dial<'a> {
     /// ssh can't reach the host, or the line does not end in time.
     pub fn ask(&self, line: &str) -> Result<Ended, Failure> {
         self.shared(|control, deadline| {
-            let (mut output, writer) = io::pipe().map_err(cant("can't make a pipe"))?;
+            let (mut output, writer) = io::pipe().map_err(cant("can't create a pipe"))?;
             let mut command = self.session(control, line);
             command.stdin(Stdio::null()).stdout(writer);
             let (mut ssh, mut errors) = start(command)?;
@@ -192,7 +192,7 @@ impl<'a> Dial<'a> {
     /// ssh can't reach the host, or there is no progress for as long as a connection may take.
     pub fn feed(&self, line: &str, file: &File) -> Result<Ended, Failure> {
         self.shared(|control, _| {
-            let (reader, writer) = io::pipe().map_err(cant("can't make a pipe"))?;
+            let (reader, writer) = io::pipe().map_err(cant("can't create a pipe"))?;
             let mut command = self.session(control, line);
             command.stdin(reader).stdout(Stdio::null());
             let (mut ssh, mut errors) = start(command)?;
@@ -272,7 +272,7 @@ impl<'a> Dial<'a> {
 
     /// Runs `bgctl dial` on the host, and greets its daemon.
     fn carry(&self, control: Option<&Path>, deadline: Instant) -> Result<Bridge, Failure> {
-        let (ours, theirs) = UnixStream::pair().map_err(cant("can't make a socket pair"))?;
+        let (ours, theirs) = UnixStream::pair().map_err(cant("can't create a socket pair"))?;
         let theirs = OwnedFd::from(theirs);
         let output = theirs.try_clone().map_err(cant("can't copy a socket"))?;
         let starts = if self.how.starts { "" } else { " --no-start" };
@@ -478,7 +478,7 @@ fn start(mut command: Command) -> Result<(Child, File), Failure> {
         Ok(File::from(errors))
     });
     let copied = errors.map_err(io::Error::from).and_then(|errors| Ok((errors.try_clone()?, errors)));
-    let (copy, errors) = copied.map_err(|error| Failure::io("can't make a memory file", &error))?;
+    let (copy, errors) = copied.map_err(|error| Failure::io("can't create a memory file", &error))?;
     Ok((spawn(command.stderr(copy))?, errors))
 }
 

@@ -108,7 +108,7 @@ const RESTARTED: &str = "The bgd daemon ended and was restarted. All earlier tas
 const CUT_OFF: &str = "The connection to the bgd daemon broke, which ended the parent session: all tasks started \
      here were cancelled and deleted, including unreported results. Start the ones you still need again.";
 
-const REPLACED: &str = "The bgd daemon ended, and the next one goes on with its tasks: what ran goes on, unless it \
+const REPLACED: &str = "The bgd daemon ended, and the next one takes over its tasks: what ran keeps running, unless it \
      could not outlive that daemon. Look with background_list before you start anything again.";
 
 const CUT_OFF_KEPT: &str =

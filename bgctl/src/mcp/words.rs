@@ -130,9 +130,7 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(facts.unknown_since.as_deref().map(|since| {
         let on = facts.on.as_deref().unwrap_or("its machine");
-        format!(
-            "{on} has not been reachable since {since}; nothing is decided, and it goes on when it is back"
-        )
+        format!("{on} has not been reachable since {since}; nothing is decided until it can be reached again")
     }));
     lines.extend(facts.waits.as_deref().map(|what| format!("waits: {what}")));
     lines.extend(facts.error.as_deref().map(|error| format!("error: {error}")));

@@ -68,7 +68,9 @@ const fn durability(durable: DurableStatus) -> &'static str {
     match durable {
         DurableStatus::No => "no: tasks end with the daemon",
         DurableStatus::Written => "yes: tasks outlive the daemon",
-        DurableStatus::Synced => "sync: tasks outlive the daemon, and every answer is on the disk first",
+        DurableStatus::Synced => {
+            "sync: tasks outlive the daemon, and changes are on the disk before each answer"
+        }
     }
 }
 

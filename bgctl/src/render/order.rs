@@ -70,7 +70,7 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
             slots => format!("for {slots} free slots of the group {group}"),
         },
         (WaitingFor::Journal, _) => {
-            "until its start can be written down: the disk of the journal is full or read-only".to_owned()
+            "until its start can be recorded: the disk of the journal is full or read-only".to_owned()
         }
     })
 }
@@ -109,7 +109,7 @@ pub const fn cancel_reason(reason: CancelReason) -> Option<&'static str> {
     match reason {
         CancelReason::User => Some("by request"),
         CancelReason::Session => Some("its parent session ended"),
-        CancelReason::Client => Some("its client went away"),
+        CancelReason::Client => Some("its client disconnected"),
         CancelReason::Shutdown => Some("the daemon ended"),
         CancelReason::Dependency => Some("a task that it waited for did not end as required"),
         CancelReason::MaxFails => Some("too many tasks of its batch failed"),

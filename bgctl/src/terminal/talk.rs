@@ -112,7 +112,7 @@ impl<'a> TextView<'a> {
     /// Shows the text until the task ends or is left.
     ///
     /// # Errors
-    /// The daemon is gone or sent an invalid message, or the reader of standard output has closed it.
+    /// The daemon is gone or sent an invalid message, or standard output was closed by its reader.
     pub fn run(mut self) -> Result<Left, Failure> {
         view::run(&mut self)
     }

@@ -59,7 +59,7 @@ impl Canvas {
     pub fn enter(&mut self) -> Result<(), Failure> {
         if !self.keyboard.take() {
             if self.keyboard.is_anothers() {
-                return Err(Failure::usage("another bgctl has this terminal"));
+                return Err(Failure::usage("another bgctl is using this terminal"));
             }
             // In the background of a shell: stops until it is brought to the foreground, as other programs do.
             stop_here();

@@ -80,7 +80,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        shared(text, || parse(text).ok_or_else(|| E::custom("these are no resource limits")))
+        shared(text, || parse(text).ok_or_else(|| E::custom("these are not resource limits")))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {

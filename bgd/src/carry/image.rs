@@ -64,7 +64,7 @@ pub enum ImageError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is not a state.
-    #[error("it is no state of a bgd")]
+    #[error("it is not the state of a bgd")]
     Foreign,
     /// This program does not read this format.
     #[error("it has format {0}, and this program reads {reads:?}", reads = READS)]
@@ -206,7 +206,7 @@ mod tests {
             let image = Image::read(&mut file(format!("{head}\n{state}").as_bytes()));
             image.and_then(|image| image.decode::<Vec<u64>>()).unwrap_err().to_string()
         };
-        assert_eq!(of("other", 1, "[]"), "it is no state of a bgd");
+        assert_eq!(of("other", 1, "[]"), "it is not the state of a bgd");
         assert_eq!(of("bgd-state", 99, "[]"), "it has format 99, and this program reads [1, 2]");
         let damaged = of("bgd-state", 1, "[1, 2");
         assert!(damaged.starts_with("it can't be read: EOF"), "{damaged}");

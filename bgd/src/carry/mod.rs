@@ -142,9 +142,7 @@ impl Came {
     pub fn finish(self) -> io::Result<()> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(number) => {
-                Err(io::Error::other(format!("descriptor {number} of the state belongs to nobody")))
-            }
+            Some(number) => Err(io::Error::other(format!("descriptor {number} of the state has no owner"))),
         }
     }
 }
@@ -185,7 +183,7 @@ mod tests {
         drop(came.take(fds[0]).unwrap());
         assert!(came.take(fds[0]).is_err(), "it was taken");
         let error = came.finish().unwrap_err().to_string();
-        assert!(error.contains("belongs to nobody"), "{error}");
+        assert!(error.contains("has no owner"), "{error}");
         let mut came = Came::new(&[fds[1].0]).unwrap();
         drop(came.take(fds[1]).unwrap());
         came.finish().unwrap();

@@ -172,11 +172,11 @@ impl Candidate {
         let state = state.map_err(|error| format!("it can't be given the state: {error}"))?;
         let said = run(&self.file, TRY, state.into(), TRY_PATIENCE, &self.trial)?;
         let found: Found =
-            serde_json::from_slice(&said).map_err(|_| "it says something else of the state".to_owned())?;
+            serde_json::from_slice(&said).map_err(|_| "it describes the state differently".to_owned())?;
         if found == *expected {
             Ok(())
         } else {
-            Err("it read another state than the one it was given".to_owned())
+            Err("it read a different state from the one it was given".to_owned())
         }
     }
 
@@ -199,7 +199,7 @@ pub fn execute(program: &impl AsFd, argv: &[CString]) -> io::Error {
 
 /// Checks that nobody else can have modified the file, and that it is a program.
 fn may_take_over(file: &File) -> Result<(), String> {
-    let meta = file.metadata().map_err(|error| format!("it can't be looked at: {error}"))?;
+    let meta = file.metadata().map_err(|error| format!("it can't be examined: {error}"))?;
     let me = nix::unistd::Uid::effective().as_raw();
     if !meta.is_file() {
         return Err("it is not a file".to_owned());
@@ -249,7 +249,7 @@ fn run(
         let _ = child.wait();
         return Err(format!("it does not answer within {} s", patience.as_secs()));
     }
-    let status = child.wait().map_err(|error| format!("its end can't be seen: {error}"))?;
+    let status = child.wait().map_err(|error| format!("its end can't be detected: {error}"))?;
     if status.success() {
         return Ok(read(child.stdout.take()));
     }
@@ -257,7 +257,7 @@ fn run(
 }
 
 /// The error for a program that does not know the option.
-const NOT_ABLE: &str = "it is not a bgd, or of a version that can't take over from another one";
+const NOT_ABLE: &str = "it is not a bgd, or its version can't take over from another one";
 
 /// Describes why a program failed.
 fn failure(child: &mut Child, status: std::process::ExitStatus) -> String {

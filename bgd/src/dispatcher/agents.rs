@@ -117,7 +117,7 @@ impl Dispatcher {
         let (tell, checked) = oneshot::channel();
         self.with(ExecutorName::AGENT, |executor| executor.check(Check::Agents { agents, env, tell }));
         tokio::spawn(async move {
-            let ended = |_| io::Error::other("the agents can't be checked any more: their thread has ended");
+            let ended = |_| io::Error::other("the agents can no longer be checked: their thread has ended");
             match checked.await.map_err(ended).flatten() {
                 Ok(agents) => answer.give(&AgentListResult { agents }),
                 Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),

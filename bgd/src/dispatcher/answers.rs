@@ -61,7 +61,7 @@ impl Dispatcher {
         let mut wait = self.context.waits.begin();
         tokio::spawn(async move {
             match wait.until(tokio::time::timeout(DONE, join_all(done))).await {
-                None if is_signal => answer.refuse(&silence::given_up("the signal has arrived")),
+                None if is_signal => answer.refuse(&silence::given_up("the signal was delivered")),
                 Some(_) | None => give(answer),
             }
         });

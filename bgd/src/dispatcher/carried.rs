@@ -121,7 +121,7 @@ impl Dispatcher {
             return Err(Obstacle::passing("a request is being handled"));
         }
         if !self.context.workers.are_idle() {
-            return Err(Obstacle::passing("work on files or on processes is under way"));
+            return Err(Obstacle::passing("file or process operations are under way"));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
             let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
@@ -130,7 +130,7 @@ impl Dispatcher {
             return Err(Obstacle::passing(what));
         }
         if !self.early.is_empty() {
-            return Err(Obstacle::passing("a request waits for a task to start"));
+            return Err(Obstacle::passing("a request is waiting for a task to start"));
         }
         if !self.exits.is_empty() {
             return Err(Obstacle::passing("the exit of a handed-over process is not known yet"));

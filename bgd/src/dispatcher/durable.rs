@@ -216,7 +216,7 @@ impl Dispatcher {
         let pid = match executor.go_on_with(run, &resumed) {
             Ok(pid) => pid,
             Err(error) => {
-                tracing::error!(task = %task.id, %error, "cannot go on with it");
+                tracing::error!(task = %task.id, %error, "cannot continue it");
                 return false;
             }
         };
@@ -361,13 +361,13 @@ impl Dispatcher {
 
     pub(super) fn trouble_words(&self) -> String {
         let trouble = self.durable.as_ref().and_then(|durable| durable.trouble.as_deref());
-        format!("the journal can't be written: {}", trouble.unwrap_or("it is not known why"))
+        format!("the journal can't be written: {}", trouble.unwrap_or("the reason is unknown"))
     }
 
     /// Returns the error for a submission while the journal can't be written; `None` if it can.
     pub(super) fn unwritable(&self) -> Option<RpcError> {
         self.durable.as_ref()?.trouble.as_ref()?;
-        let hint = "free some space, or make the disk writable again: running tasks go on, and submissions are \
+        let hint = "free some space, or make the disk writable again: running tasks continue, and submissions are \
                     accepted again within a second after that";
         Some(RpcError::new(ErrorKind::JournalUnwritable, self.trouble_words()).hint(hint))
     }

@@ -133,7 +133,7 @@ impl Dispatcher {
 /// Logs the result of a shutdown by a signal, whose sender gets no answer.
 fn log_stop(cancelled: u64, left: u64) {
     let were = if cancelled == 1 { "was" } else { "were" };
-    let goes = if left == 1 { "goes" } else { "go" };
+    let keep = if left == 1 { "keeps" } else { "keep" };
     let cancelled = show::count(cancelled, "task");
-    tracing::info!("stops: {cancelled} {were} cancelled, {left} {goes} on");
+    tracing::info!("stopping: {cancelled} {were} cancelled, {left} {keep} running");
 }

@@ -47,7 +47,7 @@ impl Dispatcher {
             for (place, check) in checks {
                 executors[place].check = Some(match wait.until(check).await {
                     Some(Ok(check)) => check,
-                    Some(Err(_)) => problem("it can't be asked"),
+                    Some(Err(_)) => problem("it can't be queried"),
                     None => problem(silence::UNCHECKED),
                 });
             }

@@ -195,7 +195,7 @@ impl Dispatcher {
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
-                tracing::error!(%error, "the timer on the wall clock can't be set");
+                tracing::error!(%error, "the wall-clock timer can't be set");
             }
             let upgrade_due = self.upgrade_due();
             tokio::select! {
@@ -210,7 +210,7 @@ impl Dispatcher {
                 Some(internal) = mailbox.internals.recv() => self.internal(internal),
                 () = sleep_until(self.forced_at), if self.ended => self.end_by_force(),
                 () = sleep_until(self.ending.over_at()) => {
-                    tracing::error!("the end takes too long: what still runs is left behind");
+                    tracing::error!("shutdown takes too long: what is still running is left behind");
                     break;
                 }
                 () = sleep_until(upgrade_due) => {}

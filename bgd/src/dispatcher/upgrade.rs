@@ -57,7 +57,8 @@ impl Dispatcher {
         let own = || self.identity.program.as_ref().map(|program| program.path().to_owned());
         let path = params.binary.as_ref().map(|path| PathBuf::from(path.as_os_str())).or_else(own);
         let Some(path) = path else {
-            return answer.refuse(&refusal("it is not known where the daemon's program is").hint("name it"));
+            return answer
+                .refuse(&refusal("the location of the daemon's program is unknown").hint("name it"));
         };
         if !path.is_absolute() {
             return answer
@@ -191,7 +192,7 @@ impl Dispatcher {
                 }
             }
             Err(Obstacle::Lasting(what)) => {
-                self.refuse_upgrade(&format!("{what}, which this version can't carry over an upgrade"));
+                self.refuse_upgrade(&format!("{what}, which this version can't preserve in an upgrade"));
             }
         }
     }
@@ -211,7 +212,7 @@ impl Dispatcher {
         (since, waits): (Stamp, bool),
         named: &mut Named,
     ) -> Result<State, Obstacle> {
-        let gone = || Obstacle::lasting("the upgrade was given up");
+        let gone = || Obstacle::lasting("the upgrade was abandoned");
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
         let dispatcher = self.freeze(mailbox, &upgrade.answer, waits, named);
         let upgrade = self.upgrade.insert(upgrade);

@@ -60,7 +60,7 @@ pub trait Executor {
     /// [`Begin::HandedOver`] is started; [`Self::forget`] releases it.
     fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
         let _ = (handoff, client);
-        let error = RpcError::new(ErrorKind::Unsupported, "this executor takes over no processes");
+        let error = RpcError::new(ErrorKind::Unsupported, "this executor can't take over processes");
         tell(task, Err(error));
     }
 

@@ -28,7 +28,7 @@ impl Supervisor {
                 Known::Exit(exit) => return exit,
                 Known::Hidden => "the system does not report it, and its parent has not waited for it",
                 Known::Lost if self.tree.is_inherited => {
-                    "the daemon that started it was gone, and this kernel tells only parents (Linux 6.15 tells others, too)"
+                    "the daemon that started it was gone, and this kernel reports it only to parents (Linux 6.15 to others, too)"
                 }
                 Known::Lost => "neither this kernel nor its parent reported it",
             };

@@ -135,7 +135,7 @@ impl Left {
             return Ok(());
         };
         let (master, output) = followed.master_and_output();
-        let missing = || io::Error::other("its terminal did not come along");
+        let missing = || io::Error::other("its terminal was not passed on");
         let (Some(master), Some(output)) = (self.came.get(master), self.came.get(output)) else {
             return Err(missing());
         };

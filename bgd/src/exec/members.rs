@@ -246,7 +246,7 @@ pub(super) fn survivor(pid: i32) -> String {
     let me = nix::unistd::Uid::effective();
     let why = match (proc::owner(pid), Stat::of(pid).map(|stat| (stat.state, stat.threads))) {
         (Ok(uid), _) if uid != me.as_raw() && !me.is_root() => format!("belongs to uid {uid}"),
-        (_, Some(('D', _))) => "waits in the kernel, uninterruptibly".to_owned(),
+        (_, Some(('D', _))) => "is waiting uninterruptibly in the kernel".to_owned(),
         // The state is that of the first thread, which has ended.
         (_, Some(('Z' | 'X', 2..))) => "has a thread that does not end".to_owned(),
         (_, Some(('Z' | 'X', _))) => "is held by a debugger".to_owned(),

@@ -222,5 +222,5 @@ pub fn lost(why: &str) -> Fact {
 
 /// Returns the fact about a run that may never have been submitted, and can't be now.
 pub fn no_environment() -> Fact {
-    Fact::StartFailed { failure: "the environment that it was submitted with is not kept any more".into() }
+    Fact::StartFailed { failure: "the environment that it was submitted with is no longer kept".into() }
 }

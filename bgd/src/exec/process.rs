@@ -562,9 +562,9 @@ impl Supervisor {
             match self.context.workers.walk(move || tree.members(WATCHED)).await {
                 Some(Ok(members)) => return members,
                 Some(Err(error)) => {
-                    tracing::warn!(task = %self.tree.task, %error, "cannot look at a tree");
+                    tracing::warn!(task = %self.tree.task, %error, "cannot examine a process tree");
                 }
-                None => tracing::error!(task = %self.tree.task, "looking at a tree failed"),
+                None => tracing::error!(task = %self.tree.task, "examining a process tree failed"),
             }
             tokio::select! {
                 biased;

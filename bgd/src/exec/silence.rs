@@ -45,7 +45,7 @@ pub const UNCHECKED: &str = "it did not answer before the daemon was upgraded";
 /// Returns the error for a client whose call was abandoned; `what` may or may not have been done.
 pub fn given_up(what: &str) -> RpcError {
     let message = format!("the daemon was upgraded before an answer came: it is not known whether {what}");
-    RpcError::new(ErrorKind::Internal, message).hint("look at the task, and repeat it if need be")
+    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
 }
 
 #[cfg(test)]

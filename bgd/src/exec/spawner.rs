@@ -324,8 +324,9 @@ impl Common {
             (Some(Stdin::Fd), sent) => (sent, None),
             (Some(Stdin::Pipe), _) => {
                 let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-                    .map_err(|error| format!("cannot make its standard input: {}", say(&error.into())))?;
-                set_blocking(&theirs).map_err(|error| format!("cannot make its standard input: {error}"))?;
+                    .map_err(|error| format!("cannot create its standard input: {}", say(&error.into())))?;
+                set_blocking(&theirs)
+                    .map_err(|error| format!("cannot create its standard input: {error}"))?;
                 (Some(theirs), Some(ours))
             }
         };
@@ -339,7 +340,7 @@ impl Common {
         }
         let socket = NotifySocket::bind(&self.settings.socket, task).map_err(|error| {
             let folder = self.settings.socket.parent().unwrap_or(Path::new("/")).display();
-            format!("cannot make the socket for its notification in {folder}: {}", say(&error))
+            format!("cannot create its notification socket in {folder}: {}", say(&error))
         })?;
         Ok(Some(socket))
     }
@@ -356,7 +357,7 @@ impl Common {
             Some((keeper, gone)) => keeper.after(gone).map_or(Err(error), |_| make()),
             None => Err(error),
         });
-        let procs = procs.map_err(|error| format!("cannot make the cgroup {}: {error}", path.display()))?;
+        let procs = procs.map_err(|error| format!("cannot create the cgroup {}: {error}", path.display()))?;
         Ok(Some((path, procs)))
     }
 
@@ -514,7 +515,7 @@ fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
 fn say(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
-        Some(Errno::ENFILE) => "no descriptors are left in the whole system".to_owned(),
+        Some(Errno::ENFILE) => "the whole system has no file descriptors left".to_owned(),
         Some(Errno::ENOSPC) => "no space is left on the disk".to_owned(),
         Some(Errno::EDQUOT) => "the disk quota is used up".to_owned(),
         _ => error.to_string(),
@@ -531,8 +532,8 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
             "no more processes are allowed (RLIMIT_NPROC, or the system's limit)".to_owned()
         }
         (Stage::Clone, Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
-        (Stage::Clone, _) => format!("cannot make a process: {why}"),
-        (Stage::Session, _) => format!("cannot make a session: {why}"),
+        (Stage::Clone, _) => format!("cannot create a process: {why}"),
+        (Stage::Session, _) => format!("cannot create a session: {why}"),
         (Stage::Terminal, _) => format!("cannot take its terminal: {why}"),
         (Stage::Cgroup, _) => format!("cannot join its cgroup: {why}"),
         (Stage::Limits, _) => format!("cannot set its resource limits: {why}"),

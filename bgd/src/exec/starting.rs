@@ -30,7 +30,7 @@ impl Starting {
     /// Notes that the process of a run is not wanted any more. Returns false if it is not being started.
     pub fn give_up(&mut self, task: TaskId, run: u32) -> bool {
         let Some(wanted) = self.0.get_mut(&(task, run)) else { return false };
-        tracing::error!(%task, "the start of its process hangs: nobody waits for it any longer");
+        tracing::error!(%task, "the start of its process hangs: no longer waiting for it");
         *wanted = Wanted::No;
         true
     }

@@ -216,7 +216,7 @@ impl<T: Send + 'static> Shared<T> {
     fn start_watcher(self: &Arc<Self>) {
         let shared = Arc::clone(self);
         if let Err(error) = thread_of(format!("{}-watch", self.size.name)).spawn(move || shared.watch()) {
-            tracing::debug!(%error, "nobody watches whether threads hang");
+            tracing::debug!(%error, "no thread watches for threads that hang");
             // The next order retries.
             self.lock().watcher = Watcher::None;
         }
@@ -240,7 +240,7 @@ impl<T: Send + 'static> Shared<T> {
             let left = patience.saturating_sub(since.elapsed());
             if left.is_zero() {
                 drop(state);
-                tracing::warn!(name, "all threads are busy for long: a spare one is started");
+                tracing::warn!(name, "all threads have been busy for a long time: starting a spare one");
                 if let Err(error) = self.add_thread() {
                     tracing::error!(%error, "no thread can be started");
                 }

@@ -137,7 +137,7 @@ impl Tree {
         const NAMED: usize = 3;
         let members = self.members(NAMED).unwrap_or_default();
         let named: Vec<String> = members.iter().map(|member| survivor(member.pid)).collect();
-        if named.is_empty() { "its processes are not found".into() } else { named.join(", ").into() }
+        if named.is_empty() { "its processes can't be found".into() } else { named.join(", ").into() }
     }
 
     /// Reports whether this is a living process of another tree. Blocks for a short time: call it on a worker.

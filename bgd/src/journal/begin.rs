@@ -83,7 +83,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
 pub(super) fn of_later(format: u32) -> String {
     let own = env!("CARGO_PKG_VERSION");
     format!(
-        "a later bgd has written it (format {format}), and bgd {own} reads up to format {FORMAT}; start the later one, or \
+        "a newer bgd wrote it (format {format}), and bgd {own} reads up to format {FORMAT}; start the newer one, or \
          move the folder away to begin without these tasks"
     )
 }

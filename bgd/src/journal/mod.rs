@@ -58,7 +58,7 @@ pub enum Durability {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another daemon has the journal.
-    #[error("the journal {} is in use by another durable bgd{}: use that one, with BGD_SOCKET set to its socket{}; or give this one a state folder of its own, by XDG_STATE_HOME", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .socket.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default())]
+    #[error("the journal {} is in use by another durable bgd{}: use that one, with BGD_SOCKET set to its socket{}; or give this one a state folder of its own, with XDG_STATE_HOME", .folder.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(), .socket.as_ref().map(|path| format!(", {}", path.display())).unwrap_or_default())]
     Busy {
         folder: PathBuf,
         /// The process ID of that daemon, if known.
@@ -130,7 +130,7 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
         return Err(unusable(of_later(format)));
     }
     if store.head().is_none_or(|head| head.instance != instance) {
-        return Err(unusable("it is not the one of this daemon".to_owned()));
+        return Err(unusable("it is not this daemon's".to_owned()));
     }
     Ok(Opened { store, lock, folder, head: None, instance: None, kept: Kept::default(), damage: None })
 }

@@ -90,7 +90,7 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     drop(store);
     let (aside, tasks) = (unused_name(folder), kept.tasks.len());
     let warning = format!(
-        "the journal was damaged ({why}) and is kept in {}: {} could be read of it, {} could not",
+        "the journal was damaged ({why}) and is kept in {}: {} could be read from it, {} could not",
         folder.join(&aside).display(),
         show::count(tasks, "task"),
         show::count(unread, "other part")

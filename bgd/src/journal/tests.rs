@@ -318,7 +318,7 @@ fn r125_only_the_journal_of_the_same_instance_is_opened_again() {
     assert!(refused(INSTANCE).is_some(), "there is none");
     assert!(!folder.path().join("journal").join(FILE).exists(), "and none is created");
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
-    assert!(refused("another").is_some_and(|error| error.to_string().contains("not the one of this daemon")));
+    assert!(refused("another").is_some_and(|error| error.to_string().contains("not this daemon's")));
     assert!(refused(INSTANCE).is_none());
 }
 

@@ -312,7 +312,7 @@ impl Sender {
         let socket = Arc::clone(&self.link.lock());
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         if let Err(error) = fds::send(&*socket, message, &descriptors) {
-            tracing::warn!(%error, "the keeper of running tasks does not take an order");
+            tracing::warn!(%error, "the keeper of running tasks did not accept an order");
         }
         self.unsent.fetch_sub(1, Ordering::AcqRel);
     }
@@ -340,7 +340,7 @@ impl Sender {
                 tell();
             }
             Err(error) => {
-                tracing::error!(%error, "no keeper: a kill of the daemon ends its tasks");
+                tracing::error!(%error, "no keeper: killing the daemon ends its tasks");
                 self.wanted = Some((tell, Instant::now() + AGAIN));
             }
         }

@@ -98,7 +98,7 @@ impl Reached {
                 Some(Message { word: Word::Done, pid, .. }) => return Ok((all.into_values().collect(), pid)),
                 Some(Message { word: Word::Drop | Word::End | Word::Part | Word::Alone, .. }) => {}
                 None if count == 0 => return Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
-                None => return Err(NotFound::Silent(io::Error::other("it says something unknown"))),
+                None => return Err(NotFound::Silent(io::Error::other("it sent an unknown message"))),
             }
         }
     }
@@ -126,7 +126,7 @@ impl Reached {
             }
             if silent > PATIENCE && !is_told {
                 is_told = true;
-                tracing::warn!(pid = self.pid(), "the keeper of running tasks is late: waiting for it");
+                tracing::warn!(pid = self.pid(), "the keeper of running tasks is slow: waiting for it");
             }
         }
     }

@@ -46,12 +46,13 @@ impl Notifier {
     /// Something is in progress that ends within moments.
     pub fn state(&mut self, waits: bool, named: &mut Named) -> Result<NotifierState, Obstacle> {
         if self.resumed.is_some() {
-            return Err(Obstacle::passing("the upgrade before is being completed"));
+            return Err(Obstacle::passing("the previous upgrade is being completed"));
         }
         let mut waiting = self.waiting.all.values();
         if let Some(entry) = waiting.find(|entry| self.channels.get(&entry.channel).is_none()) {
             let channel = &entry.channel;
-            let what = format!("a notice waits for the channel {channel}, which is not configured any more");
+            let what =
+                format!("a notice is waiting for the channel {channel}, which is no longer configured");
             return Err(Obstacle::passing(what));
         }
         let waits = waits && self.held_since.is_some_and(|since| since.elapsed() < ANSWERS);
@@ -117,7 +118,7 @@ impl Notifier {
         let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_closed()) else {
             return Ok(Vec::new());
         };
-        let busy = || Obstacle::passing("a notice is being worked on");
+        let busy = || Obstacle::passing("a notice is being processed");
         // A thread that has not answered yet is not asked again: each wait for it blocks the dispatcher.
         if let Some(unanswered) = &self.unanswered
             && matches!(unanswered.try_recv(), Err(TryRecvError::Empty))
@@ -197,7 +198,7 @@ impl Notifier {
         });
         let before = Before { tried, read, left };
         if !self.enqueue(&channel, Order { notice, before }, reads) {
-            tracing::error!(channel = %name, "a notice is lost: nobody serves its queue");
+            tracing::error!(channel = %name, "a notice is lost: nothing is serving its queue");
         }
     }
 }

@@ -220,7 +220,7 @@ impl Notifier {
         }
         Counts::add(&counts.dropped);
         if let Some(more) = self.log_full.is_due() {
-            let why = if has_room { "nobody serves its queue" } else { "its queue is full" };
+            let why = if has_room { "nothing is serving its queue" } else { "its queue is full" };
             let limit = self.queue_limit;
             tracing::warn!(channel = %channel.name, limit, more, "a notice was dropped: {why}");
         }
@@ -233,7 +233,7 @@ impl Notifier {
         let NoticeRow { notice, tried } = row;
         let name = notice.task.spec.channel.as_deref().unwrap_or(NONE);
         let Some(channel) = self.channels.get(name).cloned() else {
-            return self.nobody_told(&notice, "the channel of the task is not configured any more");
+            return self.nobody_told(&notice, "the channel of the task is no longer configured");
         };
         let before = Before { tried, ..Before::default() };
         channel.wants(notice.kind) && self.enqueue(&channel, Order { notice, before }, true)

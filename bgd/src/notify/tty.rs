@@ -308,7 +308,7 @@ impl Terminals {
             rest: Rc::clone(&held.rest),
             writes: Writes::new()
                 .inspect_err(
-                    |error| tracing::warn!(%error, "no inotify: a terminal is looked at while a notice waits"),
+                    |error| tracing::warn!(%error, "no inotify: a terminal is polled while a notice is waiting"),
                 )
                 .ok(),
         };

@@ -32,7 +32,7 @@ pub fn room(bytes: usize) -> Result<(), String> {
     let reserved = room.try_reserve_exact(bytes);
     // The allocation must not be optimised away.
     std::hint::black_box(&room);
-    reserved.map_err(|_| format!("there are no {} MiB of memory for the state", bytes.div_ceil(1 << 20)))
+    reserved.map_err(|_| format!("there is not enough memory for the state: {} MiB", bytes.div_ceil(1 << 20)))
 }
 
 /// The address space that a daemon needs for its threads beyond its used memory: the allocator reserves 64 MiB per

@@ -31,9 +31,8 @@ struct Watched {
 impl PathWatch {
     /// Watches for the removal of existing parts of the path, or the creation of missing ones.
     pub fn of(path: &Path) -> Self {
-        let watched = Watched::of(path).inspect_err(
-            |error| tracing::debug!(%error, path = %path.display(), "no inotify: it is looked at"),
-        );
+        let watched = Watched::of(path)
+            .inspect_err(|error| tracing::debug!(%error, path = %path.display(), "no inotify: it is polled"));
         Self(watched.ok())
     }
 

@@ -220,7 +220,7 @@ impl Address {
         }
         self.socket.prepare_folder().map_err(|error| error.to_string())?;
         if !has_lock {
-            let taken = || format!("another daemon has {}", lock.display());
+            let taken = || format!("another daemon holds {}", lock.display());
             if self.turn.is_some() {
                 return Err(taken());
             }

@@ -232,7 +232,7 @@ fn remove_prompts(outputs: &Path) {
     let prompts = all.filter(|path| path.extension().is_some_and(|ending| ending == PROMPT));
     prompts.for_each(|path| {
         if let Err(error) = fs::remove_file(&path) {
-            tracing::warn!(path = %path.display(), %error, "a prompt's file is not removed");
+            tracing::warn!(path = %path.display(), %error, "a prompt's file was not removed");
         }
     });
 }

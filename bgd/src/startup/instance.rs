@@ -193,7 +193,7 @@ impl Instance {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "cannot look at an old instance");
+                    tracing::warn!(path = %path.display(), %error, "cannot examine an old instance");
                 }
             }
         }

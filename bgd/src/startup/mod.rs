@@ -295,7 +295,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
 fn prepare_process() -> Option<libc::rlimit> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Err(error) = mark::remove_own() {
-        tracing::warn!(%error, "cannot take off the mark of another daemon's task");
+        tracing::warn!(%error, "cannot remove the mark of another daemon's task");
     }
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
         tracing::warn!(%error, "no subreaper: processes that leave their tree are not found");

@@ -216,7 +216,7 @@ impl Daemon {
         address.leave();
         // Responses being read from output files are still sent.
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
-            tracing::warn!("a disk does not answer: what was still to be read or removed is left");
+            tracing::warn!("a disk does not answer: pending reads and removals are skipped");
         }
         end_all((&self.strays, self.keeper), &ending, &instance, &mut address);
         if let Some(cgroup) = self.cgroup.filter(|_| ending.left().is_empty()) {

@@ -113,7 +113,7 @@ async fn connect(bus: &Path) -> Result<UnixStream, String> {
     let peer = stream.peer_cred().map_err(absent)?;
     if peer.uid() != Uid::effective().as_raw() {
         return Err(format!(
-            "the systemd user manager can't be reached: {} is another user's",
+            "the systemd user manager can't be reached: {} belongs to another user",
             bus.display()
         ));
     }
@@ -182,5 +182,5 @@ fn explain(error: &zbus::Error) -> String {
         zbus::Error::MethodError(_, Some(said), _) => said.clone(),
         error => error.to_string(),
     };
-    format!("the systemd user manager gives no scope: {}", one_line(&said))
+    format!("the systemd user manager did not create a scope: {}", one_line(&said))
 }

@@ -141,7 +141,7 @@ fn given_up(guard: Option<Guard>, failure: Failure) -> Failure {
 
 /// Returns the failure of a program that can neither take over nor go back.
 fn stranded(why: &str, error: &io::Error) -> Failure {
-    Failure::new(70, format!("{why}; and the program before can't be executed: {error}"))
+    Failure::new(70, format!("{why}; and the previous program can't be executed: {error}"))
 }
 
 /// Goes back to the previous program if this one fails or hangs.
@@ -190,7 +190,7 @@ impl Guard {
     fn dismiss(self) {
         let _ = self.verdict.send(None);
         if let Ok(Some(error)) = self.thread.join() {
-            tracing::error!(%error, "took longer than it should have, and could not go back to the program before");
+            tracing::error!(%error, "took longer than it should have, and could not go back to the previous program");
         }
     }
 
@@ -336,11 +336,11 @@ impl Built {
         signals::unblock();
         let pause_ms = u64::try_from((held + since.elapsed()).as_millis()).unwrap_or(u64::MAX);
         let done = if let Some(why) = refused {
-            tracing::warn!(%why, "the next program could not take over: this one goes on");
+            tracing::warn!(%why, "the next program could not take over: this one continues");
             Err(why)
         } else {
             let (to, connections) = (env!("CARGO_PKG_VERSION").to_owned(), connections.len() as u64);
-            tracing::info!(from, pause_ms, active, connections, "took over from the program before");
+            tracing::info!(from, pause_ms, active, connections, "took over from the previous program");
             Ok(UpgradeResult { from, to, pause_ms, active, connections })
         };
         daemon.dispatcher.go_on(asked, done);

@@ -298,7 +298,7 @@ fn too_many_waits(limit: usize) -> RpcError {
 }
 
 fn too_many_reads(limit: usize) -> RpcError {
-    let message = format!("this connection already waits for items by {limit} `inbox.read`, the limit");
+    let message = format!("this connection already has {limit} waiting `inbox.read` calls, the limit");
     RpcError::new(ErrorKind::TooManyRequests, message)
         .hint("read each inbox once at a time, or use another connection")
 }

@@ -101,7 +101,7 @@ pub async fn run(
             }
             Some(ended) = connections.join_next(), if !connections.is_empty() => {
                 if let Err(error) = ended {
-                    tracing::error!(%error, "a connection broke down");
+                    tracing::error!(%error, "a connection failed");
                 }
             }
             _ = closing.changed() => break,
@@ -121,7 +121,7 @@ fn admit(
     silent: &IdleConnections,
 ) -> Result<Room, RpcError> {
     let peer = peer_uid(stream)
-        .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is not known: {error}")))?;
+        .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is unknown: {error}")))?;
     let me = nix::unistd::Uid::effective().as_raw();
     if peer != me && !(peer == 0 && limits.allow_root) {
         tracing::warn!(peer, "a connection of another user was refused");

@@ -143,8 +143,7 @@ impl Identity {
 
     fn look_at_disk(&self, warnings: &mut Vec<String>) {
         let Ok(disk) = nix::sys::statvfs::statvfs(&self.state_dir) else {
-            return warnings
-                .push(format!("the state folder {} can't be looked at", self.state_dir.display()));
+            return warnings.push(format!("the state folder {} can't be examined", self.state_dir.display()));
         };
         let free = disk.blocks_available() * disk.fragment_size();
         if free < LITTLE_SPACE {

@@ -200,9 +200,9 @@ impl Protocol {
 }
 
 fn too_long(bytes: usize, most: usize) -> RpcError {
-    let message = format!("the request has {bytes} bytes, and the daemon takes at most {most}");
+    let message = format!("the request has {bytes} bytes, and the daemon accepts at most {most}");
     RpcError::new(ErrorKind::FrameTooLarge, message)
-        .hint("put what is long into a file, or raise limits.frame_bytes where the daemon runs")
+        .hint("put the long part into a file, or raise limits.frame_bytes where the daemon runs")
 }
 
 #[cfg(test)]

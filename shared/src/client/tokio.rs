@@ -205,7 +205,7 @@ impl AsyncClient {
                     let probe = Protocol::probe();
                     let written = tokio::time::timeout(PROBE, stream.write_all(&probe)).await;
                     if !matches!(written, Ok(Ok(()))) {
-                        lock(&self.pending).closed = Some("the daemon reads nothing".to_owned());
+                        lock(&self.pending).closed = Some("the daemon does not read its input".to_owned());
                     }
                 }
             }

@@ -250,7 +250,7 @@ impl Soak {
             let all = [older, fs::read(&path).unwrap_or_default()].concat();
             let text = String::from_utf8_lossy(&all);
             let (_, after) = text.rsplit_once(&ended)?;
-            after.contains("the keeper holds all that runs").then_some(())
+            after.contains("the keeper holds everything that is running").then_some(())
         });
     }
 

@@ -148,7 +148,7 @@ fn r143_a_machine_that_can_not_have_the_programs_says_why() {
     says(&["a copy can't be checked there: neither sha256sum nor shasum: none of that"]);
     far.configure("ForceCommand echo 'This account is not available.' >&2; exit 1");
     far.cut();
-    says(&["no shell there that could take a copy: This account is not available."]);
+    says(&["no shell there that can receive a copy: This account is not available."]);
 }
 
 #[test]

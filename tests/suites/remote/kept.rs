@@ -140,7 +140,7 @@ fn r142_a_job_whose_machine_stays_away_goes_on_there() {
     terminal.wait_text("up");
     far.wrap("echo gone >&2; exit 255");
     far.cut();
-    terminal.wait_text(&format!("job {id} goes on there"));
+    terminal.wait_text(&format!("job {id} keeps running there"));
     terminal.wait_text(&format!("bgctl -H far attach {}", id.short()));
     assert_eq!(terminal.ended().code(), Some(69));
     assert_eq!(far.daemon.task(id).status, Status::Running);

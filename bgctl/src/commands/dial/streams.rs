@@ -132,5 +132,5 @@ impl Borrowed {
 }
 
 fn lost() -> Failure {
-    Failure::new(Code::NO_DAEMON, "connection_lost", "the connection with the standard streams is lost")
+    Failure::new(Code::NO_DAEMON, "connection_lost", "the connection for the standard streams is lost")
 }

@@ -58,7 +58,7 @@ fn configuration(status: &DaemonStatus, modified: Option<Timestamp>) -> Check {
         (true, Some(_)) if status.config_modified.is_none() || status.config_modified == modified => {
             return Check::ok(PART, NAME, path);
         }
-        (false, Some(_)) => format!("{path} was written after the daemon had started, and is not in effect"),
+        (false, Some(_)) => format!("{path} was written after the daemon started, and is not in effect"),
         (true, Some(_)) => format!("{path} was changed after the daemon had read it"),
         (true, None) => format!("{path} was removed, and is still in effect"),
     };
@@ -81,11 +81,11 @@ fn program(program: &ProgramStatus) -> Option<Check> {
         ProgramState::Unknown => return None,
         ProgramState::Current => Check::ok(PART, "program", path),
         ProgramState::Replaced => {
-            Check::note(PART, "program", format!("{path} was replaced after the daemon had started"))
+            Check::note(PART, "program", format!("{path} was replaced after the daemon started"))
                 .hint("bgctl daemon upgrade     switches to the new one; no task ends")
         }
         ProgramState::Removed => {
-            let hint = "install bgd again; the running daemon goes on, but can't run tasks in terminals";
+            let hint = "install bgd again; the daemon keeps running, but can't run tasks in terminals";
             Check::fails(PART, "program", format!("{path} was removed"), hint)
         }
     })
@@ -95,9 +95,9 @@ fn tree(status: &DaemonStatus) -> Check {
     let why =
         if status.tree_reason.is_empty() { String::new() } else { format!(" ({})", status.tree_reason) };
     if status.tree == "cgroup" {
-        return Check::ok(PART, "process trees", format!("kept together by cgroups{why}"));
+        return Check::ok(PART, "process trees", format!("tracked by cgroups{why}"));
     }
-    Check::note(PART, "process trees", format!("followed by sessions and marks, as there is no cgroup{why}"))
+    Check::note(PART, "process trees", format!("tracked by sessions and marks, as there is no cgroup{why}"))
         .hint("with a delegated cgroup v2 (Delegate=yes) nothing can escape from a cancel, see bgd(1)")
 }
 

@@ -37,7 +37,7 @@ fn private(name: &'static str, path: &Path, rights: u32) -> Check {
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
         Err(error) => {
-            let hint = "the daemon makes it again within a moment; if not, bgctl daemon restart";
+            let hint = "the daemon recreates it within a moment; if not, bgctl daemon restart";
             return Check::fails(PART, name, format!("{shown}: {error}"), hint);
         }
     };

@@ -72,7 +72,7 @@ impl Probe {
         let exits = if self.exit_codes {
             Check::ok(PART, "exit codes", "known for handed-over processes, too (PIDFD_INFO_EXIT)")
         } else {
-            Check::note(PART, "exit codes", "the kernel does not tell those of handed-over processes").hint(
+            Check::note(PART, "exit codes", "the kernel does not report those of handed-over processes").hint(
                 "Linux 6.15 does; before, that of a handed-over process is only known if its parent reports it",
             )
         };
@@ -112,7 +112,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 fn linger(user: &str, folder: &Path) -> Check {
     if folder.join(user).exists() {
-        return Check::ok(PART, "logout", "tasks go on after the last logout (lingering is enabled)");
+        return Check::ok(PART, "logout", "tasks keep running after the last logout (lingering is enabled)");
     }
     Check::note(PART, "logout", "the system may end tasks after the last logout")
         .hint("loginctl enable-linger     keeps them running")

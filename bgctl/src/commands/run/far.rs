@@ -54,12 +54,12 @@ pub(super) fn run(
         }
         if let Some(id) = job.id.filter(|_| is_lost(&failure)) {
             // A user who gives up now needs the id.
-            report(&format!("job {} goes on there meanwhile", id.short()));
+            report(&format!("job {} keeps running there", id.short()));
         }
         context.link.recover(failure).map_err(|failure| job.stays(failure, context))?;
         job.is_again = true;
         if job.seen.lacks_typed {
-            report("what was typed last may not have reached the job");
+            report("the last input may not have reached the job");
         }
     }
 }
@@ -72,8 +72,10 @@ impl Job {
         if !is_lost(&failure) && failure.kind != UNREACHABLE {
             return failure;
         }
-        failure
-            .hint(format!("job {id} goes on there; back to it with: bgctl -H {host} attach {}", id.short()))
+        failure.hint(format!(
+            "job {id} keeps running there; return to it with: bgctl -H {host} attach {}",
+            id.short()
+        ))
     }
 }
 

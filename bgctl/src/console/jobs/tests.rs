@@ -131,7 +131,7 @@ fn a_refusal_to_tell_the_end_of_a_job_ends_nothing() {
     let (end, ..) = bench.called();
     bench.jobs.take_output();
     bench.answer(end, Err::<&(), _>(ErrorKind::TooManyRequests));
-    bench.says("[1] its end can't be told: so it is; `fg %1` asks again\n");
+    bench.says("[1] how it ended is unknown: so it is; `fg %1` asks again\n");
     let job = bench.jobs.take(&Which::Latest).unwrap();
     bench.jobs.put(&mut bench.link, job).unwrap();
     let (end, method, _) = bench.called();

@@ -55,7 +55,7 @@ impl Shared {
             turn = self.link.turn(deadline) => turn,
             () = &mut stop => return Ok(Sighting::NotYet),
         };
-        let pipe = io::pipe().map_err(|error| Failure::io("can't make a pipe", &error))?;
+        let pipe = io::pipe().map_err(|error| Failure::io("can't create a pipe", &error))?;
         // The thread ends when the write end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let way = Arc::clone(self.link.way());

@@ -61,7 +61,7 @@ impl ScreenView<'_> {
             Err(ClientError::Rpc(error)) if !takes_no_more(error.kind()) => {
                 self.input.taken(0);
                 if self.calls.write_again.replace(Instant::now() + WRITE_PAUSE).is_none() {
-                    self.note(&format!("what you type waits: {}", error.message));
+                    self.note(&format!("your input is held back: {}", error.message));
                 }
             }
             // The job is ending, or has closed its terminal.

@@ -314,7 +314,7 @@ impl Core {
         let waiting: BTreeSet<Ordinal> = lost.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
         for ordinal in waiting {
             if self.registry.get(ordinal).is_some_and(|task| matches!(task.state, State::Queued { .. })) {
-                let why = "a task that it was to come after is lost with a damaged journal";
+                let why = "a task it depends on was lost with a damaged journal";
                 let failed = Failure::Spawn(Box::new(why.into()));
                 self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
             }
@@ -327,7 +327,7 @@ impl Core {
         let needs = |task: &Task| task.spec.takes_descriptors() && matches!(task.state, State::Queued { .. });
         let tasks = self.registry.iter().filter(|(_, task)| needs(task));
         for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
-            let why = "the descriptors sent with it ended with the daemon before";
+            let why = "the descriptors sent with it were lost with the previous daemon";
             let failed = Failure::Spawn(Box::new(why.into()));
             self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
         }

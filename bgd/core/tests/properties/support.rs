@@ -98,7 +98,7 @@ pub const FIRST_PROMPT: &str = "find the bug";
 
 /// SIGKILL did not end the tree.
 pub fn gave_up() -> Fact {
-    Fact::GaveUp { why: "process 7 (cat) waits in the kernel, uninterruptibly".into() }
+    Fact::GaveUp { why: "process 7 (cat) is waiting uninterruptibly in the kernel".into() }
 }
 
 pub fn exited(code: i32, others: bool) -> Fact {

@@ -80,7 +80,7 @@ impl Manager {
             hold: _,
         } = self;
         if errands.get() > 0 {
-            return Err(Obstacle::passing("an agent is being told something"));
+            return Err(Obstacle::passing("a message is being sent to an agent"));
         }
         let (mut seats, mut running) = (Vec::new(), BTreeMap::new());
         for (seat, Seat { outcome, agent, keep_warm }) in &*all.borrow() {
@@ -199,7 +199,7 @@ impl Manager {
             self.begin_again(turn, Lease::of(Live::of(Connection::Template(template))), updates);
             return Ok(());
         }
-        let gone = || io::Error::other("its process is not there");
+        let gone = || io::Error::other("its process is missing");
         let seat = turn.seat.ok_or_else(gone)?;
         let updates = channels.remove(&(seat, Arc::clone(&turn.opened.key))).ok_or_else(gone)?;
         let (keep_warm, live) = {

@@ -189,7 +189,7 @@ impl Live {
                 let state = opencode.state().ok_or_else(|| Obstacle::passing("an agent is at work"))?;
                 ConnectionState::Opencode(Box::new(state), drained.get().map(|number| named.number(number)))
             }
-            Connection::Template(_) => return Err(Obstacle::lasting("a template is no process to keep")),
+            Connection::Template(_) => return Err(Obstacle::lasting("a template has no process to keep")),
         };
         let (tail, stderr) = stderr_tail.state();
         let stderr = stderr.map(|number| named.number(number));
@@ -371,7 +371,7 @@ async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrT
 /// Starts an agent's program with pipes as standard streams.
 async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Refusal> {
     let refuse = |error: &io::Error| {
-        Refusal::new(ErrorKind::AgentUnavailable, format!("cannot make pipes for the agent: {error}"))
+        Refusal::new(ErrorKind::AgentUnavailable, format!("cannot create pipes for the agent: {error}"))
     };
     let (their_in, stdin) = pipe(PipeEnd::Reading).map_err(|error| refuse(&error))?;
     let (their_out, stdout) = pipe(PipeEnd::Writing).map_err(|error| refuse(&error))?;

@@ -391,5 +391,5 @@ impl Manager {
 
 /// Returns the refusal for an agent whose process no longer exists.
 pub fn gone() -> Refusal {
-    Refusal::new(ErrorKind::AgentUnavailable, "the agent's process has just ended").hint("try it again")
+    Refusal::new(ErrorKind::AgentUnavailable, "the agent's process has just ended").hint("try again")
 }

@@ -177,7 +177,7 @@ impl Executor for AgentThread {
             core::Control::Answer { key, option } => {
                 self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
             }
-            core::Control::Signal { .. } => tracing::error!(%task, "an agent takes no signals"),
+            core::Control::Signal { .. } => tracing::error!(%task, "an agent does not accept signals"),
             core::Control::Pause | core::Control::Continue => {
                 tracing::error!(%task, "an agent is not paused");
             }

@@ -31,7 +31,7 @@ pub async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
         TurnEnd::LoggedOut(why) => Some(Refusal::new(ErrorKind::AuthenticationRequired, why.clone())),
         TurnEnd::NotBegun(why) => Some(Refusal::new(ErrorKind::AgentUnavailable, why.clone())),
         TurnEnd::Broken(why) => {
-            Some(Refusal::new(ErrorKind::AgentUnavailable, live.describe_end(why).await).hint("try it again"))
+            Some(Refusal::new(ErrorKind::AgentUnavailable, live.describe_end(why).await).hint("try again"))
         }
         TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) => None,
     }

@@ -222,7 +222,7 @@ impl Template {
             Err(error) => return Ok(Err(TurnEnd::NotBegun(error))),
         };
         let is_named = file.is_some() || names(agent, PROMPT);
-        let unmade = |error: io::Error| format!("cannot make its standard input: {error}");
+        let unmade = |error: io::Error| format!("cannot create its standard input: {error}");
         let (stdin, feed) = if is_named {
             (null().map_err(unmade)?, None)
         } else {
@@ -325,7 +325,7 @@ impl Drop for PromptFile {
         if let Err(error) = std::fs::remove_file(&self.0)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %self.0.display(), %error, "a prompt's file is not removed");
+            tracing::warn!(path = %self.0.display(), %error, "a prompt's file was not removed");
         }
     }
 }

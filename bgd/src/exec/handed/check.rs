@@ -104,7 +104,7 @@ fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), 
     let stranger = match users {
         Some(users) => users.into_iter().find(|user| *user != me).map(|user| format!("runs as user {user}")),
         None if has_ended => None,
-        None => Some("can't be looked at".to_owned()),
+        None => Some("can't be examined".to_owned()),
     };
     match stranger {
         None => Ok(()),

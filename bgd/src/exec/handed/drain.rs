@@ -311,7 +311,7 @@ fn go_on(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
                     drop(working);
                 });
             }
-            Err(error) => tracing::error!(%task, %error, "its output can't be read any more"),
+            Err(error) => tracing::error!(%task, %error, "its output can no longer be read"),
         }
     }
 }
@@ -392,7 +392,7 @@ impl Stream {
                         Ok(Spliced::Nothing) => ready.clear_ready(),
                         Ok(Spliced::End) => break,
                         Err(error) => {
-                            tracing::warn!(task = %self.task, %error, "its output can't be read any more");
+                            tracing::warn!(task = %self.task, %error, "its output can no longer be read");
                             break;
                         }
                     }
@@ -552,7 +552,7 @@ impl Sink {
             return;
         }
         if !std::mem::replace(&mut self.is_losing, true) {
-            tracing::warn!(task = %self.task, %error, "its output can't be written; what comes is dropped");
+            tracing::warn!(task = %self.task, %error, "its output can't be written; further output is dropped");
         }
         if let Some(loss) = &mut self.loss {
             loss.add(count, error);

@@ -95,7 +95,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
     for (index, (stream, fd)) in streams.into_iter().enumerate() {
         let descriptor = DescriptorName { number: index + 1, stream };
         let kind =
-            Kind::of(&fd).map_err(|error| descriptor.refuse(&format!("can't be looked at: {error}")))?;
+            Kind::of(&fd).map_err(|error| descriptor.refuse(&format!("can't be examined: {error}")))?;
         let source = match (stream, kind) {
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => Source::Pipe(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::StreamSocket) => Source::Socket(fd),

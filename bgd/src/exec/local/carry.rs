@@ -60,7 +60,7 @@ impl Local {
             return Err(Obstacle::passing("a process is being started"));
         }
         if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) || !replaced.is_over() {
-            return Err(Obstacle::passing("the keeper of running tasks is being told"));
+            return Err(Obstacle::passing("the keeper of running tasks is being informed"));
         }
         let are_still = [terminals.keep_still(), handoffs.keep_still()];
         if are_still != [true; 2] {
@@ -146,7 +146,7 @@ impl ProcessState {
             supervised;
         let progress = shown.get();
         if progress.stage == Stage::AtWork {
-            return Err(Obstacle::passing(format!("the processes of task {task} are being looked at")));
+            return Err(Obstacle::passing(format!("the processes of task {task} are being examined")));
         }
         let unread = match input {
             Some(input) => {

@@ -220,7 +220,7 @@ fn prepare_outputs(
 /// that they open; these get the usual 24 by 80.
 fn usable_size(master: &OwnedFd) -> Result<TerminalSize, RpcError> {
     let size = size_of(master).map_err(|error| {
-        RpcError::new(ErrorKind::InvalidParams, format!("the terminal does not tell its size: {error}"))
+        RpcError::new(ErrorKind::InvalidParams, format!("the size of the terminal can't be read: {error}"))
     })?;
     let usable = |side: u16, usual: u16| if side == 0 { usual } else { side.min(TERMINAL_SIDE) };
     Ok(TerminalSize { rows: usable(size.rows, 24), cols: usable(size.cols, 80) })

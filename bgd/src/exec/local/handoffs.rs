@@ -165,7 +165,7 @@ impl Handoffs {
         for resting in std::mem::take(&mut self.resting) {
             match self.thread() {
                 Ok(thread) => thread.go_on(resting),
-                Err(error) => tracing::error!(%error, "cannot drain pipes any more"),
+                Err(error) => tracing::error!(%error, "cannot drain pipes any longer"),
             }
         }
     }

@@ -104,7 +104,7 @@ impl Local {
         self.replaced.gone.clear();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.replaced.lacks) {
             keeper.complete();
-            tracing::info!(pid = keeper.socket().pid, "the keeper holds all that runs");
+            tracing::info!(pid = keeper.socket().pid, "the keeper holds everything that is running");
         }
     }
 
@@ -269,7 +269,7 @@ impl Local {
         left.refresh_drains()?;
         let Left { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
         if (process.task, process.run) != (task, run) {
-            return Err(io::Error::other("the keeper says something else of it than was started"));
+            return Err(io::Error::other("the keeper's record of it differs from what was started"));
         }
         process.leader = pid;
         let is_handed = process.handed.is_some();

@@ -177,7 +177,7 @@ impl Local {
             Begin::Process { env, place } => (env, Some(place)),
             Begin::HandedOver => return self.adopt_handed(task, run),
             Begin::Prompt { .. } => {
-                let failure = "processes are given no prompts".into();
+                let failure = "processes do not take prompts".into();
                 return self.context.facts.send(task, run, Fact::StartFailed { failure });
             }
         };
@@ -197,7 +197,7 @@ impl Local {
         let Some(index) = ordered else { return self.processes.starting.give_up(task, run) };
         self.starts.remove(index);
         self.owners.remove(&task);
-        let failure = "nobody waits for its start any longer".into();
+        let failure = "nothing is waiting for it to start any longer".into();
         self.context.facts.send(task, run, Fact::StartFailed { failure });
         true
     }
@@ -271,7 +271,7 @@ impl Executor for Local {
                 self.terminals.leave(task, client);
                 self.keep_going_unseen();
             }
-            Control::Answer { .. } => tracing::error!(%task, "a process asks nothing"),
+            Control::Answer { .. } => tracing::error!(%task, "a process does not ask questions"),
             Control::Hold { .. } | Control::Priority { .. } => {
                 tracing::error!(%task, "a process waits in no queue of its own");
             }

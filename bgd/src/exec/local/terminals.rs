@@ -90,7 +90,7 @@ impl Local {
             tracing::warn!(%task, %error, "cannot set the size of a terminal");
         }
         let slave = slave_of(&master).inspect_err(|error| {
-            tracing::warn!(%task, %error, "a terminal is followed as long as somebody has it open only");
+            tracing::warn!(%task, %error, "a terminal is followed only while somebody has it open");
         });
         let slave = slave.ok();
         let (leader_news, owner, before) = (None, None, None);

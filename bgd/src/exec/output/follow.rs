@@ -160,7 +160,7 @@ impl OutputWatch {
         let looked = match here {
             Some(_) => shared.workers.run(look).await.flatten(),
             None => shared.workers.elsewhere(PATIENCE, look).await.unwrap_or_else(|| {
-                tracing::warn!(%task, "the disk of its output does not answer: its last known size counts");
+                tracing::warn!(%task, "the disk of its output does not answer: its last known size is used");
                 None
             }),
         };
@@ -192,7 +192,9 @@ impl Shared {
     fn note_watching(&self, is_watching: bool) {
         let before = self.is_watching.swap(is_watching, Ordering::Relaxed);
         match (before, is_watching) {
-            (true, false) => tracing::warn!("no inotify is left: outputs are looked at while tasks run"),
+            (true, false) => {
+                tracing::warn!("no inotify instance is left: outputs are polled while tasks run")
+            }
             (false, true) => tracing::info!("outputs are watched by inotify again"),
             (true, true) | (false, false) => {}
         }
@@ -252,7 +254,7 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
         if size > limit {
             match folder.bound(task, *stream, size, tracked.dropped[index], limit) {
                 Ok(dropped) => tracked.dropped[index] = dropped,
-                Err(error) => tracing::warn!(%task, %error, "cannot bound the output"),
+                Err(error) => tracing::warn!(%task, %error, "cannot limit the output"),
             }
         }
     }

@@ -91,7 +91,7 @@ impl Stream {
 
 /// Waits until a line matches.
 pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers) {
-    let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is looked at"));
+    let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is polled"));
     look_until_found(pattern, streams, workers, changes.ok()).await;
 }
 
@@ -123,7 +123,7 @@ async fn look_until_found(
             }
             // The file may be on a server that can't be reached for a moment.
             Err(error) => {
-                tracing::debug!(%error, "the output of a task can't be searched now");
+                tracing::debug!(%error, "the output of a task can't be searched at the moment");
                 pauses.pause().await;
                 continue;
             }

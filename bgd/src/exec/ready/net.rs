@@ -45,7 +45,7 @@ pub async fn until_answered(url: &HttpUrl) {
         Ok(http) => http,
         // The URL was validated when it was submitted.
         Err(why) => {
-            tracing::error!(%why, "no task can be ready by that");
+            tracing::error!(%why, "no task can become ready that way");
             return std::future::pending().await;
         }
     };

@@ -69,7 +69,7 @@ impl Machines {
             tracing::warn!(
                 name,
                 sessions,
-                "an earlier daemon may have left tasks on a machine that is not configured any more: configure it \
+                "an earlier daemon may have left tasks on a machine that is no longer configured: configure it \
                  again, or use `bgctl session end` there"
             );
         }
@@ -248,7 +248,7 @@ impl Executor for Machines {
 
     fn check(&mut self, check: Check) {
         let Check::Place { remote, tell } = check else { return };
-        // A machine that is not configured any more is not served; the check's `tell` is then dropped.
+        // A machine that is no longer configured is not served; the check's `tell` is then dropped.
         let _ = self.serve_by_name(&remote.name);
         self.places.check(&remote.name, tell);
     }

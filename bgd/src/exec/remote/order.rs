@@ -102,7 +102,7 @@ pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<B
     let asked_at = Instant::now();
     let broken = |error: ClientError| ExecutorCheck {
         problem: Some(error.to_string()),
-        hint: Some("`bgctl -H HOST daemon status` says how the daemon there is".to_owned()),
+        hint: Some("`bgctl -H HOST daemon status` shows the state of the daemon there".to_owned()),
         ..ExecutorCheck::default()
     };
     let status = match bridge.call::<DaemonStatusOf>(&NoParams::default()).await {
@@ -154,7 +154,7 @@ async fn try_task(bridge: &Bridge, ssh: &Ssh, session: String) -> Result<Option<
     let task = ended?.tasks.into_iter().next();
     let failed = task.filter(|task| !task.status.is_active() && task.status != Status::Completed);
     Ok(failed.map(|task| {
-        let why = task.error.unwrap_or_else(|| "it says no reason".to_owned());
+        let why = task.error.unwrap_or_else(|| "it gives no reason".to_owned());
         format!("a task that does nothing fails there: {why}")
     }))
 }

@@ -7,7 +7,8 @@ use bgd_shared::text::{Env, OsText};
 use crate::remotes::Shell;
 
 /// The message if `bgctl` is missing.
-pub const MISSING: &str = "there is no bgctl beside this bgd, and without it no other machine can be reached";
+pub const MISSING: &str =
+    "there is no bgctl next to this bgd, and without it no other machine can be reached";
 
 /// Returns the command line of `bgctl` for a machine: `options` come before the options of the connection, `verb` after
 /// them. `None` if it is not installed.

@@ -416,6 +416,8 @@ pub fn conclusion(end: &Task, host: &str) -> Fact {
             },
             None => failed(Cause::Other, message),
         },
-        Status::Pending | Status::Running | Status::Resumed => failed(Cause::Other, "its end is not known"),
+        Status::Pending | Status::Running | Status::Resumed => {
+            failed(Cause::Other, "how it ended is unknown")
+        }
     }
 }

@@ -195,7 +195,7 @@ fn session_of(instance: &str) -> String {
 /// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     for instance in origin.earlier() {
-        tracing::info!(instance, "what an earlier daemon has left on another machine is ended");
+        tracing::info!(instance, "ending what an earlier daemon left on another machine");
         match bridge.wait::<SessionEnd>(&SessionEndParams { session: session_of(&instance) }).await {
             Ok(_) => origin.drop_from_note(&instance),
             Err(error) => {
@@ -264,7 +264,7 @@ pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientE
 /// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) -> Result<(), ClientError> {
     for part in tasks.chunks(PAGE) {
-        tracing::info!(tasks = part.len(), "what nobody waits for is ended on another machine");
+        tracing::info!(tasks = part.len(), "ending what nobody is waiting for on another machine");
         let Err(error) = end_together(bridge, part).await else { continue };
         unless_refused(error)?;
         // A task that is gone must not prevent the others from being ended.

@@ -118,7 +118,7 @@ impl Acts {
         self.doubtful.extract_if(.., |act| asked >= act.since).collect()
     }
 
-    /// Notes that the cluster can't be asked: knowledge about jobs will be outdated when it can. Returns the orders
+    /// Notes that the cluster can't be queried: knowledge about jobs will be outdated when it can. Returns the orders
     /// that don't wait for that.
     pub fn doubt(&mut self) -> Vec<Act> {
         self.doubtful.append(&mut self.open);

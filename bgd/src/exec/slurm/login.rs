@@ -247,7 +247,7 @@ impl Login {
                 Trouble::NoAccess(format!("ssh can't log in to {host}: {why}; `ssh {host} true` must work"))
             }
             Ok(Exit::Code(code)) if code != CUT => {
-                let what = if said.is_empty() { "the shell there runs no command" } else { &*said };
+                let what = if said.is_empty() { "the shell there does not run commands" } else { &*said };
                 Trouble::NoAccess(format!("{what}; `ssh {host} true` must work"))
             }
             Ok(Exit::Code(_)) if !said.is_empty() => {

@@ -94,12 +94,12 @@ impl Clusters {
         let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| remote.slurm().is_some());
         for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
             if let Some(slurm) = slurm {
-                tracing::info!(name, "jobs are ended on a cluster that is not configured any more");
+                tracing::info!(name, "ending jobs on a cluster that is no longer configured");
                 self.serve(&name.into(), &slurm, true);
             } else {
                 tracing::warn!(
                     name,
-                    "an earlier daemon may have left jobs on a cluster that is not configured any more: configure it \
+                    "an earlier daemon may have left jobs on a cluster that is no longer configured: configure it \
                      again, or use scancel there"
                 );
             }

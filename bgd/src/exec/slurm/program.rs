@@ -88,7 +88,7 @@ impl Programs {
         match ran.code {
             0 => Ok(String::from_utf8_lossy(&ran.output).into_owned()),
             Exit::NOT_FOUND => Err(Trouble::Refused(format!(
-                "there is no program {name} in the PATH of `ssh {}`: set PATH by `env` of the executor, or name a host \
+                "there is no program {name} in the PATH of `ssh {}`: set PATH in `env` of the executor, or name a host \
                  that has Slurm's commands",
                 login.host()
             ))),
@@ -121,7 +121,7 @@ impl Programs {
         match process.0.exited().await {
             Exit::Code(0) => Ok(output),
             Exit::Code(Exit::NOT_FOUND) => Err(Trouble::Refused(format!(
-                "there is no program {name} in the daemon's PATH: set PATH by `env` of the executor, or run bgd on a \
+                "there is no program {name} in the daemon's PATH: set PATH in `env` of the executor, or run bgd on a \
                  machine that has Slurm's commands"
             ))),
             Exit::Code(_) => Err(trouble::of(&errors)),

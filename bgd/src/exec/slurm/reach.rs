@@ -23,7 +23,7 @@ impl Reach {
         self.broken.as_ref().map(|(until, _)| *until)
     }
 
-    /// Returns why the cluster can't be asked; `None` if it can.
+    /// Returns why the cluster can't be queried; `None` if it can.
     pub fn why(&self) -> Option<&str> {
         self.broken.as_ref().map(|(_, why)| &**why)
     }

@@ -317,7 +317,7 @@ impl Run {
             NoteKind::Start => None,
             NoteKind::Exit => Some(
                 NotedExit::parse(text)
-                    .ok_or_else(|| format!("its job noted no exit, but {:?}", words()).into()),
+                    .ok_or_else(|| format!("its job recorded no exit, but {:?}", words()).into()),
             ),
             NoteKind::Fail => Some(Err(words())),
         };
@@ -527,7 +527,7 @@ impl Run {
             if self.is_waiting() && self.id.is_some_and(|id| id.index.is_some()) {
                 return decided(Verdict::Cancelled);
             }
-            let why = "lost by the cluster: it no longer knows the job, and the job noted no exit";
+            let why = "lost by the cluster: it no longer knows the job, and the job recorded no exit";
             return decided(Verdict::Failed(Cause::Lost, why.into()));
         }
         if self.preempted >= MISSING {

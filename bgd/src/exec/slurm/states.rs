@@ -106,20 +106,20 @@ pub fn verdict(end: End, reason: &str, exit: Option<&Exit>, has_started: bool) -
         (End::Deadline, _) => failed(Cause::Other, "it could not end before its deadline on the cluster"),
         (End::Revoked, _) => failed(Cause::Other, "another cluster of the federation took it"),
         (End::Cancelled, _) if reason == NEVER => {
-            failed(Cause::Other, "what it depends on can never come true")
+            failed(Cause::Other, "its dependency can never be satisfied")
         }
         (End::Cancelled, _) => Verdict::Cancelled,
         (End::Completed, None) => failed(
             Cause::Other,
-            "the cluster completed the job, but the job noted no exit: is the work folder shared with its node?",
+            "the cluster completed the job, but the job recorded no exit: is the work folder shared with its node?",
         ),
         (End::Failed, None) if has_started && tells_nothing(reason) => {
-            failed(Cause::Other, "all of the job was killed at once, so that it noted no exit")
+            failed(Cause::Other, "the whole job was killed at once, so it recorded no exit")
         }
         (End::Failed, None) => {
             let message = match reason {
                 "" | "None" | "NonZeroExitCode" => {
-                    "the job failed before it noted anything: is the work folder shared with its node?"
+                    "the job failed before it recorded anything: is the work folder shared with its node?"
                         .to_owned()
                 }
                 "JobLaunchFailure" => "the cluster could not launch the job (JobLaunchFailure)".to_owned(),

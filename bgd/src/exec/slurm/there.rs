@@ -114,7 +114,7 @@ pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result
     let began = Instant::now();
     let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
         Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs)
-            .ok_or_else(|| Trouble::Unreachable(format!("the answer of {} is not complete", login.host()))),
+            .ok_or_else(|| Trouble::Unreachable(format!("the answer from {} is incomplete", login.host()))),
         Ok(ran) if ran.code == GONE => Ok(Looked::nothing(look)),
         Ok(ran) => Err(failed(login, &ran.errors)),
         Err(trouble) => Err(trouble),
@@ -135,7 +135,7 @@ pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<
         _ => return Err(failed(login, &ran.errors)),
     };
     let Some(parts) = parts else {
-        let why = format!("the answer of {} is not complete", login.host());
+        let why = format!("the answer from {} is incomplete", login.host());
         return Err(Trouble::Unreachable(why));
     };
     let mut copied = Vec::with_capacity(parts.len());

@@ -121,7 +121,7 @@ pub fn of(stderr: &str) -> Trouble {
         let known = REFUSED.iter().find(|(text, ..)| stderr.contains(text));
         Trouble::Refused(match known {
             Some((_, option, hint)) => format!("{message} (`{option}`: {hint})"),
-            None if message.is_empty() => "the command failed without a word".to_owned(),
+            None if message.is_empty() => "the command failed without a message".to_owned(),
             None => message,
         })
     }
@@ -201,7 +201,7 @@ mod tests {
         let policy = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, \
                       user's size and/or time limits)\n";
         assert!(refused(policy).contains("violates accounting/QOS policy"));
-        assert_eq!(refused(""), "the command failed without a word");
+        assert_eq!(refused(""), "the command failed without a message");
         assert_eq!(refused(&"ü".repeat(1000)).chars().count(), MESSAGE_CHARS);
     }
 

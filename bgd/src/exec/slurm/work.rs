@@ -143,7 +143,7 @@ async fn try_submit(
     }
     let answer = tools.programs.run(commands::submit(&submission)).await.map_err(NotSubmitted::Trouble)?;
     let job = parse::submitted(&answer).ok_or_else(|| {
-        NotSubmitted::Trouble(Trouble::Unanswered("sbatch printed no number of a job".to_owned()))
+        NotSubmitted::Trouble(Trouble::Unanswered("sbatch printed no job number".to_owned()))
     })?;
     Ok(Accepted { job, watch })
 }
@@ -332,7 +332,7 @@ pub async fn sweep(tools: Tools) -> Done {
     let left = tools.context.workers.run(move || origin.earlier()).await.unwrap_or_default();
     let mut is_done = true;
     for earlier in left {
-        tracing::info!(jobs = earlier.job_name, "jobs of an earlier daemon are cancelled");
+        tracing::info!(jobs = earlier.job_name, "cancelling jobs of an earlier daemon");
         match tools.programs.run(commands::cancel_all(&earlier.job_name)).await {
             Ok(_) | Err(Trouble::Gone) => {
                 let there = earlier.folder().zip(tools.programs.login());
@@ -397,11 +397,11 @@ pub async fn settle_copy(
 
 /// Ends jobs that have this daemon's name but belong to no known run.
 pub async fn end_unknown(tools: Tools, jobs: Vec<JobId>) -> Done {
-    tracing::info!(jobs = jobs.len(), "jobs that nobody waits for are cancelled");
+    tracing::info!(jobs = jobs.len(), "cancelling jobs that nobody is waiting for");
     for command in commands::cancel_named(&tools.origin.job_name, jobs) {
         match tools.programs.run(command).await {
             Ok(_) | Err(Trouble::Gone) => {}
-            Err(trouble) => tracing::warn!(?trouble, "jobs that nobody waits for not cancelled"),
+            Err(trouble) => tracing::warn!(?trouble, "jobs that nobody is waiting for were not cancelled"),
         }
     }
     Done::Abandoned

@@ -130,7 +130,7 @@ fn open_pty(size: TerminalSize) -> Result<Pty, SpawnFailure> {
     let pty =
         Pty::open(size).map_err(|error: io::Error| match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOSPC) => "all terminals of the system are in use (kernel.pty.max)".to_owned(),
-            _ => format!("cannot make its terminal: {}", say(&error)),
+            _ => format!("cannot create its terminal: {}", say(&error)),
         })?;
     if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
         return Err(descriptors::NONE_LEFT.into());

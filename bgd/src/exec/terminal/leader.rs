@@ -111,7 +111,7 @@ fn start(
     let (reports, keeper) = (announced.next(), announced.next());
     let announced: Vec<OwnedFd> = announced.collect();
     let announced: Vec<BorrowedFd<'_>> = announced.iter().map(OwnedFd::as_fd).collect();
-    let missing = || io::Error::new(io::ErrorKind::InvalidData, "a descriptor did not come along");
+    let missing = || io::Error::new(io::ErrorKind::InvalidData, "a descriptor was not passed on");
     if keeper.is_none() && !order.announcement.is_empty() {
         return Err(missing());
     }

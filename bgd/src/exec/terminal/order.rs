@@ -106,7 +106,7 @@ fn put_texts(bytes: &mut Vec<u8>, texts: &[CString]) {
 }
 
 fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "this is no order of a bgd of the same version")
+    io::Error::new(io::ErrorKind::InvalidData, "this is not an order from a bgd of the same version")
 }
 
 /// Bytes that are consumed from the front.

@@ -182,7 +182,7 @@ impl Screen {
         let (rows, cols) = sides(self.size);
         let parser = self.parser.get_or_insert_with(|| Box::new(Parser::new(rows, cols, 0)));
         if catch_unwind(AssertUnwindSafe(|| job(parser))).is_err() {
-            tracing::warn!("what a terminal shows can't be followed; it begins with an empty screen");
+            tracing::warn!("the contents of a terminal can't be followed; it starts with an empty screen");
             **parser = Parser::new(rows, cols, 0);
         }
     }

@@ -509,7 +509,7 @@ impl Output {
                 result => {
                     let error = result.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into());
                     if !std::mem::replace(&mut self.is_losing, true) {
-                        tracing::warn!(task = %self.task, %error, "what a terminal shows can't be kept");
+                        tracing::warn!(task = %self.task, %error, "the contents of a terminal can't be kept");
                     }
                     self.loss.add(bytes.len(), &error);
                     return;

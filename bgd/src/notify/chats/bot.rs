@@ -98,7 +98,7 @@ impl Bot {
         if is_of_service {
             let id = one_line(id);
             return Err(Undelivered(format!(
-                "its parent session {name}:{id} is not a chat: after the colon must come {chats}"
+                "its parent session {name}:{id} is not a chat: the colon must be followed by {chats}"
             )));
         }
         self.settings.chat.clone().ok_or_else(|| {

@@ -133,7 +133,7 @@ impl ChatResponse {
     /// Builds the failure for a response that is not in the API's format.
     pub fn unintelligible(&self, post: &Post) -> DeliveryError {
         if self.status.is_success() {
-            return DeliveryError::passing(format!("{} did not answer with JSON of its API", self.place));
+            return DeliveryError::passing(format!("{} did not answer with the JSON of its API", self.place));
         }
         self.refused(post, None)
     }

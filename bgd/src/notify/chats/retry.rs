@@ -193,7 +193,7 @@ fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
 
 /// Returns the message for a channel that was removed before another try.
 fn gone(why: &str) -> String {
-    format!("{why}; it is not tried again, as the channel is not configured any more")
+    format!("{why}; it is not tried again, as the channel is no longer configured")
 }
 
 /// Returns the message for a server that asks to wait too long.
@@ -252,7 +252,7 @@ mod tests {
                 remove.send_replace(true);
                 Err(busy(LONGEST / 2))
             }));
-            let why = "busy; it is not tried again, as the channel is not configured any more";
+            let why = "busy; it is not tried again, as the channel is no longer configured";
             assert_eq!((tries, outcome), (1, Err(Undelivered(why.to_owned()))), "{removed_before}");
         }
     }

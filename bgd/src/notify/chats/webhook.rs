@@ -46,7 +46,7 @@ impl Webhook {
         for (name, Secret(value)) in &self.headers {
             let (name, value) = (HeaderName::try_from(name), HeaderValue::try_from(value));
             let (Ok(name), Ok(mut value)) = (name, value) else {
-                return Err(DeliveryError::lasting("a header of the configuration can't be sent"));
+                return Err(DeliveryError::lasting("a header in the configuration can't be sent"));
             };
             value.set_sensitive(true);
             headers.insert(name, value);

@@ -79,7 +79,7 @@ impl Terminal {
         let shell = device::shell_at(&self.origin);
         let has_changed = shell.is_none() || shell != self.shell;
         if has_changed && !self.is_prompt_new {
-            tracing::debug!(path = self.origin.path, "the prompt of a terminal is new");
+            tracing::debug!(path = self.origin.path, "a terminal has a new prompt");
         }
         self.is_prompt_new = has_changed || self.is_prompt_new && !was_read;
         self.shell = shell;
@@ -100,7 +100,7 @@ impl Keys {
 
     fn watched(&self, origin: &OriginTerminal, submitter: Option<i32>) -> io::Result<()> {
         if !device::is_tty(&origin.path) {
-            return Err(io::Error::other("it is no terminal"));
+            return Err(io::Error::other("it is not a terminal"));
         }
         let mut watched = self.0.borrow_mut();
         let Watched { inotify, terminals } = match &mut *watched {

@@ -29,7 +29,7 @@ impl Delegation {
             }
             Err(why) => {
                 tracing::warn!(why, "the tasks can't outlive the unit that started bgd");
-                self.reason = format!("{}, with which the tasks here end: {why}", self.reason);
+                self.reason = format!("{}, whose end ends the tasks here: {why}", self.reason);
             }
         }
     }
@@ -75,7 +75,7 @@ fn place(keeper: i32, folder: &Path) -> io::Result<()> {
 /// Returns the cgroup of the scope for the tasks.
 async fn find(mode: TreeMode, keeper: i32, life: &str) -> Result<PathBuf, String> {
     if mode == TreeMode::Session {
-        return Err("only tasks with cgroups can be apart from it".to_owned());
+        return Err("only tasks with cgroups can be separate from it".to_owned());
     }
     if let Some(scope) = scope_of(keeper) {
         return usable(scope);

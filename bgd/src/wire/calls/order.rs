@@ -173,7 +173,7 @@ pub fn list(params: ListParams) -> Result<ListQuery, RpcError> {
     }
     let ListParams { session, status, group, batch, tags, since, text, after, .. } = params;
     if text.as_deref() == Some("") {
-        return Err(invalid("`text` is empty, so every task has it").hint("leave it out"));
+        return Err(invalid("`text` is empty, so every task matches").hint("omit it"));
     }
     check_label("text", text.as_deref())?;
     let filter = filter(Matching { session, group, batch, tags, status })?;

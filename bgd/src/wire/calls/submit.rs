@@ -165,7 +165,7 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     }
     if params.pty.is_some() && params.stdin == Some(Stdin::Pipe) {
         return Err(invalid(
-            "`pty` and `stdin: \"pipe\"` exclude each other: `task.write` goes to the terminal",
+            "`pty` and `stdin: \"pipe\"` can't be combined: `task.write` goes to the terminal",
         ));
     }
     if params.direct && !params.foreground {

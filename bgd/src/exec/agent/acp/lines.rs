@@ -158,7 +158,7 @@ impl Noise {
             return;
         }
         let text = bounded(show::line(start.trim()).trim(), NOISE_BYTES);
-        tracing::debug!(bytes = line.len(), line = %text, "an agent wrote a line that is no message");
+        tracing::debug!(bytes = line.len(), line = %text, "an agent wrote a line that is not a message");
         let mut noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noise.0 += 1;
         if noise.1.len() == NOISE_LINES {

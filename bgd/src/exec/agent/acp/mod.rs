@@ -141,7 +141,7 @@ impl Acp {
         let answer = self.wire.call("session/new", NewSessionRequest::new(cwd)).await;
         let answer = answer.map_err(|trouble| self.refusal("could not begin a session", &trouble))?;
         let key = answer["sessionId"].as_str().map(Arc::from).ok_or_else(|| {
-            let message = "the agent began a session without saying its name";
+            let message = "the agent began a session without giving its id";
             Refusal::new(ErrorKind::AgentUnavailable, message)
         })?;
         Ok((key, answer))
@@ -156,7 +156,7 @@ impl Acp {
             }
             Continuation::Load => self.wire.call("session/load", LoadSessionRequest::new(id, cwd)).await,
             Continuation::None => {
-                let message = "the agent can't take up an earlier conversation, and its process is gone";
+                let message = "the agent can't resume an earlier conversation, and its process is gone";
                 return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
             }
         };
@@ -176,7 +176,7 @@ impl Acp {
             let message = format!("its agent no longer has the session: {}", trouble.words());
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
         }
-        Err(self.refusal("could not take up the session again", &trouble))
+        Err(self.refusal("could not resume the session", &trouble))
     }
 
     /// Returns whether the agent may still have a session: `false` only if its complete list lacks the session.
@@ -333,18 +333,16 @@ fn turn_end(answer: &Value) -> TurnEnd {
             Some(Model::Works) | None => TurnEnd::Completed,
         },
         Ok(StopReason::Cancelled) => TurnEnd::Cancelled,
-        Ok(StopReason::Refusal) => failed("the agent refused to go on (refusal)"),
-        Ok(StopReason::MaxTokens) => {
-            failed("the agent used all the tokens that a turn may have (max_tokens)")
-        }
+        Ok(StopReason::Refusal) => failed("the agent refused to continue (refusal)"),
+        Ok(StopReason::MaxTokens) => failed("the agent used all the tokens allowed in a turn (max_tokens)"),
         Ok(StopReason::MaxTurnRequests) => {
-            failed("the agent made all the requests that a turn may have (max_turn_requests)")
+            failed("the agent made all the requests allowed in a turn (max_turn_requests)")
         }
         // The enum is non-exhaustive.
         Ok(_) | Err(_) => match named.as_str() {
-            Some(reason) => TurnEnd::Failed(
-                format!("the agent stopped for a reason that is not known here: {reason}").into(),
-            ),
+            Some(reason) => {
+                TurnEnd::Failed(format!("the agent stopped for an unknown reason: {reason}").into())
+            }
             None => failed("the agent ended its turn without a reason"),
         },
     }

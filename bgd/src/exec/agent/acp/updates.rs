@@ -44,7 +44,7 @@ pub fn read(params: Option<RawJsonRpcParams>) -> Option<News> {
     let update = match SessionNotification::deserialize(&params) {
         Ok(notification) => known(notification.update),
         Err(error) => {
-            tracing::debug!(%error, "an agent sent an update that is not known");
+            tracing::debug!(%error, "an agent sent an unknown update");
             Some(unknown(&params["update"]))
         }
     };

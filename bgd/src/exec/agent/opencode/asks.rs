@@ -305,7 +305,7 @@ async fn with_retries<W: Future<Output = Result<(), ApiError>>>(mut give: impl F
     for try_number in 1..=TRIES {
         match give().await {
             Ok(()) | Err(ApiError::NotFound(_)) => return true,
-            Err(error) => tracing::debug!(%error, try_number, "an opencode server does not take an answer"),
+            Err(error) => tracing::debug!(%error, try_number, "an opencode server did not accept an answer"),
         }
         tokio::time::sleep(WAIT * try_number).await;
     }

@@ -164,7 +164,7 @@ pub async fn follow(
         if failures >= TRIES
             && let Err(error) = api.health().await
         {
-            return format!("the server does not answer any more: {error}").into();
+            return format!("the server no longer answers: {error}").into();
         }
         let wait = waits[0].saturating_mul(1 << (failures - 1).min(16)).min(waits[1]);
         tokio::time::sleep(wait).await;
@@ -193,7 +193,7 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
             Ok(Some(Ok(event))) => event.data.unwrap_or_default(),
             Ok(Some(Err(error))) => return ApiError::Strange(error.to_string().into()),
             Ok(None) => return ApiError::Strange("the server has ended them".into()),
-            Err(_) => return ApiError::Strange(format!("nothing came for {SILENCE:?}").into()),
+            Err(_) => return ApiError::Strange(format!("nothing arrived for {SILENCE:?}").into()),
         };
         taken.store(0, Ordering::Relaxed);
         if let Some(begun) = begun.take() {
@@ -214,5 +214,5 @@ pub async fn told(mut gone: watch::Receiver<Option<Box<str>>>) -> Box<str> {
         Ok(why) => why.clone(),
         Err(_) => None,
     };
-    why.unwrap_or_else(|| "the connection was given up".into())
+    why.unwrap_or_else(|| "the connection was abandoned".into())
 }

@@ -490,7 +490,7 @@ async fn given_up(reply: &mut Option<oneshot::Sender<TurnEnd>>) {
 }
 
 fn fault(message: String) -> Fault {
-    Fault { name: "the prompt got lost".to_owned(), data: FaultData { message: Some(message), status: None } }
+    Fault { name: "the prompt was lost".to_owned(), data: FaultData { message: Some(message), status: None } }
 }
 
 /// Creates an id for a message. It has the form of the server's own ids, which begin with the time, because some

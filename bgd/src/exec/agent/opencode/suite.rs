@@ -361,7 +361,7 @@ mod tests {
         let run = Run::start(Timing { poll: slow().poll, ..fast() }).await;
         run.server.die();
         let why = run.opencode.closed().await;
-        assert!(why.contains("does not answer any more"), "{why}");
+        assert!(why.contains("no longer answers"), "{why}");
         assert!(matches!(run.end().await.0, TurnEnd::Broken(_)));
     }
 

@@ -105,7 +105,7 @@ impl Machine {
     /// Reports to the dispatcher that the end of a run can't be confirmed. The machine is still ordered to end it.
     pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
         let why =
-            format!("{}: it may still run there, and is ended once that is possible", self.unreachable());
+            format!("{}: it may still run there, and will be ended as soon as possible", self.unreachable());
         let is_ending = |run: &&mut Run| run.number == number && run.stop.is_some() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;
@@ -151,6 +151,6 @@ fn refusal(host: &str, error: &ClientError) -> String {
         {
             format!("it is too long for {host}: {message}; {}", data.hint.as_deref().unwrap_or_default())
         }
-        error => format!("{host} refuses it: {error}"),
+        error => format!("{host} rejected it: {error}"),
     }
 }

@@ -305,7 +305,7 @@ impl Machine {
         let number = run.number;
         let Some(there) = run.there else {
             if !run.takes(&control) {
-                self.refused(task, number, control, "it is only being submitted there");
+                self.refused(task, number, control, "it is still being submitted there");
             }
             return;
         };

@@ -71,7 +71,7 @@ impl Cluster {
             match *control {
                 Control::Hold { held } => run.hold = held,
                 Control::Priority { priority } => run.priority = priority,
-                _ => return self.refused(task, number, deed.control(), "it is only being submitted there"),
+                _ => return self.refused(task, number, deed.control(), "it is still being submitted there"),
             }
             // Its requests now differ from those of the runs that it was to be submitted with.
             if self.gathering.withdraw(task) {
@@ -80,7 +80,7 @@ impl Cluster {
             return;
         }
         if let Some(why) = self.reach.why() {
-            let why = format!("the cluster can't be asked: {why}");
+            let why = format!("the cluster can't be queried: {why}");
             return self.refused(task, number, deed.control(), &why);
         }
         self.order_act(Instant::now(), deed, task, Some(done));
@@ -121,11 +121,11 @@ impl Cluster {
         }
     }
 
-    /// Refuses the orders that are not repeated later, as the cluster can't be asked.
+    /// Refuses the orders that are not repeated later, as the cluster can't be queried.
     pub(super) fn refuse_acts(&mut self, why: &str) {
         for Act { deed, task, run, .. } in self.acts.doubt() {
             if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
-                self.refused(task, run, deed.control(), &format!("the cluster can't be asked: {why}"));
+                self.refused(task, run, deed.control(), &format!("the cluster can't be queried: {why}"));
             }
         }
     }
@@ -150,13 +150,13 @@ impl Cluster {
     fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
         let why = match result {
             Ok(()) => None,
-            Err(Trouble::Gone) => Some("it has ended there, or runs already".to_owned()),
+            Err(Trouble::Gone) => Some("it has ended there, or is already running".to_owned()),
             Err(
                 Trouble::Unreachable(why)
                 | Trouble::NoAccess(why)
                 | Trouble::Unanswered(why)
                 | Trouble::Full(why),
-            ) => Some(format!("the cluster can't be asked: {why}")),
+            ) => Some(format!("the cluster can't be queried: {why}")),
             Err(Trouble::Refused(why)) => Some(why.clone()),
         };
         let is_passing = self.reach.why().is_some();

@@ -512,7 +512,7 @@ impl Cluster {
         self.are_known();
     }
 
-    /// Notes that the cluster can't be asked. This decides nothing.
+    /// Notes that the cluster can't be queried. This decides nothing.
     fn failed(&mut self, now: Instant, trouble: &Trouble) {
         let why = trouble.to_string();
         if self.reach.failed(now, &why) {

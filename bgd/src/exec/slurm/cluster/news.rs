@@ -129,7 +129,7 @@ impl Cluster {
             self.by_id.iter().filter(|(id, _)| !listed.contains(id)).map(|(id, task)| (*id, *task)).collect();
         for (id, task) in unlisted {
             let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { continue };
-            // While the accounting does not answer, nothing changes.
+            // While the accounting service does not answer, nothing changes.
             has_moved |= !run.awaits_record();
             if run.unlisted(asked, has_accounting) {
                 missing.push(id);
@@ -167,8 +167,8 @@ impl Cluster {
             }
         }
         if let Some((asked, trouble)) = trouble {
-            tracing::warn!(?trouble, "the accounting does not answer");
-            let why: Box<str> = format!("the accounting can't be asked: {trouble}").into();
+            tracing::warn!(?trouble, "the accounting service does not answer");
+            let why: Box<str> = format!("the accounting service can't be queried: {trouble}").into();
             for id in asked {
                 self.costs_known(now, id, None);
                 let Some(task) = self.by_id.get(&id).copied() else { continue };
@@ -234,11 +234,11 @@ impl Cluster {
     /// Reports to the core that the end of a run can't be confirmed. The cluster is still asked to end it.
     pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
         let why = match (self.reach.why(), self.reading.why()) {
-            (Some(why), _) => format!("the cluster can't be asked: {why}"),
+            (Some(why), _) => format!("the cluster can't be queried: {why}"),
             (None, Some(why)) => why.to_owned(),
             (None, None) => "the cluster has not ended it yet".to_owned(),
         };
-        let why = format!("{why}; it may still run there, and is ended once that is possible");
+        let why = format!("{why}; it may still run there, and will be ended as soon as possible");
         if self.over.copies.get(&task).is_some_and(|copy| copy.run == number && copy.has_ended()) {
             return self.settle_there(task);
         }

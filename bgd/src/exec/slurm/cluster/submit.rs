@@ -115,10 +115,10 @@ impl Cluster {
                 self.give_back_all(&batch);
             }
             Err(NotSubmitted::Trouble(Trouble::Refused(why))) => {
-                self.not_submitted(&batch, &format!("the cluster refuses it: {why}"));
+                self.not_submitted(&batch, &format!("the cluster rejected it: {why}"));
             }
             Err(NotSubmitted::Trouble(Trouble::Gone)) => {
-                self.not_submitted(&batch, "the cluster refuses it: it does not know a job");
+                self.not_submitted(&batch, "the cluster rejected it: it does not know a job");
             }
             Err(NotSubmitted::Trouble(Trouble::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
@@ -127,7 +127,7 @@ impl Cluster {
             }
             Err(NotSubmitted::Trouble(Trouble::Full(why))) => {
                 self.reach.failed(now, &why);
-                let reason: Box<str> = format!("it takes no more jobs now: {why}").into();
+                let reason: Box<str> = format!("it accepts no more jobs now: {why}").into();
                 for (task, run) in &batch.tasks {
                     let fact = PlaceFact::Waiting { reason: reason.clone() };
                     self.send(*task, *run, Fact::Elsewhere(fact));

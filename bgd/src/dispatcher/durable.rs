@@ -117,7 +117,7 @@ impl Dispatcher {
             self.handle(Input::Disconnected { client });
         }
         if !is_complete {
-            self.executors.all().for_each(|executor| executor.doubt());
+            self.executors.all().for_each(|executor| executor.mark_incomplete());
         }
         let (mut ran, mut over) = (Vec::new(), Vec::new());
         for task in self.core.with_runs() {
@@ -184,7 +184,7 @@ impl Dispatcher {
         let since = self.now().wall.unix_ms().saturating_sub(COUNTED_WITHIN_MS);
         for ended in self.core.uncounted(Timestamp::from_unix_ms(since)) {
             if let Some(executor) = self.executors.of(ended.spec.executor()) {
-                executor.count(ended);
+                executor.collect_usage(ended);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Dispatcher {
     pub(super) fn take_up(&mut self, task: TaskId) -> bool {
         let Some(known) = self.core.run_elsewhere(task) else { return false };
         let Some(executor) = self.executors.of(known.spec.executor()) else { return false };
-        executor.take_up(known);
+        executor.adopt_elsewhere(known);
         true
     }
 
@@ -213,7 +213,7 @@ impl Dispatcher {
             may_be_paused: task.paused || task.may_lack_order() || did_more,
         };
         let Some(executor) = self.executors.of(task.spec.executor()) else { return false };
-        let pid = match executor.go_on_with(run, &resumed) {
+        let pid = match executor.adopt(run, &resumed) {
             Ok(pid) => pid,
             Err(error) => {
                 tracing::error!(task = %task.id, %error, "cannot continue it");
@@ -268,7 +268,7 @@ impl Dispatcher {
         self.drop_stopped_starts();
         let Some(durable) = &mut self.durable else { return };
         if is_written && std::mem::take(&mut durable.has_told) {
-            self.executors.all().for_each(|executor| executor.told(None));
+            self.executors.all().for_each(|executor| executor.sent_unrecorded(None));
         }
         if is_written {
             let (held, untold) = (std::mem::take(&mut durable.held), std::mem::take(&mut durable.untold));
@@ -282,7 +282,7 @@ impl Dispatcher {
         if !is_written && self.durable.as_deref().is_some_and(has_steps) {
             // The journal can't record the events reported from now on.
             let seq = self.core.seq();
-            self.executors.all().for_each(|executor| executor.told(Some(seq)));
+            self.executors.all().for_each(|executor| executor.sent_unrecorded(Some(seq)));
             self.durable.iter_mut().for_each(|durable| durable.has_told = true);
         }
         while let Some(durable) = &mut self.durable

@@ -33,10 +33,10 @@ impl Dispatcher {
                     self.with(executor, |executor| executor.end(task, run, signal));
                 }
                 Effect::Over { executor, task, run } => {
-                    self.with(executor, |executor| executor.over(task, run));
+                    self.with(executor, |executor| executor.end_recorded(task, run));
                 }
                 Effect::Written { executor, task, run } => {
-                    self.with(executor, |executor| executor.written(task, run));
+                    self.with(executor, |executor| executor.report_recorded(task, run));
                 }
                 Effect::CaughtUp { mark } => {
                     self.executors.all().for_each(|executor| executor.caught_up(mark));

@@ -73,26 +73,26 @@ pub trait Executor {
     ///
     /// # Errors
     /// Part of the state is missing, or nothing of this executor outlives a daemon.
-    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         let _ = (left, resumed);
         Err(io::Error::other("its executor leaves nothing behind"))
     }
 
     /// Continues a run on another machine or a cluster that a daemon or another program has left. Reports facts as for
     /// a run of its own, except those already known.
-    fn take_up(&mut self, known: KnownRun) {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
         tracing::error!(task = %known.task, "its executor runs nothing elsewhere");
     }
 
     /// Finds out the usage of an ended run elsewhere that another daemon or program has left, and reports it as for a
     /// run of its own.
-    fn count(&mut self, ended: Uncounted) {
+    fn collect_usage(&mut self, ended: Uncounted) {
         let _ = ended;
     }
 
     /// Called by a durable daemon when the end of a run, with all of its processes, has been written to the journal:
     /// what was kept of the run for the next daemon is not needed any more.
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         let _ = (task, run);
     }
 
@@ -101,19 +101,19 @@ pub trait Executor {
     ///
     /// [`PlaceFact::Lost`]: crate::core::PlaceFact::Lost
     /// [`PlaceFact::Submitting`]: crate::core::PlaceFact::Submitting
-    fn written(&mut self, task: TaskId, run: u32) {
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
         let _ = (task, run);
     }
 
     /// Called when events up to this number have been sent although they can't be written to the journal, so that the
     /// number is kept where it survives a kill; with `None` once they are written.
-    fn told(&mut self, seq: Option<u64>) {
+    fn sent_unrecorded(&mut self, seq: Option<u64>) {
         let _ = seq;
     }
 
     /// Called when a durable daemon starts without knowing everything that the previous one started: whatever holds
     /// runs for the next daemon must not claim to hold all of them until [`Self::caught_up`].
-    fn doubt(&mut self) {}
+    fn mark_incomplete(&mut self) {}
 
     /// Called with 0 when the outcome of everything that the previous daemon started is in the journal; and where this
     /// executor called [`Facts::ask_caught_up`], with the number from that call, once everything reported before it is

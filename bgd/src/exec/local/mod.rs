@@ -307,7 +307,7 @@ impl Executor for Local {
         self.processes.told(task, exit);
     }
 
-    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
             // Nothing that was started for a task may run unsupervised.
@@ -325,11 +325,11 @@ impl Executor for Local {
         }
     }
 
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.close_over(task, run);
     }
 
-    fn told(&mut self, seq: Option<u64>) {
+    fn sent_unrecorded(&mut self, seq: Option<u64>) {
         match (&self.keeper, seq) {
             (Some(keeper), Some(seq)) => keeper.note_told(seq),
             (Some(keeper), None) => keeper.forget_told(),
@@ -337,7 +337,7 @@ impl Executor for Local {
         }
     }
 
-    fn doubt(&mut self) {
+    fn mark_incomplete(&mut self) {
         if let Some(keeper) = &self.keeper {
             keeper.doubt();
             (self.replaced.is_due, self.replaced.is_doubtful) = (true, true);
@@ -351,7 +351,7 @@ impl Executor for Local {
         }
         if mark == 0 {
             // New events are numbered after those already sent.
-            self.told(None);
+            self.sent_unrecorded(None);
         }
     }
 

@@ -200,17 +200,17 @@ impl Executor for Machines {
         self.places.hold(holds);
     }
 
-    fn take_up(&mut self, known: KnownRun) {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
         if let Err(fact) = self.try_take_up(&known) {
             self.context.facts.send(known.task, known.run, fact);
         }
     }
 
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.places.over(task, run);
     }
 
-    fn written(&mut self, task: TaskId, run: u32) {
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
         self.places.written(task, run);
     }
 

@@ -165,13 +165,13 @@ impl Executor for Clusters {
         self.places.hold(holds);
     }
 
-    fn take_up(&mut self, known: KnownRun) {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
         if let Err(fact) = self.try_take_up(&known) {
             self.context.facts.send(known.task, known.run, fact);
         }
     }
 
-    fn count(&mut self, ended: Uncounted) {
+    fn collect_usage(&mut self, ended: Uncounted) {
         let Uncounted { task, run, spec, id } = ended;
         let Some(on) = &spec.on else { return };
         if self.serve_by_name(&on.name).is_some() {
@@ -179,11 +179,11 @@ impl Executor for Clusters {
         }
     }
 
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.places.over(task, run);
     }
 
-    fn written(&mut self, task: TaskId, run: u32) {
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
         self.places.written(task, run);
     }
 

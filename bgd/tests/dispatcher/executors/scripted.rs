@@ -106,7 +106,7 @@ impl Executor for Scripted {
         self.running.remove(&task);
     }
 
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.over.iter().for_each(|over| _ = over.send((task, run)));
     }
 }

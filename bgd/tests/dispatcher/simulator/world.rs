@@ -573,15 +573,15 @@ impl Executor for Simulated {
         assert!(left.is_none(), "{task} is forgotten, and runs: {left:?}");
     }
 
-    fn go_on_with(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         self.0.gone_on_with(left.key, resumed)
     }
 
-    fn over(&mut self, task: TaskId, run: u32) {
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.0.over(task, run);
     }
 
-    fn told(&mut self, seq: Option<u64>) {
+    fn sent_unrecorded(&mut self, seq: Option<u64>) {
         self.0.told(seq);
     }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{
     DaemonUpgrade, Encoding, EventsSubscribe, Stdin, SubmitParams, SubscribeParams, TaskSubmit, TaskWrite,
     TerminalSize, UpgradeParams, WriteParams,
@@ -285,6 +286,22 @@ pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
         let has_all = |keeper: &Process| keeper.pid() != gone.pid() && keeper.descriptors() >= Some(held);
         keepers.first().is_some_and(has_all).then_some(())
     });
+}
+
+/// The daemon's new program is the keeper's parent, too.
+#[test]
+fn r126_a_keeper_that_is_killed_after_an_upgrade_leaves_no_zombie() {
+    let daemon = durable("");
+    let task = daemon.submit_shell("exec sleep 1000");
+    daemon.wait_running(task);
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    let held = daemon.keepers()[0].descriptors().unwrap();
+    kill_keeper(&daemon, held);
+    wait::poll_until("the killed keeper is reaped", || {
+        let is_zombie = |child: &i32| proc::state(*child) == Some('Z');
+        (!proc::children(daemon.pid()).iter().any(is_zombie)).then_some(())
+    });
+    daemon.cancel(&[task]);
 }
 
 #[test]

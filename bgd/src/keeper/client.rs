@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
+use bgd_shared::proc::ProcessStat;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpair};
 
@@ -43,8 +44,17 @@ pub struct Keeper {
 pub struct Socket {
     pub socket: OwnedFd,
     pub pid: i32,
-    /// The process, if this program started it and must therefore reap it.
+    /// The keeper's process, if it is a child of this process, which must therefore reap it.
     pub child: Option<PidFd>,
+}
+
+impl Socket {
+    /// The socket to the keeper that the program before this one had. That program's children are this one's.
+    pub fn again(socket: OwnedFd, pid: i32) -> Self {
+        let parent = || ProcessStat::of(pid)?.field::<u32>(4);
+        let child = if parent() == Some(std::process::id()) { PidFd::open(pid).ok() } else { None };
+        Self { socket, pid, child }
+    }
 }
 
 impl AsFd for Socket {
@@ -359,7 +369,7 @@ impl Sender {
     }
 }
 
-/// Waits for the end of a keeper that this program started, and reaps it.
+/// Waits for the end of a keeper that is a child of this process, and reaps it.
 fn bury(child: Option<&PidFd>) {
     if let Some(child) = child {
         wait_for_all([child], Instant::now() + PATIENCE);

@@ -305,7 +305,7 @@ fn take(
     // The state of an earlier version may lack the path.
     let program = program.map(|path| Program::at(path.as_os_str().into())).or_else(Program::own);
     let keeper = keeper.map(|(fd, pid)| {
-        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket { socket, pid, child: None }))
+        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket::again(socket, pid)))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
     let taken = Premises {

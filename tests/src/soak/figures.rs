@@ -70,8 +70,9 @@ pub struct Table {
 /// MiB.
 pub const MOST_MEMORY: u64 = 24 * 1024;
 
-/// Maximum increase of descriptors and threads: workers that start with their first job.
-const MORE: u64 = 16;
+/// Maximum increase of descriptors and threads: workers that start with their first job. Three of them have a runtime
+/// each (for agents, terminals and drained pipes), with six descriptors; an idle agent's process has four.
+const MORE: u64 = 24;
 
 impl Table {
     pub fn new(kind: Kind) -> Self {

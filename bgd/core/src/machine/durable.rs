@@ -348,11 +348,12 @@ impl Core {
                 let is_stopped = stop.is_some();
                 // This attempt may have begun: the exit of the one before is not its own.
                 let unstarted = Finished { pid: None, exit: None, ..self.unstarted(now, ordinal, outcome) };
-                return if is_stopped {
-                    self.end(now, ordinal, unstarted)
+                if is_stopped {
+                    self.end(now, ordinal, unstarted);
                 } else {
-                    self.finish(now, ordinal, unstarted)
-                };
+                    self.finish(now, ordinal, unstarted);
+                }
+                return;
             }
             State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
             State::Stopping { pid, started_at, reason, exit: Some(known), .. } => {

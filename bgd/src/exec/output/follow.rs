@@ -193,7 +193,7 @@ impl Shared {
         let before = self.is_watching.swap(is_watching, Ordering::Relaxed);
         match (before, is_watching) {
             (true, false) => {
-                tracing::warn!("no inotify instance is left: outputs are polled while tasks run")
+                tracing::warn!("no inotify instance is left: outputs are polled while tasks run");
             }
             (false, true) => tracing::info!("outputs are watched by inotify again"),
             (true, true) | (false, false) => {}

@@ -357,7 +357,7 @@ async fn exchange(
     limit: u64,
 ) -> Result<Exchanged, Interrupted> {
     let (reader, mut writer) = streams.into_split();
-    let send = async {
+    let sending = async {
         let sent = writer.write_all(script).await;
         // The end of the input lets the script begin.
         Ok(sent.and(writer.shutdown().await))
@@ -368,7 +368,7 @@ async fn exchange(
         if output.len() as u64 > limit { Err(Interrupted::TooLong) } else { Ok(()) }
     };
     let complain = async { pipe::read(errors, ERROR_BYTES).await.map_err(Interrupted::Io) };
-    let (sent, (), errors) = tokio::try_join!(send, receive, complain)?;
+    let (sent, (), errors) = tokio::try_join!(sending, receive, complain)?;
     Ok(Exchanged { sent, output, errors })
 }
 

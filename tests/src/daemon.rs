@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use crate::binaries::{bgctl_path, bgd_path};
 use crate::outcome::Outcome;
 use crate::process::{Process, processes_of};
-use crate::wait::{PATIENCE, readable};
+use crate::wait::{self, PATIENCE, readable};
 use crate::watchdog::Watchdog;
 
 /// A real daemon with its own home, socket, state folder and configuration.
@@ -277,6 +277,13 @@ impl TestDaemon {
     /// Returns the keepers of this home; a durable daemon has one.
     pub fn keepers(&self) -> Vec<Process> {
         self.processes().into_iter().filter(is_keeper).collect()
+    }
+
+    /// Waits for a keeper of this home. Just after its start, a process has neither arguments nor an environment for a
+    /// moment, and is not among [`Self::keepers`].
+    #[track_caller]
+    pub fn keeper(&self) -> Process {
+        wait::poll_until("a keeper", || self.keepers().into_iter().next())
     }
 
     /// Returns the pid of the daemon, whether this test or `bgctl` started it.

@@ -135,6 +135,15 @@ impl Process {
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// Waits for the thread with this name. A thread gives itself its name, which may be after its process reports that
+    /// it is ready.
+    #[track_caller]
+    pub fn thread(&self, name: &str) -> i32 {
+        let comm = |id: &i32| fs::read_to_string(self.proc(&format!("task/{id}/comm")));
+        let is_meant = |id: &i32| comm(id).is_ok_and(|comm| comm.trim_end() == name);
+        wait::poll_until(name, || self.threads().into_iter().find(is_meant))
+    }
+
     /// Returns the number of open descriptors.
     pub fn descriptors(&self) -> Option<usize> {
         Some(fs::read_dir(self.proc("fd")).ok()?.count())

@@ -1,7 +1,6 @@
 //! A debugger that only stops processes: nothing else makes a stopped process continue, whatever signal it gets. Needs
 //! root, as no other program of a user may inspect bgd.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -56,11 +55,8 @@ impl Tracer {
     /// does not end.
     #[track_caller]
     pub fn at_birth(daemon: &Process) -> Self {
-        let name = |thread: &i32| fs::read_to_string(daemon.proc(&format!("task/{thread}/comm")));
-        let starts = |thread: &i32| name(thread).is_ok_and(|name| name.starts_with("spawner"));
-        let threads: Vec<i32> = daemon.threads().into_iter().filter(starts).collect();
-        assert!(!threads.is_empty(), "no thread of {daemon:?} starts processes");
-        Self::start("births", &threads)
+        let spawners = ["spawner-0", "spawner-1"].map(|name| daemon.thread(name));
+        Self::start("births", &spawners)
     }
 
     #[track_caller]

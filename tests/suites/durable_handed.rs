@@ -291,7 +291,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_what_was_handed_ove
         Some((keeper.pid(), keeper.descriptors()?))
     };
     let (pid, held) = descriptors(&daemon).expect("a keeper");
-    daemon.keepers()[0].kill();
+    daemon.keeper().kill();
     wait::poll_until("another one has everything", || {
         descriptors(&daemon).filter(|(now, holds)| *now != pid && *holds >= held)
     });

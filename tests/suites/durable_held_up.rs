@@ -224,7 +224,7 @@ fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_
 fn r126_a_keeper_that_was_stopped_goes_on_for_the_next_daemon() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    daemon.keepers()[0].signal(Signal::STOP).expect("a process of this user");
+    daemon.keeper().signal(Signal::STOP).expect("a process of this user");
     daemon.kill9();
     daemon.launch();
     others.go_on(&daemon);
@@ -260,7 +260,7 @@ fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
 fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_everything_as_root() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    let stopped = Tracer::stop(&daemon.keepers()[0]);
+    let stopped = Tracer::stop(&daemon.keeper());
     daemon.kill9();
 
     let failure = daemon.try_launch().expect_err("it does not start without its keeper");
@@ -318,9 +318,7 @@ fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_starte
 /// Applies this strace(1) rule to system calls of one thread of the daemon. Ends with the daemon.
 #[track_caller]
 pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
-    let name = |id: &i32| fs::read_to_string(daemon.proc(&format!("task/{id}/comm")));
-    let is_meant = |id: &i32| name(id).is_ok_and(|name| name.trim_end() == thread);
-    let thread = daemon.threads().into_iter().find(is_meant).expect("a thread of the daemon");
+    let thread = daemon.thread(thread);
     let mut strace = Command::new("strace");
     strace.args(["-o", "/dev/null", "-e", &format!("inject={rule}"), "-p", &thread.to_string()]);
     let mut strace = strace.stderr(Stdio::piped()).spawn().expect("strace");
@@ -339,7 +337,7 @@ fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twic
         let (program, task) = withheld(&daemon, None);
         let process = daemon.process();
         let mut strace = injected(&process, "keeper", &format!("/^{call}:signal=KILL"));
-        daemon.keepers()[0].kill();
+        daemon.keeper().kill();
         process.gone();
         daemon.kill9();
         strace.wait().expect("a child can be waited for");
@@ -366,7 +364,7 @@ fn r126_what_has_ended_is_not_started_again_though_its_keeper_and_its_daemon_are
     let mut strace = injected(&process, "journal", "/^pwrite:delay_enter=600s");
     program.release();
     wait::poll_until("it has ended", || daemon.task(task).exit.filter(|exit| *exit == Exit::Code(9)));
-    let gone = daemon.keepers().remove(0);
+    let gone = daemon.keeper();
     gone.kill();
     wait::poll_until("there is another keeper", || {
         daemon.keepers().iter().any(|keeper| keeper.pid() != gone.pid()).then_some(())

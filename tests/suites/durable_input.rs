@@ -44,7 +44,7 @@ fn r126_what_outlives_a_command_reads_the_end_of_its_input() {
     for (go, kills_daemon) in [("one", false), ("two", true)] {
         let task = piped(&daemon, &waits(go), None);
         daemon.wait_running(task);
-        let held = daemon.keepers()[0].descriptors().expect("a process of this user");
+        let held = daemon.keeper().descriptors().expect("a process of this user");
         kill_keeper(&daemon, held);
         if kills_daemon {
             daemon.kill9();
@@ -63,7 +63,7 @@ fn r126_a_service_becomes_ready_though_its_input_is_closed_and_its_keeper_replac
     let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
     let task = piped(&daemon, line, Some("notify"));
     daemon.wait_running(task);
-    let held = daemon.keepers()[0].descriptors().expect("a process of this user");
+    let held = daemon.keeper().descriptors().expect("a process of this user");
     let end = WriteParams { id: task.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
     daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");
     // Everything but the input.

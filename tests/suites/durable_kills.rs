@@ -88,7 +88,7 @@ fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
 fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
     let mut daemon = durable("max_concurrent_tasks = 4");
     for round in 0..10 {
-        daemon.keepers().remove(0).kill();
+        daemon.keeper().kill();
         daemon.kill9();
         daemon.launch();
         let all = submit_ten(&daemon, Submit::Plainly, round);
@@ -279,7 +279,7 @@ fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
 /// Kills the keeper, and waits until its successor has this many descriptors.
 #[track_caller]
 pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
-    let gone = daemon.keepers().remove(0);
+    let gone = daemon.keeper();
     gone.kill();
     wait::poll_until("there is another one, which has everything", || {
         let keepers = daemon.keepers();
@@ -295,7 +295,7 @@ fn r126_a_keeper_that_is_killed_after_an_upgrade_leaves_no_zombie() {
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
-    let held = daemon.keepers()[0].descriptors().unwrap();
+    let held = daemon.keeper().descriptors().unwrap();
     kill_keeper(&daemon, held);
     wait::poll_until("the killed keeper is reaped", || {
         let is_zombie = |child: &i32| proc::state(*child) == Some('Z');
@@ -318,7 +318,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
     commands.into_iter().chain([terminal, piped]).for_each(|task| _ = daemon.wait_running(task));
     let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
     viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
-    let held = daemon.keepers()[0].descriptors().unwrap();
+    let held = daemon.keeper().descriptors().unwrap();
     // The first keeper is a child of the daemon, the next one a child of a daemon that is gone.
     for _ in 0..3 {
         kill_keeper(&daemon, held);

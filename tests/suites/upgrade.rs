@@ -350,7 +350,7 @@ fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_ro
     let installed = Installed::configured("bgd", "durable = true\n");
     let daemon = &installed.daemon;
     let task = until(daemon, "first", 7);
-    let keeper = daemon.keepers().remove(0);
+    let keeper = daemon.keeper();
     let elsewhere = daemon.home().join("next");
     executable::copy(&bgd_tests::bgd_path(), &elsewhere);
     let in_its_place = &["daemon", "upgrade"][..];

@@ -92,14 +92,18 @@ fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number()
         with_path_before(&mut command, &folder);
         handed_over(&daemon, command);
     }
-    let script = "exec 3<>/dev/ptmx; sleep 60 & bgctl handoff --pid $! --pty 3; code=$?; kill $!; exit $code";
-    let mut terminal = Command::new("bash");
-    terminal.args(["-c", script]).env_clear().envs(daemon.environment()).env("PATH", "/usr/bin:/bin");
-    with_path_before(&mut terminal, &folder);
-    let Output { status, stderr, .. } = terminal.output().unwrap();
-    let errors = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(70), "{errors}");
-    assert!(errors.contains("--pty 3: ") && errors.contains("pidfd_getfd"), "{errors}");
+    for (stream, code, words) in [("--pty 3", 70, "pidfd_getfd"), ("--stdout 9", 2, "is not open")] {
+        let script = format!(
+            "exec 3<>/dev/ptmx; sleep 60 & bgctl handoff --pid $! {stream}; code=$?; kill $!; exit $code"
+        );
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &script]).env_clear().envs(daemon.environment()).env("PATH", "/usr/bin:/bin");
+        with_path_before(&mut shell, &folder);
+        let Output { status, stderr, .. } = shell.output().unwrap();
+        let errors = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(code), "{errors}");
+        assert!(errors.contains(&format!("{stream}: ")) && errors.contains(words), "{errors}");
+    }
 }
 
 /// If the job ends before the handoff, the example shows all of its output and its exit code. At the moment

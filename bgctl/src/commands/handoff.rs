@@ -84,8 +84,7 @@ fn inherited(option: &str, number: i32) -> Result<OwnedFd, Failure> {
     let this = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let copy = this.and_then(|this| pidfd_getfd(this, number, PidfdGetfdFlags::empty()));
     copy.or_else(|error| match Errno::from_raw(error.raw_os_error()) {
-        Errno::EBADF => Err(Failure::usage(format!("{option} {number}: this descriptor is not open"))
-            .hint("leave it open for bgctl, as with `{out}<` in bash")),
+        Errno::EBADF => Err(not_open(option, number)),
         // Seccomp filters of containers, such as Docker's default one, reject the call.
         Errno::EPERM | Errno::ENOSYS => reopened(option, number),
         _ => Err(Failure::io(format!("{option} {number}"), &error.into())),
@@ -105,17 +104,20 @@ fn reopened(option: &str, number: i32) -> Result<OwnedFd, Failure> {
         fcntl_setfl(&opened, OFlags::empty())?;
         Ok(opened)
     });
-    opened.map(OwnedFd::from).map_err(|error| {
-        let what = format!("{option} {number}");
-        if error.kind() == io::ErrorKind::Unsupported {
-            Failure::io(what, &io::Error::from(Errno::EPERM)).hint(
-                "this system allows only pipes and regular files: it forbids the system call pidfd_getfd, \
+    let what = format!("{option} {number}");
+    opened.map(OwnedFd::from).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => not_open(option, number),
+        io::ErrorKind::Unsupported => Failure::io(what, &io::Error::from(Errno::EPERM)).hint(
+            "this system allows only pipes and regular files: it forbids the system call pidfd_getfd, \
                        as the default seccomp filter of a container does",
-            )
-        } else {
-            Failure::io(what, &error)
-        }
+        ),
+        _ => Failure::io(what, &error),
     })
+}
+
+fn not_open(option: &str, number: i32) -> Failure {
+    Failure::usage(format!("{option} {number}: this descriptor is not open"))
+        .hint("leave it open for bgctl, as with `{out}<` in bash")
 }
 
 /// Returns a readable command line of a process.

@@ -228,7 +228,7 @@ mod tests {
         };
         let socket = Path::new("/run/bgd.sock");
         let origin = |instance| Origin::new(home.path(), socket, instance, "hpc", &slurm);
-        origin("c").remember(Path::new("/work/bgd")).unwrap();
+        origin("c").remember(Path::new("/shared/bgd")).unwrap();
         for instance in ["a", "b", "d", "e", "f", "g"] {
             fs::write(origin(instance).note, "{").unwrap();
         }

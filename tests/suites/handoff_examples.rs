@@ -15,11 +15,21 @@ use nix::unistd::mkfifo;
 /// Writes lines and then waits at the gate, so that it cannot end first.
 const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
 
-fn examples(daemon: &TestDaemon) -> [Command; 5] {
-    let script = |name: &str| root().join("shared/examples").join(name).into_os_string();
-    let folder = bgctl_path().parent().unwrap().to_owned();
+/// The folder with the real `bgctl`.
+fn real() -> PathBuf {
+    bgctl_path().parent().unwrap().to_owned()
+}
+
+/// Returns the PATH that begins with this folder.
+fn path_from(folder: &Path) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&path))).unwrap();
+    std::env::join_paths(std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path))).unwrap()
+}
+
+/// Returns the examples as commands, with the `bgctl` of this folder.
+fn examples(daemon: &TestDaemon, folder: &Path) -> [Command; 5] {
+    let script = |name: &str| root().join("shared/examples").join(name).into_os_string();
+    let path = path_from(folder);
     let example = |program: OsString, args: &[OsString]| {
         let mut command = Command::new(program);
         command.args(args).env_clear().envs(daemon.environment()).env("PATH", &path);
@@ -39,7 +49,7 @@ fn examples(daemon: &TestDaemon) -> [Command; 5] {
 fn r70_examples_hand_over_and_go_while_the_command_stays() {
     let daemon = TestDaemon::start();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
-    for command in examples(&daemon) {
+    for command in examples(&daemon, &real()) {
         handed_over(&daemon, command);
     }
 }
@@ -74,12 +84,6 @@ fn confined(daemon: &TestDaemon) -> PathBuf {
     folder
 }
 
-fn with_path_before(command: &mut Command, folder: &Path) {
-    let path = command.get_envs().find_map(|(name, value)| (name == "PATH").then_some(value)).flatten();
-    let path = path.unwrap_or_default().to_owned();
-    command.env("PATH", format!("{}:{}", folder.display(), path.to_str().unwrap()));
-}
-
 /// As in a container with Docker's default seccomp filter.
 #[test]
 fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number() {
@@ -87,9 +91,8 @@ fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number()
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     let folder = confined(&daemon);
     // Node gives its children sockets, which can't be opened again.
-    let [_, _, asyncio, _, bash] = examples(&daemon);
-    for mut command in [asyncio, bash] {
-        with_path_before(&mut command, &folder);
+    let [_, _, asyncio, _, bash] = examples(&daemon, &folder);
+    for command in [asyncio, bash] {
         handed_over(&daemon, command);
     }
     for (stream, code, words) in [("--pty 3", 70, "pidfd_getfd"), ("--stdout 9", 2, "is not open")] {
@@ -97,8 +100,7 @@ fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number()
             "exec 3<>/dev/ptmx; sleep 60 & bgctl handoff --pid $! {stream}; code=$?; kill $!; exit $code"
         );
         let mut shell = Command::new("bash");
-        shell.args(["-c", &script]).env_clear().envs(daemon.environment()).env("PATH", "/usr/bin:/bin");
-        with_path_before(&mut shell, &folder);
+        shell.args(["-c", &script]).env_clear().envs(daemon.environment()).env("PATH", path_from(&folder));
         let Output { status, stderr, .. } = shell.output().unwrap();
         let errors = String::from_utf8(stderr).unwrap();
         assert_eq!(status.code(), Some(code), "{errors}");
@@ -111,7 +113,7 @@ fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number()
 #[test]
 fn r66_examples_show_the_end_that_came_first() {
     let daemon = TestDaemon::start();
-    for mut command in examples(&daemon) {
+    for mut command in examples(&daemon, &real()) {
         let output = command.args(["2", "sh", "-c", "echo one; exit 3"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -220,7 +220,7 @@ impl Dispatcher {
     pub fn go_on(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
         self.subscribers.pump_all();
         let Self { executors, clients, .. } = self;
-        executors.all().for_each(|executor| executor.go_on(clients));
+        executors.all().for_each(|executor| executor.activate(clients));
         self.notifier.go_on();
         if let Some(durable) = &mut self.durable {
             durable.notices.extend(self.notifier.undelivered());

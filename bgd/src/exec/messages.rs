@@ -198,7 +198,7 @@ impl Facts {
         let _ = self.0.send(Seen::Fact { task, run, fact });
     }
 
-    /// Requests [`Executor::caught_up`](super::executor::Executor::caught_up) with this number once all facts sent
+    /// Requests [`Durable::caught_up`](super::executor::Durable::caught_up) with this number once all facts sent
     /// before are in the journal.
     pub fn ask_caught_up(&self, mark: u64) {
         let _ = self.0.send(Seen::AskCaughtUp(mark));

@@ -46,7 +46,7 @@ use self::order::{Control, Freeze, Order, TurnOrder};
 use self::state::{AgentsState, Resumed, Taken};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Check, Done, Executor, SpecOf, Start};
+use super::executor::{Check, Done, Durable, Executor, Interactive, Lifecycle, SpecOf, Start, Upgradable};
 use crate::agents::{Agent, Agents};
 use crate::carry::{Came, Named, Obstacle};
 use crate::client::Client;
@@ -122,6 +122,54 @@ impl AgentThread {
 }
 
 impl Executor for AgentThread {
+    fn start(&mut self, start: Start) {
+        let (task, run) = (start.task, start.run);
+        if let Err(refusal) = self.prompt(start) {
+            self.context.facts.send(task, run, Fact::Refused(Box::new(refusal)));
+        }
+    }
+
+    fn control(&mut self, task: TaskId, run: u32, control: core::Control) -> Option<Done> {
+        match control {
+            core::Control::Answer { key, option } => {
+                self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
+            }
+            core::Control::Signal { .. } => tracing::error!(%task, "an agent does not accept signals"),
+            core::Control::Pause | core::Control::Continue => {
+                tracing::error!(%task, "an agent is not paused");
+            }
+            core::Control::Hold { .. } | core::Control::Priority { .. } => {
+                tracing::error!(%task, "an agent waits in no queue of its own");
+            }
+            // An agent has no terminal to detach from.
+            core::Control::Detach { .. } => {}
+        }
+        None
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        let control = Control::Stop { force: signal == SIGKILL };
+        self.order_if_started(Order::Control { task, run, control });
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.order_if_started(Order::Forget { task });
+    }
+}
+
+impl Interactive for AgentThread {
+    fn check(&mut self, check: Check) {
+        let Check::Agents { agents, env, tell } = check else { return };
+        match self.thread() {
+            Ok(thread) => _ = thread.send(Order::Check { agents, env, tell }),
+            Err(error) => _ = tell.send(Err(error)),
+        }
+    }
+}
+
+impl Durable for AgentThread {}
+
+impl Upgradable for AgentThread {
     fn hold_starts(&mut self, holds: bool) {
         self.order_if_started(Order::Hold(holds));
         self.release();
@@ -159,54 +207,14 @@ impl Executor for AgentThread {
         Ok(())
     }
 
-    fn go_on(&mut self, _: &HashMap<u64, Arc<Client>>) {
+    fn activate(&mut self, _: &HashMap<u64, Arc<Client>>) {
         if let Some(resumed) = self.resumed.take() {
             self.order_if_started(Order::Resume(resumed));
         }
     }
+}
 
-    fn start(&mut self, start: Start) {
-        let (task, run) = (start.task, start.run);
-        if let Err(refusal) = self.prompt(start) {
-            self.context.facts.send(task, run, Fact::Refused(Box::new(refusal)));
-        }
-    }
-
-    fn control(&mut self, task: TaskId, run: u32, control: core::Control) -> Option<Done> {
-        match control {
-            core::Control::Answer { key, option } => {
-                self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
-            }
-            core::Control::Signal { .. } => tracing::error!(%task, "an agent does not accept signals"),
-            core::Control::Pause | core::Control::Continue => {
-                tracing::error!(%task, "an agent is not paused");
-            }
-            core::Control::Hold { .. } | core::Control::Priority { .. } => {
-                tracing::error!(%task, "an agent waits in no queue of its own");
-            }
-            // An agent has no terminal to detach from.
-            core::Control::Detach { .. } => {}
-        }
-        None
-    }
-
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        let control = Control::Stop { force: signal == SIGKILL };
-        self.order_if_started(Order::Control { task, run, control });
-    }
-
-    fn forget(&mut self, task: TaskId) {
-        self.order_if_started(Order::Forget { task });
-    }
-
-    fn check(&mut self, check: Check) {
-        let Check::Agents { agents, env, tell } = check else { return };
-        match self.thread() {
-            Ok(thread) => _ = thread.send(Order::Check { agents, env, tell }),
-            Err(error) => _ = tell.send(Err(error)),
-        }
-    }
-
+impl Lifecycle for AgentThread {
     fn configure(&mut self, agents: &Arc<Agents>, _: &Arc<Remotes>) {
         self.known = Arc::clone(agents);
     }

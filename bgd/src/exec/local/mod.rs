@@ -28,7 +28,9 @@ use self::replaced::Replaced;
 use self::shows::OpenTerminals;
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
+use super::executor::{
+    Ask, Asked, Close, Done, Durable, Executor, Interactive, Lifecycle, SpecOf, Start, TellOffer, Upgradable,
+};
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, Left, Resumed, Spared};
@@ -288,7 +290,9 @@ impl Executor for Local {
     fn forget(&mut self, task: TaskId) {
         self.forget_handed(task);
     }
+}
 
+impl Interactive for Local {
     fn ask(&mut self, asked: Asked) {
         match asked.what {
             Ask::Write { .. } if !self.terminals.is_open(asked.task.id) => self.write(asked),
@@ -299,6 +303,10 @@ impl Executor for Local {
         }
     }
 
+    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
+        Some(self.processes.usage(task, run))
+    }
+
     fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
         self.look_at(task, handoff, client, tell);
     }
@@ -307,6 +315,15 @@ impl Executor for Local {
         self.processes.told(task, exit);
     }
 
+    fn disconnected(&mut self, client: u64) {
+        self.terminals.disconnect(client);
+        self.keep_going_unseen();
+        self.owners.retain(|_, owner| owner.id != client);
+        self.client_left(client);
+    }
+}
+
+impl Durable for Local {
     fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
@@ -314,15 +331,6 @@ impl Executor for Local {
             let process = PidFd::open(pid).ok().filter(|_| mark.is_some_and(|mark| mark.is_on(pid)));
             process.inspect(|process| _ = process.signal(SIGKILL));
         })
-    }
-
-    fn leave(&mut self, left: &mut Spared) {
-        self.leaves = true;
-        let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
-        of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
-        if let Some(keeper) = &self.keeper {
-            keeper.settle();
-        }
     }
 
     fn end_recorded(&mut self, task: TaskId, run: u32) {
@@ -355,25 +363,17 @@ impl Executor for Local {
         }
     }
 
-    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
-        Some(self.processes.usage(task, run))
-    }
-
-    fn disconnected(&mut self, client: u64) {
-        self.terminals.disconnect(client);
-        self.keep_going_unseen();
-        self.owners.retain(|_, owner| owner.id != client);
-        self.client_left(client);
-    }
-
-    fn answered(&mut self) {
-        if !self.holds_starts {
-            for order in self.starts.drain(..) {
-                self.processes.start(order);
-            }
+    fn leave(&mut self, left: &mut Spared) {
+        self.leaves = true;
+        let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
+        of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
+        if let Some(keeper) = &self.keeper {
+            keeper.settle();
         }
     }
+}
 
+impl Upgradable for Local {
     fn hold_starts(&mut self, holds: bool) {
         self.holds_starts = holds;
         self.answered();
@@ -393,7 +393,7 @@ impl Executor for Local {
         }
     }
 
-    fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+    fn activate(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
         self.terminals.go_on(clients, &self.context.unread);
@@ -413,7 +413,9 @@ impl Executor for Local {
         let inputs = self.processes.supervised.values().filter_map(|supervised| supervised.input.as_ref());
         inputs.for_each(|input| input.owed.count(clients));
     }
+}
 
+impl Lifecycle for Local {
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {
             let mut reports = Vec::new();
@@ -427,6 +429,14 @@ impl Executor for Local {
                 prepared = self.handoffs.prepared() => self.prepared(prepared),
             }
         })
+    }
+
+    fn answered(&mut self) {
+        if !self.holds_starts {
+            for order in self.starts.drain(..) {
+                self.processes.start(order);
+            }
+        }
     }
 
     fn close(&mut self, close: Close) {

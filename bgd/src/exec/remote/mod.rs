@@ -24,7 +24,9 @@ use self::run::Run;
 use self::sweep::Origin;
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
+use super::executor::{
+    Ask, Asked, Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable,
+};
 use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Elsewhere, Places};
@@ -187,37 +189,6 @@ fn params(
 }
 
 impl Executor for Machines {
-    /// Carries nothing: the state of the runs is in the core, and connections are made again.
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        Ok(Carried::Nothing)
-    }
-
-    fn go_on(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
-        self.host.end_rest(&self.context);
-    }
-
-    fn hold_starts(&mut self, holds: bool) {
-        self.places.hold(holds);
-    }
-
-    fn adopt_elsewhere(&mut self, known: KnownRun) {
-        if let Err(fact) = self.try_take_up(&known) {
-            self.context.facts.send(known.task, known.run, fact);
-        }
-    }
-
-    fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.over(task, run);
-    }
-
-    fn report_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.written(task, run);
-    }
-
-    fn leave(&mut self, _left: &mut Spared) {
-        self.places.leave();
-    }
-
     fn start(&mut self, start: Start) {
         if let Err(why) = self.try_start(&start) {
             let failure = why.as_str().into();
@@ -236,7 +207,9 @@ impl Executor for Machines {
     fn forget(&mut self, task: TaskId) {
         self.places.forget(task);
     }
+}
 
+impl Interactive for Machines {
     fn ask(&mut self, asked: Asked) {
         match asked.what {
             Ask::Write { .. } if asked.task.elsewhere.is_some() => {
@@ -252,7 +225,44 @@ impl Executor for Machines {
         let _ = self.serve_by_name(&remote.name);
         self.places.check(&remote.name, tell);
     }
+}
 
+impl Durable for Machines {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
+        if let Err(fact) = self.try_take_up(&known) {
+            self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.over(task, run);
+    }
+
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.written(task, run);
+    }
+
+    fn leave(&mut self, _left: &mut Spared) {
+        self.places.leave();
+    }
+}
+
+impl Upgradable for Machines {
+    fn hold_starts(&mut self, holds: bool) {
+        self.places.hold(holds);
+    }
+
+    /// Carries nothing: the state of the runs is in the core, and connections are made again.
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        Ok(Carried::Nothing)
+    }
+
+    fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
+        self.host.end_rest(&self.context);
+    }
+}
+
+impl Lifecycle for Machines {
     fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {

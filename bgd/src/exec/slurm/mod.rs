@@ -47,7 +47,7 @@ use self::run::{Job, Run};
 use self::tools::Tools;
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Check, Close, Done, Executor, Start};
+use super::executor::{Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
 use super::host::{Host, Purpose};
 use super::left::Spared;
 use super::places::{self, Elsewhere, Places};
@@ -152,45 +152,6 @@ impl Clusters {
 }
 
 impl Executor for Clusters {
-    /// Carries nothing: the core knows the runs, and everything else is queried again.
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        Ok(Carried::Nothing)
-    }
-
-    fn go_on(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
-        self.host.end_rest(&self.context);
-    }
-
-    fn hold_starts(&mut self, holds: bool) {
-        self.places.hold(holds);
-    }
-
-    fn adopt_elsewhere(&mut self, known: KnownRun) {
-        if let Err(fact) = self.try_take_up(&known) {
-            self.context.facts.send(known.task, known.run, fact);
-        }
-    }
-
-    fn collect_usage(&mut self, ended: Uncounted) {
-        let Uncounted { task, run, spec, id } = ended;
-        let Some(on) = &spec.on else { return };
-        if self.serve_by_name(&on.name).is_some() {
-            self.places.count(&on.name, task, run, id);
-        }
-    }
-
-    fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.over(task, run);
-    }
-
-    fn report_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.written(task, run);
-    }
-
-    fn leave(&mut self, _left: &mut Spared) {
-        self.places.leave();
-    }
-
     fn start(&mut self, start: Start) {
         let (task, number) = (start.task, start.run);
         let facts = self.context.facts.clone();
@@ -216,14 +177,61 @@ impl Executor for Clusters {
     fn forget(&mut self, task: TaskId) {
         self.places.forget(task);
     }
+}
 
+impl Interactive for Clusters {
     fn check(&mut self, check: Check) {
         let Check::Place { remote, tell } = check else { return };
         // A cluster that is no longer configured is not served, and so does not answer.
         let _ = self.serve_by_name(&remote.name);
         self.places.check(&remote.name, tell);
     }
+}
 
+impl Durable for Clusters {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
+        if let Err(fact) = self.try_take_up(&known) {
+            self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn collect_usage(&mut self, ended: Uncounted) {
+        let Uncounted { task, run, spec, id } = ended;
+        let Some(on) = &spec.on else { return };
+        if self.serve_by_name(&on.name).is_some() {
+            self.places.count(&on.name, task, run, id);
+        }
+    }
+
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.over(task, run);
+    }
+
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.written(task, run);
+    }
+
+    fn leave(&mut self, _left: &mut Spared) {
+        self.places.leave();
+    }
+}
+
+impl Upgradable for Clusters {
+    fn hold_starts(&mut self, holds: bool) {
+        self.places.hold(holds);
+    }
+
+    /// Carries nothing: the core knows the runs, and everything else is queried again.
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        Ok(Carried::Nothing)
+    }
+
+    fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
+        self.host.end_rest(&self.context);
+    }
+}
+
+impl Lifecycle for Clusters {
     fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact, Work};
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
 use bgd::exec::messages::Facts;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -48,10 +48,6 @@ impl Scripted {
 }
 
 impl Executor for Scripted {
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        Err(Obstacle::lasting("a script runs"))
-    }
-
     fn start(&mut self, start: Start) {
         let Start { task, run, spec, .. } = start;
         let Work::Argv(words) = &spec.work else { panic!("a script has words") };
@@ -105,8 +101,20 @@ impl Executor for Scripted {
     fn forget(&mut self, task: TaskId) {
         self.running.remove(&task);
     }
+}
 
+impl Interactive for Scripted {}
+
+impl Durable for Scripted {
     fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.over.iter().for_each(|over| _ = over.send((task, run)));
     }
 }
+
+impl Upgradable for Scripted {
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        Err(Obstacle::lasting("a script runs"))
+    }
+}
+
+impl Lifecycle for Scripted {}

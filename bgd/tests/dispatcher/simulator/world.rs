@@ -10,7 +10,7 @@ use std::time::Duration;
 use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact, State as TaskState};
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
 use bgd::exec::left::{Left, Resumed};
 use bgd::exec::messages::Facts;
 use bgd::exec::workers::Job;
@@ -572,7 +572,11 @@ impl Executor for Simulated {
         let left = state.processes.get(&task);
         assert!(left.is_none(), "{task} is forgotten, and runs: {left:?}");
     }
+}
 
+impl Interactive for Simulated {}
+
+impl Durable for Simulated {
     fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
         self.0.gone_on_with(left.key, resumed)
     }
@@ -588,9 +592,13 @@ impl Executor for Simulated {
     fn caught_up(&mut self, _: u64) {
         self.0.caught_up();
     }
+}
 
+impl Upgradable for Simulated {
     fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {
         // The world holds the processes, as the kernel would.
         Ok(Carried::Nothing)
     }
 }
+
+impl Lifecycle for Simulated {}

@@ -1,0 +1,160 @@
+//! What clients do with the tasks of an executor besides starting and ending them: write to them, look at them, measure
+//! them, hand processes over.
+
+use std::io;
+use std::sync::Arc;
+
+use bgd_shared::agent::AgentInfo;
+use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ExecutorCheck, TerminalSize};
+use bgd_shared::task::{Exit, Kind, Task as WireTask};
+use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
+use bgd_shared::usage::LiveUsage;
+use tokio::sync::oneshot;
+
+use crate::agents::Agent;
+use crate::client::Client;
+use crate::client::answer::Answer;
+use crate::exec::handed::Handoff;
+use crate::exec::unread::UnreadBytes;
+use crate::remotes::Remote;
+
+/// Serves clients' requests on tasks. Without a call of its own, an executor refuses them.
+pub trait Interactive {
+    /// Serves and answers a client's request on a run, which only some executors support.
+    fn ask(&mut self, asked: Asked) {
+        asked.refuse();
+    }
+
+    /// Measures the current usage of a run. The sender is dropped if no process of the run is on this machine.
+    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
+        let _ = (task, run);
+        None
+    }
+
+    /// Checks whether configured agents or places work. An executor that has none of the kind drops the request.
+    fn check(&mut self, check: Check) {
+        drop(check);
+    }
+
+    /// Prepares to take over a process that another program offers. The process stays untouched until
+    /// [`Begin::HandedOver`](crate::core::Begin::HandedOver) is started; [`Executor::forget`](super::Executor::forget) releases it.
+    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
+        let _ = (handoff, client);
+        let error = RpcError::new(ErrorKind::Unsupported, "this executor can't take over processes");
+        tell(task, Err(error));
+    }
+
+    /// Accepts the exit of a handed-over process, as reported by the program that handed it over.
+    fn exited(&mut self, task: TaskId, exit: Exit) {
+        let _ = (task, exit);
+    }
+
+    /// Called when a client has disconnected.
+    fn disconnected(&mut self, client: u64) {
+        let _ = client;
+    }
+}
+
+/// Receives a worker's result for an offer.
+pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
+
+/// A process that is ready to be taken over.
+#[derive(Debug)]
+pub struct Offer {
+    pub pid: i32,
+    pub started_at: Timestamp,
+    /// The program with its arguments.
+    pub argv: Vec<OsText>,
+    pub cwd: OsText,
+    /// Whether standard output and error go to separate files.
+    pub split: bool,
+    /// The size of its terminal, if it has one.
+    pub pty: Option<TerminalSize>,
+    /// The file that the process itself writes its output to, if any.
+    pub output_file: Option<OsText>,
+}
+
+/// The order to check agents or a place.
+pub enum Check {
+    /// Checks whether a place elsewhere works. The answer comes within its `connect_timeout` plus some seconds.
+    Place {
+        remote: Arc<Remote>,
+        /// Receives the result; dropped if the place is not served.
+        tell: oneshot::Sender<ExecutorCheck>,
+    },
+    /// Checks whether agents start, and what they report about themselves.
+    Agents {
+        /// The agents, each with the information known so far.
+        agents: Vec<(Arc<Agent>, AgentInfo)>,
+        /// The environment to start them in.
+        env: Arc<Env>,
+        /// Receives the results, or the reason why there are none; dropped if the agent executor has ended.
+        tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
+    },
+}
+
+/// A client's request on a running task.
+#[derive(Debug)]
+pub struct Asked {
+    pub answer: Answer,
+    /// The task, as clients see it.
+    pub task: Box<WireTask>,
+    pub what: Ask,
+}
+
+/// What a client requests.
+#[derive(Debug)]
+pub enum Ask {
+    /// Write to the task's standard input or its terminal.
+    Write {
+        data: Vec<u8>,
+        /// Whether this ends the input.
+        eof: bool,
+        /// Counts the bytes until they are read.
+        unread: UnreadBytes,
+    },
+    /// Show its terminal to the client.
+    Attach {
+        /// Whether the task is the caller's foreground job, of which the caller gets every byte.
+        owns: bool,
+        /// The size of the client's own terminal.
+        size: Option<TerminalSize>,
+    },
+    /// Stop showing it to the client.
+    Leave,
+    /// Note a new size of the client's own terminal.
+    Resize { size: TerminalSize },
+}
+
+impl Asked {
+    /// Refuses a request that the executor can't serve for that task.
+    pub fn refuse(&self) {
+        let id = self.task.id;
+        let unsupported =
+            |message: String, hint: &str| RpcError::new(ErrorKind::Unsupported, message).hint(hint);
+        let error = match (&self.what, self.task.kind) {
+            (Ask::Write { .. }, kind) => {
+                let hint = match kind {
+                    Kind::Process => "resubmit it with --stdin-pipe (`stdin: \"pipe\"` in task.submit)",
+                    Kind::Agent => "`bgctl resume` sends an agent a follow-up after its answer",
+                };
+                unsupported(format!("task {id} has no standard input to write to"), hint)
+            }
+            (Ask::Attach { .. } | Ask::Resize { .. }, _) => unsupported(
+                format!("task {id} has no terminal"),
+                &format!("follow its output with: bgctl output --follow {id}"),
+            ),
+            (Ask::Leave, _) => not_shown(id),
+        };
+        self.answer.refuse(&error);
+    }
+}
+
+/// Returns the error for a client that wants to leave or resize a terminal that it is not shown.
+pub fn not_shown(id: TaskId) -> RpcError {
+    let message = format!("this connection does not show the terminal of task {id}");
+    RpcError::new(ErrorKind::InvalidParams, message).hint("call `task.attach` first")
+}

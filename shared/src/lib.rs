@@ -35,6 +35,7 @@ pub mod long_env;
 pub mod message;
 pub mod notice;
 pub mod order;
+pub mod params;
 pub mod proc;
 pub mod question;
 pub mod ready;

@@ -8,6 +8,7 @@ use serde::de::{
     Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess,
     Visitor,
 };
+use serde_path_to_error::Track;
 
 /// Parses JSON text.
 ///
@@ -27,6 +28,20 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> serde_json::Resu
 pub fn from_str<'de, T: Deserialize<'de>>(text: &'de str) -> serde_json::Result<T> {
     let mut json = serde_json::Deserializer::from_str(text);
     let value = T::deserialize(ByName(&mut json))?;
+    json.end()?;
+    Ok(value)
+}
+
+/// Like [`from_str`], and tracks which field is being parsed, also of an error.
+///
+/// # Errors
+/// As for [`from_slice`].
+pub fn from_str_tracked<'de, T: Deserialize<'de>>(
+    text: &'de str,
+    track: &mut Track,
+) -> serde_json::Result<T> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = T::deserialize(ByName(serde_path_to_error::Deserializer::new(&mut json, track)))?;
     json.end()?;
     Ok(value)
 }

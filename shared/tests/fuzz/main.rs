@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 use bgd_shared::client::{Protocol, Received};
 use bgd_shared::event::EventParams;
 use bgd_shared::frame::{FrameDecoder, FrameError};
-use bgd_shared::message::{error_line, parse_params, parse_request};
+use bgd_shared::message::{error_line, parse_request};
+use bgd_shared::params::parse_params;
 use bgd_shared::proc::ProcessStat;
 use bgd_shared::ready::{LineSearch, Ready, line_regex};
 use bgd_shared::request::{

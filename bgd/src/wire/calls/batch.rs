@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
-use bgd_shared::message::parse_params;
+use bgd_shared::params::parse_params;
 use bgd_shared::request::{Method as _, SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
 use serde_json::value::RawValue;

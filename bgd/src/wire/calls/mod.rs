@@ -18,7 +18,8 @@ use bgd_shared::agent::{AgentListParams, ResumeParams};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits;
-use bgd_shared::message::{Request as Envelope, parse_params};
+use bgd_shared::message::Request as Envelope;
+use bgd_shared::params::parse_params;
 use bgd_shared::request::{
     self, CancelParams, ClearParams, Encoding, METHODS, Method, OutputParams, SubscribeParams, UsageParams,
     WriteParams,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits;
-use bgd_shared::message::parse_params;
 use bgd_shared::order::{After, PRIORITIES, Restart, Retry, is_group_name};
+use bgd_shared::params::parse_params;
 use bgd_shared::request::Matching;
 use bgd_shared::request::{
     self, EditParams, GroupParams, GroupSetParams, ListParams, Method, RerunParams, SelectParams,

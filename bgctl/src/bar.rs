@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn r114_many_are_counted_and_what_is_left_is_guessed() {
+    fn r114_bar_of_many_tasks_counts_them_and_estimates_time_left() {
         use Status::{Cancelled, Completed, Failed, Pending, Running};
         let begun = Instant::now();
         let all = tasks(&[Completed, Running, Pending, Pending, Pending]);
@@ -257,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn r114_a_guess_has_one_unit() {
+    fn r114_estimate_has_one_unit() {
         let shown = [0, 89_999, 90_000, 170_000, 5_399_000, 5_400_000, 172_799_000].map(about);
         assert_eq!(shown, ["0s", "89s", "2m", "3m", "90m", "2h", "48h"]);
     }
 
     #[test]
-    fn r114_one_shows_its_time_and_its_last_line() {
+    fn r114_bar_of_one_task_shows_time_percent_and_last_line() {
         let clock = Clock::of_tests();
         let mut task = samples::task();
         assert_eq!(of_one(&task, None, &clock), "pending");

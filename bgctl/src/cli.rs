@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definitions_are_sound_and_every_verb_has_examples() {
+    fn clap_definitions_are_valid_and_every_verb_has_examples() {
         let mut command = command();
         command.build();
         command.clone().debug_assert();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_verb_come_first_in_its_help_and_global_ones_last() {
+    fn help_lists_own_options_first_and_global_options_last() {
         let mut command = command();
         command.build();
         for name in Verb::NAMES {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_command_belongs_to_it() {
+    fn words_after_command_belong_to_command() {
         for words in [&["submit", "make", "--json", "-j8"][..], &["submit", "--", "make", "--json", "-j8"]] {
             let (globals, verb) = read(words).unwrap();
             let Verb::Submit(args) = verb else { panic!("{words:?}") };
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn global_options_stand_anywhere() {
+    fn global_options_are_accepted_before_and_after_verb() {
         for words in [["--json", "list", "--no-start"], ["list", "--json", "--no-start"]] {
             let (globals, verb) = read(&words).unwrap();
             assert!(globals.json && globals.no_start && matches!(verb, Verb::List(_)));
@@ -392,14 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn another_bgctl_gets_the_same_global_options() {
+    fn global_options_are_passed_unchanged_to_another_bgctl() {
         let given =
             ["--host", "h", "--connect-timeout", "2000ms", "--bootstrap", "--no-start", "--color", "never"];
         assert_eq!(read(&[&given[..], &["list"]].concat()).unwrap().0.words(), given);
     }
 
     #[test]
-    fn wrong_usage_is_exit_code_2() {
+    fn usage_errors_exit_with_code_2() {
         for words in [
             &[][..],
             &["submit"],
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn r113_without_an_id_the_latest_is_meant_where_a_person_types() {
+    fn r113_missing_id_means_latest_task_in_interactive_use_only() {
         let words = |verb: &str| ["bgctl", verb].map(OsString::from);
         for verb in ["status", "output", "attach", "block"] {
             parse(words(verb), true).unwrap();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn r100_to_r109_the_order_of_a_task_is_read() {
+    fn r100_to_r109_scheduling_options_are_parsed() {
         let line = "submit --group gpu --priority -5 --slots 0 --after @ --after 3f2a:any --in 10m --hold --retry 3 \
                     --retry-delay 1s..5m --retry-on 1,signal -- make --after x";
         let Verb::Submit(args) = read(&line.split_whitespace().collect::<Vec<_>>()).unwrap().1 else {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_come_with_commas_or_one_by_one() {
+    fn status_option_accepts_comma_lists_and_repeats() {
         let Verb::List(args) =
             read(&["list", "--status", "running,failed", "--status", "pending"]).unwrap().1
         else {
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_may_be_negative() {
+    fn since_option_accepts_negative_offsets() {
         let Verb::Output(args) = read(&["output", "--since", "-10", "abcd"]).unwrap().1 else {
             panic!("not an output")
         };
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_one_argument_behind_the_options() {
+    fn prompt_is_one_argument_after_the_options() {
         for words in [
             &["submit", "--agent", "codex", "-d", "why", "explain this"][..],
             &["submit", "-d", "why", "--agent", "codex", "--time-limit", "5m", "--", "explain this"],
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_prompt_is_told_with_what_to_do() {
+    fn prompt_usage_errors_give_advice() {
         for (words, advice) in [
             (&["submit", "--agent", "x", "-d", "y", "two", "words"][..], "not 2: quote it"),
             (&["submit", "--agent", "x", "prompt", "-d", "y"], "put options before it"),
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_for_an_agent_are_refused() {
+    fn options_meaningless_for_agent_or_resume_are_refused() {
         for option in ["--stdin", "--stdin-pipe", "--split", "--shell=x"] {
             for mode in
                 [&["--agent", "x", "-d", "y"][..], &["--prompt", "p", "-d", "y"], &["--resume", "abcd"]]
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_verbs_take_what_they_say() {
+    fn agents_and_answer_verbs_parse_their_arguments() {
         let Verb::Agents(args) = read(&["agents", "codex", "--check", "opencode"]).unwrap().1 else {
             panic!("not agents")
         };

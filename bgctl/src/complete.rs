@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_left_out_where_none_is_begun() {
+    fn completion_omits_options_unless_word_starts_with_dash() {
         assert_eq!(without_options("list\n--json\tPrint JSON\n", "\n"), "list\n");
         assert_eq!(without_options("--json\x0b-H", "\x0b"), "");
         assert_eq!(without_options("3f2a\x0ba-b\x0b--json", "\x0b"), "3f2a\x0ba-b");

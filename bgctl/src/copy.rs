@@ -250,7 +250,7 @@ mod tests {
     const HEAD: u64 = OUTPUT_HEAD_BYTES;
 
     #[test]
-    fn an_output_without_a_hole_is_one_piece() {
+    fn output_without_hole_is_one_piece() {
         assert_eq!(pieces(0, 10, 0), [Piece::Bytes(0..10)]);
         assert_eq!(pieces(0, 10 * HEAD, 0), [Piece::Bytes(0..10 * HEAD)]);
         assert_eq!(pieces(7, 7, 0), []);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_left_out_and_told() {
+    fn hole_is_skipped_and_reported_as_dropped() {
         let end = 10 * HEAD;
         assert_eq!(
             pieces(0, end, 5 * HEAD),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_come_out_exactly() {
+    fn copied_bytes_equal_source_except_hole() {
         let bytes: Vec<u8> = (0..3 * HEAD).map(|place| u8::try_from(place % 251).unwrap()).collect();
         let (mut ended, _writer, out) = copier(&bytes, 5);
         ended.copy_ended(3 * HEAD, HEAD).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_made_while_following_is_left_out() {
+    fn hole_made_while_following_is_skipped() {
         let (mut growing, mut writer, out) = copier(b"head", 0);
         // Extending a file leaves the same kind of hole as punching one.
         writer.set_len(HEAD).unwrap();

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
+    fn durations_are_parsed_in_common_notations() {
         assert_eq!(parse_ms("90s"), Ok(90_000));
         assert_eq!(parse_ms("10m"), Ok(600_000));
         assert_eq!(parse_ms("1h 30m"), Ok(5_400_000));
@@ -93,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_longer_than_nothing() {
+    fn zero_limit_is_refused() {
         assert_eq!(parse_limit("1ms"), Ok(1));
         assert!(parse_limit("0s").unwrap_err().contains("longer than 0"));
     }
 
     #[test]
-    fn a_timeout_may_be_none() {
+    fn timeout_accepts_none() {
         assert_eq!(parse_timeout("none"), Ok(Timeout(None)));
         assert_eq!(parse_timeout("0"), Ok(Timeout(Some(0))));
         assert!(parse_timeout("never").unwrap_err().contains("none"));

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_jobs_own_code_comes_through() {
+    fn own_exit_code_of_job_is_passed_through() {
         let of = |status, exit| code(&ended(status, Some(exit), None));
         assert_eq!(of(Status::Completed, Exit::Code(0)), Code::OK);
         assert_eq!(of(Status::Failed, Exit::Code(3)), Code(3));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_started_is_told_as_shells_do() {
+    fn spawn_failures_map_to_shell_codes_126_and_127() {
         let of = |code, message| {
             super::code(&failed(Failure { code, ..Failure::new(FailureKind::Spawn, message) }, None))
         };
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_task_has_no_code_but_how_it_went() {
+    fn agent_task_exit_code_reflects_only_its_status() {
         let of = |status| code(&Task { agent: Some("a".into()), ..ended(status, None, Some("why")) });
         assert_eq!(of(Status::Completed), Code::OK);
         assert_eq!(of(Status::Failed), Code::TASK_FAILED);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_the_code_tells_all() {
+    fn no_remark_if_the_exit_code_says_everything() {
         let of = |status, exit, error| remark(&ended(status, exit, error));
         assert_eq!(of(Status::Completed, Some(Exit::Code(0)), None), None);
         let of_failure = |kind, exit: Exit| remark(&failed(Failure::new(kind, exit.words()), Some(exit)));

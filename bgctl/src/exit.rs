@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_documented_code() {
+    fn every_error_kind_has_a_documented_exit_code() {
         for kind in ErrorKind::ALL {
             let code = of_kind(*kind);
             assert!(TABLE.iter().any(|(known, _)| *known == code), "{kind}: {code:?} is not in the table");
@@ -177,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_each_code_once_in_order() {
+    fn table_lists_each_code_once_in_ascending_order() {
         assert!(TABLE.windows(2).all(|pair| pair[0].0.0 < pair[1].0.0));
     }
 
     #[test]
-    fn the_documented_kinds_have_the_documented_codes() {
+    fn documented_error_kinds_map_to_documented_codes() {
         assert_eq!(of_kind(ErrorKind::NotComplete).0, 65);
         assert_eq!(of_kind(ErrorKind::AmbiguousId).0, 66);
         assert_eq!(of_kind(ErrorKind::ShuttingDown).0, 69);

@@ -246,7 +246,7 @@ mod tests {
     use bgd_shared::error::RpcError;
 
     #[test]
-    fn an_ambiguous_id_lists_what_it_could_mean() {
+    fn ambiguous_id_error_lists_candidates() {
         let mut error =
             RpcError::new(ErrorKind::AmbiguousId, "2 tasks begin with 3f2a").hint("type more of it");
         error.data.candidates = vec![TaskId::from_u128(1), TaskId::from_u128(2)];
@@ -264,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_system_has_no_number() {
+    fn system_error_message_omits_errno() {
         let failure = Failure::io("can't read /x", &io::Error::from_raw_os_error(13));
         assert_eq!(failure.to_string(), "bgctl: can't read /x: Permission denied\n");
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_error_to_talk_about() {
+    fn broken_pipe_exits_with_code_141() {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(failure.code, Code(141));
     }

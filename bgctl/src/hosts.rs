@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r140_the_machine_of_a_line_is_found_before_its_command() {
+    fn r140_completion_finds_host_option_before_the_command() {
         let host = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             named(&words).map(|host| host.into_string().unwrap())
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn r140_machines_are_those_that_ssh_knows_by_name() {
+    fn r140_hosts_come_from_ssh_config_and_known_hosts() {
         let text = "Host one two *.lan !no\n  HostName x\nhost=three\nMatch host y\n";
         assert_eq!(aliases(text).collect::<Vec<_>>(), ["one", "two", "three"]);
         let keys = "# a comment\nfour,192.0.2.1 ssh-ed25519 k\n|1|hash= ssh-rsa k\n[five]:22 ssh-rsa k\n";

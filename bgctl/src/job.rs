@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r140_a_command_for_another_machine_inherits_what_is_there() {
+    fn r140_command_for_remote_machine_inherits_remote_environment() {
         let args = JobArgs {
             env: vec![("NEW".into(), "x=y".into())],
             cwd: Some("sub/./folder".into()),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_stays_arguments_and_brings_everything_along() {
+    fn command_keeps_argv_and_carries_caller_context() {
         let args = JobArgs {
             env: vec![("PATH".into(), "/only".into()), ("NEW".into(), "x=y".into())],
             cwd: Some("sub/./folder".into()),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_described_by_its_beginning() {
+    fn prompt_description_is_its_beginning() {
         assert_eq!(beginning("\n  why is this?\nmore"), "why is this?");
         assert_eq!(beginning(&"ä".repeat(80)), "ä".repeat(80));
         assert_eq!(beginning(&"ä".repeat(81)), "ä".repeat(80) + "…");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_brings_along_what_a_command_does() {
+    fn prompt_carries_caller_context_like_a_command() {
         let work = Work::Prompt {
             agent: Some("codex".into()),
             prompt: "explain this".into(),

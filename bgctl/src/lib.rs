@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_behind_the_double_dash_belongs_to_the_job() {
+    fn json_after_double_dash_belongs_to_the_job() {
         let args = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         assert!(asks_for_json(&args(&["bgctl", "list", "--json"])));
         assert!(!asks_for_json(&args(&["bgctl", "submit", "--", "x", "--json"])));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn r111_a_line_is_found_when_it_has_ended() {
+    fn r111_line_is_found_once_it_is_complete() {
         let mut lines = search("^read[y!]$");
         assert_eq!(lines.push(0, b"not ready\r\nrea"), None);
         assert_eq!(lines.position(), 11);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn r111_of_a_long_line_the_beginning_is_looked_at_and_a_hole_ends_one() {
+    fn r111_only_beginning_of_long_line_is_searched_and_hole_ends_a_line() {
         let mut lines = search("x$");
         let long = [b"a".repeat(LINE_SEARCH_BYTES), b"x\nx\n".to_vec()].concat();
         let at = LINE_SEARCH_BYTES as u64 + 2;
@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r111_pieces_make_no_difference(
+        fn r111_result_is_independent_of_chunking(
             text in "[ab\n]{0,60}",
             cuts in proptest::collection::vec(0usize..61, 0..5),
         ) {

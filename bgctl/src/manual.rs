@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r170_each_page_is_known_by_its_title() {
+    fn r170_each_man_page_is_identified_by_its_title() {
         for page in PAGES {
             assert!(page.is_version(page.text.as_bytes()), "{}", page.name);
             let others = PAGES.iter().filter(|other| other.is_version(page.text.as_bytes()));

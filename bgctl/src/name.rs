@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r113_a_name_is_an_id_a_place_or_a_batch() {
+    fn r113_name_is_task_id_position_or_batch() {
         let id: TaskRef = "3f2a".parse().unwrap();
         assert_eq!("3f2a".parse(), Ok(Name::Id(id.clone())));
         assert_eq!("@".parse(), Ok(Name::Latest(1)));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn r113_what_names_nothing_is_said_to() {
+    fn r113_invalid_names_get_specific_errors() {
         for text in ["@0", "@00", "@000"] {
             assert!(text.parse::<Name>().unwrap_err().contains("counting starts at 1"), "{text}");
         }

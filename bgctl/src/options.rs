@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_means_an_id_before_a_name_before_what_it_does() {
+    fn option_word_matches_id_before_name_before_kind() {
         let options = [
             option("always", "Always allow", OptionKind::AllowAlways),
             option("deny", "Allow", OptionKind::AllowOnce),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_and_deny_mean_once_where_that_can_be_had() {
+    fn allow_and_deny_prefer_once_over_always() {
         let all = [
             option("1", "a", OptionKind::RejectAlways),
             option("2", "b", OptionKind::AllowAlways),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_two_have_is_not_guessed() {
+    fn ambiguous_option_name_is_refused() {
         let options =
             [option("1", "Yes", OptionKind::AllowOnce), option("2", "yes", OptionKind::AllowAlways)];
         assert!(pick(&options, "YES").unwrap_err().contains("several"));

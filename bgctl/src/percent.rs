@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn r165_what_the_terminal_was_told_comes_first() {
+    fn r165_terminal_progress_sequence_takes_precedence() {
         assert_eq!(percent(b"\x1b]9;4;1;42\x07 7%", Some("7%")), Some(42));
         assert_eq!(percent(b"\x1b]9;4;1;42\x1b\\\x1b]9;4;1;43\x1b\\", None), Some(43));
         assert_eq!(percent(b"\x1b]9;4;1;42\x07\x1b]9;4;1;5", None), Some(42), "the last is not complete");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn r165_else_the_last_line_says_it() {
+    fn r165_percentage_is_read_from_last_line_otherwise() {
         let of = |line| percent(b"", Some(line));
         for (line, wanted) in [
             ("Epoch 3/8 [=====>    ] 42% loss 0.3", Some(42)),
@@ -138,12 +138,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r165_any_output_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200), line in ".{0,80}") {
+        fn r165_arbitrary_output_yields_at_most_100_percent(bytes in proptest::collection::vec(any::<u8>(), 0..200), line in ".{0,80}") {
             prop_assert!(percent(&bytes, Some(&line)).is_none_or(|percent| percent <= 100));
         }
 
         #[test]
-        fn r165_what_is_told_is_read(number in 0u8..=100) {
+        fn r165_written_progress_sequence_is_read_back(number in 0u8..=100) {
             prop_assert_eq!(percent(telling(Some(number)).as_bytes(), None), Some(number));
             prop_assert_eq!(percent(telling(None).as_bytes(), Some("5%")), None);
         }

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r113_one_of_several_tasks_that_does_not_fit_is_left_out() {
+    fn r113_tasks_that_vanished_are_skipped_unless_none_is_left() {
         let gone = || Failure::new(Code::NO_TASK, "task_not_found", "gone");
         let run = |names: &[&str], why: &dyn Fn() -> Failure| {
             let mut done = Vec::new();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_warned_of() {
+    fn existing_program_causes_no_warning() {
         for (argv, path) in [
             (&["sh", "-c", "true"][..], "/bin:/usr/bin"),
             (&["/bin/sh"], ""),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_program_or_folder_is_named() {
         for (argv, cwd, named) in [
             (&["nosuch", "x y"][..], "/", "no program nosuch in PATH"),
             (&["/bin/nosuch"], "/", "no program /bin/nosuch:"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn another_terminal_that_is_closed_says_nothing_of_this_one() {
+    fn last_error_of_tty_channel_is_ignored() {
         let of = |name: &str, problem: Option<&str>| {
             let channel = ChannelStatus {
                 name: name.into(),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_quotes_is_told_from_a_program() {
+    fn quoted_command_line_is_refused_with_advice() {
         let failure = check(&params(&["make -j8"], "/", "/bin"), "submit", Code::USAGE).unwrap_err();
         let text = failure.to_string();
         for part in ["\"make -j8\"", "`bgctl submit -- make -j8`", "--shell 'make -j8'"] {

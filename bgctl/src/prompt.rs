@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_daemon_is_asked_for_its_limit_only_where_that_matters() {
+    fn daemon_limit_is_queried_only_for_long_prompts() {
         assert_eq!(collected(0, None), Ok(0));
         assert_eq!(collected(FRAME_BYTES - 1, None), Ok(FRAME_BYTES - 1));
         assert_eq!(collected(FRAME_BYTES + 5, Some(2 * FRAME_BYTES)), Ok(FRAME_BYTES + 5));
     }
 
     #[test]
-    fn a_prompt_that_no_request_can_carry_is_refused_with_the_limit() {
+    fn prompt_over_the_frame_limit_is_refused_naming_the_limit() {
         for limit in [4096, FRAME_BYTES, 2 * FRAME_BYTES] {
             let failure = collected(3 * FRAME_BYTES, Some(limit)).unwrap_err();
             assert_eq!(failure.kind, "frame_too_large");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_text_and_is_passed_on_as_it_is() {
+    fn prompt_must_be_nonblank_utf8_and_is_passed_on_verbatim() {
         assert_eq!(text(b" two\nlines\n".to_vec(), "it").unwrap(), " two\nlines\n");
         let failure = text(b"ab\xff".to_vec(), "it").unwrap_err();
         assert_eq!(failure.code, Code::USAGE);

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_taken_as_it_is() {
+    fn explicit_session_name_is_taken_verbatim() {
         assert_eq!(named(None, false), Ok(None));
         assert_eq!(named(Some("discord:4711".into()), false), Ok(Some("discord:4711".into())));
         assert_eq!(key(Some("discord:4711".into()), true).as_deref(), Some("discord:4711"));
@@ -119,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn panes_of_other_tmux_servers_have_other_keys() {
+    fn tmux_server_name_is_part_of_the_key_unless_default() {
         assert_eq!(server_name("/tmp/tmux-1000/default,312,0"), "");
         assert_eq!(server_name("/tmp/tmux-1000/work,312,0"), "work");
     }
 
     #[test]
-    fn the_terminal_is_read_from_its_device_number() {
+    fn terminal_path_is_derived_from_its_device_number() {
         let read = |line: &str| of_stat(&ProcessStat::parse(line.as_bytes()).unwrap());
         let of =
             |device: i64| read(&format!("10 (a) b) S 1 10 7 {device} 10 0")).map(|terminal| terminal.path);

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_what_was_not_shown_is_not_looked_at() {
+    fn r160_failures_not_shown_stay_unseen() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("new/looked");
         assert_eq!(looked(&file), None);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_the_note_is_bounded_whatever_is_in_it() {
+    fn r160_looked_file_is_bounded_and_tolerates_garbage() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("looked");
         let many = (0..5000u32).map(|number| (id(number.into()), at(number.into()))).collect();

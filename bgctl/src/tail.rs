@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_newline_begins_no_line() {
+    fn final_newline_starts_no_new_line() {
         assert_eq!(start(1, b"a\nb\nc\n"), 4);
         assert_eq!(start(1, b"a\nb\nc"), 4);
         assert_eq!(start(2, b"a\nb\nc\n"), 2);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_is_read() {
+    fn only_the_last_block_is_read() {
         let end = 1 << 30;
         let mut reads = Vec::new();
         let found = start_of_last_lines(3, &[0..65_536, 1 << 20..end], |range| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_not_read() {
+    fn holes_are_skipped_when_searching_lines() {
         let parts = [0..10, 1_000_000..1_000_010];
         let mut reads = Vec::new();
         let found = start_of_last_lines(1, &parts, |range| {
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_reading_everything(text in "[ab\n]{0,60}", lines in 1u64..8) {
+        fn result_equals_that_of_a_full_read(text in "[ab\n]{0,60}", lines in 1u64..8) {
             let found = usize::try_from(start(lines, text.as_bytes())).unwrap();
             let all: Vec<&str> = text.split_inclusive('\n').collect();
             let wanted = all.len().saturating_sub(usize::try_from(lines).unwrap());

@@ -163,7 +163,7 @@ mod tests {
     const NOON: &str = "2026-11-23T12:00:00+01:00[Europe/Berlin]";
 
     #[test]
-    fn r105_a_time_of_day_is_the_next_one() {
+    fn r105_time_of_day_means_its_next_occurrence() {
         assert_eq!(at("14:00", NOON).unwrap(), "2026-11-23 14:00:00 +01:00");
         assert_eq!(at("14:00:07", NOON).unwrap(), "2026-11-23 14:00:07 +01:00");
         assert_eq!(at("12:00", NOON).unwrap(), "2026-11-24 12:00:00 +01:00", "not now");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn r105_a_date_is_of_the_clock_on_the_wall_or_of_its_offset() {
+    fn r105_date_is_local_unless_it_has_an_offset() {
         for text in ["2026-12-01 08:15", "2026-12-01T08:15", "2026-12-01 08:15:00"] {
             assert_eq!(at(text, NOON).unwrap(), "2026-12-01 08:15:00 +01:00", "{text}");
         }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn r105_what_is_over_or_impossible_says_so() {
+    fn r105_past_or_invalid_times_are_refused_with_reason() {
         for (text, told) in [
             ("2026-11-23 11:59", "2026-11-23 11:59 is in the past: it is 2026-11-23 12:00:00 now"),
             ("2026-11-23T11:00:00Z", "is in the past"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn r105_a_time_that_the_clocks_skip_comes_a_day_later_and_one_that_comes_twice_first() {
+    fn r105_skipped_time_moves_to_next_day_and_repeated_time_means_the_first() {
         let before = "2027-03-28T01:00:00+01:00[Europe/Berlin]";
         assert_eq!(at("02:30", before).unwrap(), "2027-03-29 02:30:00 +02:00");
         let first = "2026-10-25T02:00:00+02:00[Europe/Berlin]";
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(at("2026-10-25 02:30", first).unwrap(), "2026-10-25 02:30:00 +02:00");
     }
     #[test]
-    fn r129_a_past_time_is_how_long_ago_it_was_or_when() {
+    fn r129_since_accepts_durations_and_dates() {
         for (text, told) in [
             ("2h", "2026-11-23 10:00:00 +01:00"),
             ("1h 30m", "2026-11-23 10:30:00 +01:00"),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn r129_a_time_to_come_or_none_at_all_says_so() {
+    fn r129_future_or_invalid_times_are_refused_with_reason() {
         for (text, told) in [
             ("2026-11-23 12:01", "2026-11-23 12:01 is in the future: it is 2026-11-23 12:00:00 now"),
             ("2026-11-24", "is in the future"),

@@ -359,7 +359,7 @@ mod tests {
 
     /// Covers every case of the specification and combinations of them.
     #[test]
-    fn r50_the_channel_of_a_task() {
+    fn r50_channel_is_resolved_by_name_session_and_default() {
         let cases: [Case<'_>; 25] = [
             // A named channel overrides everything.
             (Some("desktop"), Some("discord:4711"), Some(&["tty"]), Some("desktop")),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn r50_a_channel_that_is_not_known_is_an_error_that_names_the_known_ones() {
+    fn r50_unknown_channel_error_lists_the_known_ones() {
         let error = channels(None).resolve(Some("dicsord"), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidParams);
         assert!(error.message.contains("\"dicsord\""), "{error:?}");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_not_shown() {
+    fn debug_output_hides_channel_secrets() {
         let shown = format!("{:?}", channels(None));
         assert!(shown.contains("(secret)"), "{shown}");
         assert!(!shown.contains("123:abc") && !shown.contains("b4se"), "{shown}");

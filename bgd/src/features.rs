@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_has_each_of_them_and_all_by_default() {
+    fn manifest_lists_every_feature_and_enables_all_by_default() {
         let manifest: toml::Table = include_str!("../Cargo.toml").parse().unwrap();
         let mut features = manifest["features"].as_table().unwrap().clone();
         let default = features.remove("default").unwrap();

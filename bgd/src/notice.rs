@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_line_is_a_sequence_or_turns_what_follows() {
+    fn notice_line_is_sanitized_and_bounded() {
         assert_eq!(one_line("\x1b[2Jb\u{2066}c\n"), "\u{fffd}[2Jb\u{fffd}c");
         assert_eq!(one_line(&"x".repeat(TITLE_PART_CHARS + 1)), "x".repeat(TITLE_PART_CHARS) + "…");
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn r164_the_notice_of_a_long_run_says_what_it_used() {
+    fn r164_notice_of_a_long_run_includes_cpu_time() {
         let id = "00000000-0000-0000-0000-000000000001";
         let usage = json!({"user_ms": 50_000, "system_ms": 20_000, "written_bytes": 0});
         let notice = |ms| notice("completed", ms, &json!({"exit": {"code": 0}, "usage": usage}));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_title_of_a_cancelled_task_reads_as_a_sentence() {
+    fn title_of_a_cancelled_task_includes_reason_and_duration() {
         let why = json!({"error": "its terminal was closed or its client ended"});
         assert_eq!(
             title(&notice("cancelled", 1000, &why)),

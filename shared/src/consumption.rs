@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_numbers_without_loss() {
+    fn amounts_are_exact_decimal_numbers() {
         for text in ["0.00014", "12.5", "0.0", "999999.999999999", "1000000.0"] {
             let amount: Amount = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&amount).unwrap(), text);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_is_counted() {
+    fn only_known_usage_is_counted() {
         let usage = AgentUsage { cached_tokens: Some(5), context_tokens: Some(5), ..AgentUsage::default() };
         assert_eq!((usage.tokens(), usage.context_percent()), (None, None));
         let usage = AgentUsage { input_tokens: Some(10), context_size: Some(20), ..usage };

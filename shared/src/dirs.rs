@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_absolute_paths_are_taken() {
+    fn relative_paths_are_ignored() {
         assert_eq!(absolute(Some("/state".into())), Some("/state".into()));
         for other in ["", ".", "state", "../state"] {
             assert_eq!(absolute(Some(other.into())), None, "{other}");

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_names_are_given_once() {
+    fn error_codes_are_unique() {
         let mut codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.code()).collect();
         codes.sort_unstable();
         codes.dedup();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_the_future_is_read_as_unknown() {
+    fn error_kind_of_a_newer_daemon_is_unknown() {
         let json = r#"{"code":-32098,"message":"m","data":{"kind":"from_the_future"}}"#;
         let error: RpcError = serde_json::from_str(json).unwrap();
         assert_eq!(error.kind(), ErrorKind::Unknown);

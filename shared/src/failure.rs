@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_of_a_newer_daemon_is_unknown() {
+    fn failure_kind_of_a_newer_daemon_is_unknown() {
         let failure = r#"{"kind":"dependency","message":"the task it waits for failed"}"#;
         let failure: Failure = serde_json::from_str(failure).unwrap();
         assert_eq!(failure, Failure::new(FailureKind::Unknown, "the task it waits for failed"));

@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_descriptor_arrives_with_its_line() {
+    fn descriptor_arrives_with_its_line() {
         let (here, there) = UnixStream::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
         assert_eq!(send(&here, b"line\n", &[writer.as_fd()]).unwrap(), 5);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_this_user() {
+    fn peer_uid_is_this_user() {
         let (here, _there) = UnixStream::pair().unwrap();
         assert_eq!(peer_uid(&here).unwrap(), nix::unistd::Uid::effective().as_raw());
     }

@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_do_not_depend_on_how_the_bytes_are_cut(
+        fn lines_are_independent_of_chunking(
             lines in prop::collection::vec("[a-z]{1,40}", 0..20),
             cuts in prop::collection::vec(1usize..30, 1..60),
         ) {
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn r121_another_decoder_goes_on_with_the_rest(text in "[a-z\n]{0,60}", cut in 0_usize..60) {
+        fn r121_another_decoder_continues_with_the_rest(text in "[a-z\n]{0,60}", cut in 0_usize..60) {
             let bytes = text.as_bytes();
             let (before, after) = bytes.split_at(cut.min(bytes.len()));
             let mut whole = FrameDecoder::new(64);
@@ -204,7 +204,7 @@ mod tests {
         }
 
         #[test]
-        fn no_line_over_the_limit_comes_out(bytes: Vec<u8>, limit in 1usize..50) {
+        fn no_line_exceeds_the_limit(bytes: Vec<u8>, limit in 1usize..50) {
             let mut decoder = FrameDecoder::<u8>::new(limit);
             decoder.push(&bytes, None);
             while let Ok(Some(frame)) = decoder.next_frame() {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_belongs_to_the_last_line_that_begins_in_its_chunk() {
+    fn attachment_belongs_to_the_last_line_beginning_in_its_chunk() {
         let mut decoder = FrameDecoder::new(100);
         decoder.push(b"first", []);
         decoder.push(b" ends\nsecond\n", [7]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn attachments_of_one_line_are_bounded() {
+    fn attachments_per_line_are_bounded() {
         let mut decoder = FrameDecoder::new(1000);
         for number in 0..20 {
             decoder.push(b"x", [number]);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_ends_at_the_limit() {
+    fn endless_line_fails_at_the_limit() {
         let mut decoder = FrameDecoder::<u8>::new(1000);
         for _ in 0..99 {
             decoder.push(&[b'x'; 10], None);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_is_given_back() {
+    fn buffer_is_released_when_drained() {
         let mut decoder = FrameDecoder::<u8>::new(1 << 20);
         for bytes in [1, 500_000] {
             decoder.push(&vec![b'x'; bytes], None);

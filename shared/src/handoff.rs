@@ -116,7 +116,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn exits_are_told_as_they_were() {
+    fn exit_status_is_converted_exactly() {
         let run = |line: &str| Command::new("/bin/sh").args(["-c", line]).status().unwrap();
         assert_eq!(exit_of(run("exit 0")), Exit::Code(0));
         assert_eq!(exit_of(run("exit 255")), Exit::Code(255));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_a_handle_until_it_was_waited_for() {
+    fn running_child_has_a_pidfd_and_its_pid_survives_wait() {
         let mut child = Command::new("true").spawn().unwrap();
         assert!(pidfd(&child).is_ok());
         child.wait().unwrap();

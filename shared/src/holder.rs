@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_nobody_holds_has_no_holder() {
+    fn free_lock_has_no_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         assert!(of_lock(&path).is_err(), "there is no such file");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_read_as_it_was_written() {
+    fn lock_note_survives_a_round_trip() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         assert_eq!(Note::read(&path), Note::default());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sees_how_one_is_oneself() {
+    fn own_process_is_not_reported_stopped() {
         let me = Holder { pid: std::process::id().cast_signed(), note: Note::default() };
         assert!(!me.state().unwrap().is_stopped());
     }

@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_prefix_of_an_id_covers_it(bits: u128, length in 4usize..=36) {
+        fn every_prefix_range_contains_its_id(bits: u128, length in 4usize..=36) {
             let id = TaskId::from_u128(bits);
             let reference: TaskRef = id.to_string()[..length].parse().unwrap();
             prop_assert!(reference.range().contains(&id));
@@ -195,20 +195,20 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text: String) {
+        fn arbitrary_text_never_panics(text: String) {
             let _ = text.parse::<TaskRef>();
         }
     }
 
     #[test]
-    fn an_id_without_hyphens_is_an_id() {
+    fn id_without_hyphens_is_accepted() {
         let id = TaskId::random();
         let text = id.to_string().replace('-', "");
         assert_eq!(text.parse::<TaskRef>().unwrap().exact(), Some(id));
     }
 
     #[test]
-    fn what_is_no_id_is_named() {
+    fn invalid_ids_are_classified() {
         assert!(matches!("abc".parse::<TaskRef>(), Err(TaskRefError::TooShort(_))));
         assert_eq!("".parse::<TaskRef>(), Err(TaskRefError::Empty));
         for text in ["nope", "12345678x", "1234-5678", "3f2a9c1e-aaaa-aaaa-aaaa-aaaaaaaaaaaaa"] {

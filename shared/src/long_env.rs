@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_arrives_as_it_was(
+        fn environment_survives_the_transfer(
             pairs in prop::collection::vec(("[^=\\x00]{1,20}", prop::collection::vec(1..=255_u8, 0..50)), 0..20),
         ) {
             let env = env(pairs);
@@ -125,13 +125,13 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             let _ = read(&bytes);
         }
     }
 
     #[test]
-    fn only_what_is_too_long_for_a_line_takes_this_way() {
+    fn only_environments_too_long_for_a_line_use_a_memory_file() {
         let long = |bytes: usize| env(vec![("A".to_owned(), vec![b'x'; bytes - 3])]);
         assert!(put(&long(ENV_INLINE_BYTES)).unwrap().is_none());
         assert!(put(&long(ENV_INLINE_BYTES + 1)).unwrap().is_some());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_may_change_is_not_read() {
+    fn unsealed_file_is_not_read() {
         let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         fcntl_add_seals(&open, SealFlags::WRITE | SealFlags::GROW).unwrap();
         let null = File::open("/dev/null").unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_environment_is_refused() {
+    fn malformed_environment_is_refused() {
         for (text, what) in
             [(&b"A=b"[..], "NUL"), (b"A\0", "NAME=value"), (b"\xff=b\0", "UTF-8"), (b"\0", "NAME=value")]
         {

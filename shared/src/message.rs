@@ -156,13 +156,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_makes_it_panic(line: Vec<u8>) {
+        fn arbitrary_line_never_panics(line: Vec<u8>) {
             let _ = parse_request(&line);
         }
     }
 
     #[test]
-    fn each_way_to_be_wrong_has_its_kind() {
+    fn malformed_requests_get_the_right_error_kind() {
         let kind = |line: &str| parse_request(line.as_bytes()).unwrap_err().kind();
         assert_eq!(kind("{"), ErrorKind::ParseError);
         assert_eq!(kind("hello"), ErrorKind::ParseError);

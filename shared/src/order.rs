@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_condition_is_named_with_the_known_ones() {
+    fn unknown_condition_error_lists_the_known_ones() {
         for condition in Condition::ALL {
             assert_eq!(condition.to_string().parse(), Ok(condition));
         }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_of_a_newer_daemon_is_unknown() {
+    fn reason_of_a_newer_daemon_is_unknown() {
         let waiting: Waiting = serde_json::from_str(r#"{"reason":"moon"}"#).unwrap();
         assert_eq!(waiting.reason, WaitingFor::Unknown);
         assert_eq!(serde_json::from_str::<CancelReason>(r#""moon""#).unwrap(), CancelReason::Unknown);

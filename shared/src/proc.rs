@@ -280,14 +280,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_whose_file_is_gone_keeps_its_path() {
+    fn deleted_suffix_is_removed_from_the_program_path() {
         for path in ["/usr/bin/bash (deleted)", "/usr/bin/bash"] {
             assert_eq!(undeleted(Path::new(path)), Path::new("/usr/bin/bash"));
         }
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn stat_is_parsed_whatever_the_process_name() {
         let stat = ProcessStat::parse(b"7 (a) S 1 \xff\n) R 42 7 7 34816 9 4194560 0").unwrap();
         assert_eq!((stat.state(), stat.parent(), stat.field(7)), (Some('R'), Some(42), Some(34816)));
         assert_eq!(stat.field::<i32>(2), None);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_of_a_process_is_that_of_this_one() {
+    fn proc_facts_of_this_process_are_correct() {
         let me = std::process::id().cast_signed();
         assert!(processes().any(|pid| pid == me));
         assert_eq!(program("self").unwrap(), std::env::current_exe().unwrap());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_is_not_there_nothing_is_said() {
+    fn missing_process_yields_no_facts() {
         assert!(program(-1).is_err() && folder(-1).is_err() && owner(-1).is_err());
         assert!(name(-1).is_empty() && arguments(-1, 10).is_empty() && environment(-1).is_empty());
         assert!(children(-1).is_empty() && open_files(-1).next().is_none() && status(-1, "Pid").is_none());
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_sees_itself() {
+    fn own_stat_matches_stat_by_pid() {
         let own = ProcessStat::own().unwrap();
         let same = ProcessStat::of(std::process::id().cast_signed()).unwrap();
         assert_eq!(own.parent(), same.parent());

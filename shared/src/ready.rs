@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_written_the_same() {
+    fn ready_conditions_survive_a_round_trip() {
         for text in [
             "line:^Listening on .*:\\d+$",
             "line:a:b",
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_ready_conditions_get_specific_errors() {
         for (text, part) in [
             ("", "is not one of line:REGEX"),
             ("ready", "\"ready\" is not one of"),
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_nested_as_deep_as_is_allowed_compiles_on_a_small_stack() {
+    fn most_deeply_nested_pattern_compiles_on_a_small_stack() {
         for text in [nested("(", 100, ")"), nested("(?:", 50, ")*"), nested("(?:", 33, "i?)*")] {
             let checks = move || text.parse::<Ready>().map(drop);
             let checked = std::thread::Builder::new().stack_size(1024 * 1024).spawn(checks).unwrap().join();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_when_it_is_complete() {
+    fn line_is_found_once_complete() {
         let mut lines = search("^ready on \\d+$");
         assert_eq!(lines.read(b"not ready on 1\nready"), None);
         assert_eq!(lines.read(b" on 80"), None);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_and_other_bytes_hide_nothing() {
+    fn colours_and_invalid_bytes_do_not_prevent_a_match() {
         let mut lines = search("ready in \\d+ ms$");
         let shown = b"\x1b[32mVITE\x1b[39m \x1b[2mready in \x1b[0m\x1b[1m312\x1b[22m ms\x1b[0m\r\n";
         assert_eq!(lines.read(shown), Some((b"VITE ready in 312 ms".to_vec(), shown.len())));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_searched_by_its_beginning() {
+    fn only_the_beginning_of_a_long_line_is_searched() {
         let mut lines = search("a$");
         let long = vec![b'a'; LINE_SEARCH_BYTES];
         assert_eq!(lines.read(&long), None);
@@ -432,14 +432,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(kind in "(line|tcp|http|file|notify|)", text: String) {
+        fn arbitrary_text_never_panics_and_valid_text_round_trips(kind in "(line|tcp|http|file|notify|)", text: String) {
             if let Ok(ready) = format!("{kind}:{text}").parse::<Ready>() {
                 prop_assert_eq!(ready.to_string().parse::<Ready>(), Ok(ready));
             }
         }
 
         #[test]
-        fn it_is_the_same_in_whichever_parts_it_comes(text in "[ab\n]{0,40}", cut in 0usize..40) {
+        fn search_is_independent_of_chunking(text in "[ab\n]{0,40}", cut in 0usize..40) {
             let all = |parts: &[&[u8]]| {
                 let mut lines = search("^ab*$");
                 parts.iter().find_map(|part| lines.read(part)).map(|(line, _)| line)

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_or_stays() {
+    fn file_is_replaced_atomically_or_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("note");
         replace(&path, 0o600, |file| file.write_all(b"first, and longer")).unwrap();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn many_replace_a_file_at_once() {
+    fn concurrent_replacements_are_atomic() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("note");
         std::thread::scope(|scope| {

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_values_have_ranges() {
+    fn r146_invalid_resource_values_are_refused() {
         let none = Resources::default;
         assert_eq!(none().check(), Ok(()));
         assert_eq!(fault(&Resources { cpus: Some(0), ..none() }), "cpus");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_what_a_task_asks_for_goes_over_the_configuration() {
+    fn r146_task_resources_override_the_configuration() {
         let configured = Resources {
             cpus: Some(1),
             partition: Some("long".into()),

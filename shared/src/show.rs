@@ -358,7 +358,7 @@ mod tests {
         \u{e007f}\u{e0100}\u{f0000}\u{10ffff}";
 
     #[test]
-    fn errors_of_libraries_are_worded_as_people_say() {
+    fn library_errors_are_reworded_plainly() {
         let missing = io::Error::from_raw_os_error(2);
         assert_eq!(
             plain(&format!("/a: {missing}, /b: {missing}; x")),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_said_in_few_words() {
+    fn usage_is_summarized_briefly() {
         let used = Usage { user_ms: 120_000, system_ms: 5_000, peak_memory_bytes: None, written_bytes: 0 };
         assert_eq!(usage(&used), "2m 05s of CPU");
         let all = Usage { peak_memory_bytes: Some(3 << 29), written_bytes: 1000, ..used };
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_consumed_is_said_in_few_words() {
+    fn agent_usage_is_summarized_briefly() {
         assert_eq!([999, 1_000, 12_345, 1_250_000].map(tokens), ["999", "1.0k", "12.3k", "1.2M"]);
         let cost = |units| Cost { amount: Amount::of(units).unwrap(), currency: "USD".into() };
         assert_eq!(
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_deceives_is_shown() {
+    fn deceptive_characters_are_replaced() {
         for c in DECEIVERS.chars() {
             assert!(is_hidden(c), "{c:?}");
             for text in [format!("{c}"), format!("a{c}b"), format!("👍{c}👍"), format!("ا{c}ب")] {
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_stays_as_it_is() {
+    fn ordinary_text_stays_unchanged() {
         for text in [
             "make -j8 && echo \"ok\" > ~/log | \\ 'x'",
             "Größe, naïve, e\u{301}, Ελλάδα, Україна",
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same_without_what_deceives() {
+    fn json_escapes_deceptive_characters() {
         let bytes = json(&DECEIVERS).unwrap();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.is_ascii(), "{text}");
@@ -471,7 +471,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_shown_shows_itself(text in text()) {
+        fn shown_text_has_no_hidden_characters_and_is_stable(text in text()) {
             let one = line(&text);
             prop_assert!(!one.contains('\n'));
             for shown in [one, lines(&text).replace(['\n', '\t'], " ")] {
@@ -487,7 +487,7 @@ mod tests {
         }
 
         #[test]
-        fn json_reads_back_as_it_was(text in text()) {
+        fn json_survives_a_round_trip(text in text()) {
             let bytes = json(&text).unwrap();
             prop_assert!(!String::from_utf8(bytes.clone()).unwrap().contains(is_hidden));
             prop_assert_eq!(serde_json::from_slice::<String>(&bytes).unwrap(), text);
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_short_and_true() {
+    fn durations_are_shown_briefly_without_loss() {
         let cases = [
             (250, "250ms"),
             (1000, "1s"),
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_shown_with_two_units_at_most() {
+    fn elapsed_times_have_at_most_two_units() {
         let shown: Vec<_> = [0, 940, 1_000, 59_999, 60_000, 3_599_000, 3_600_000, 86_399_000, 90_000_000]
             .map(elapsed)
             .into_iter()
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_told_by_number_and_name() {
+    fn signals_are_shown_by_number_and_name() {
         assert_eq!(signal(15), "15 (SIGTERM)");
         assert_eq!(signal(10), "10 (SIGUSR1)");
         assert_eq!(signal(40), "40", "a real-time signal has no name");

@@ -169,7 +169,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_path_must_fit_and_be_absolute() {
+    fn socket_path_must_be_absolute_and_fit() {
         assert!(matches!(SocketPath::new("bgd.sock"), Err(SocketError::NotAbsolute(_))));
         assert!(matches!(SocketPath::new("/"), Err(SocketError::NotAbsolute(_))));
         let long = format!("/{}", "x".repeat(107));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_made_for_the_user_alone() {
+    fn missing_socket_folder_is_created_private() {
         let home = tempfile::tempdir().unwrap();
         let socket = SocketPath::new(home.path().join("run/bgd.sock")).unwrap();
         assert!(matches!(socket.check_folder(), Err(SocketError::Missing(_))));

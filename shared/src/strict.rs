@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_read_as_ever() {
+    fn objects_are_deserialized_as_usual() {
         let text = r#"{"text":"a","raw":[1,{"x":2}],"shapes":["Dot",{"Of":[{"x":1}]},{"Line":{"from":{"x":2}}}],
                        "maybe":{"x":3},"pair":[4,5.5]}"#;
         let all: All<'_> = from_str(text).unwrap();
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_struct_at_any_depth() {
+    fn array_is_refused_as_struct_at_any_depth() {
         for text in [r#"{"Of":[[1]]}"#, r#"{"Line":[{"x":1}]}"#, r#"{"Line":{"from":[1]}}"#] {
             assert!(serde_json::from_str::<Shape>(text).is_ok(), "else there is nothing to refuse");
             assert!(from_str::<Shape>(text).unwrap_err().is_data(), "{text}");

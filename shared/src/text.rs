@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_survive_the_wire(bytes: Vec<u8>) {
+        fn arbitrary_bytes_survive_json(bytes: Vec<u8>) {
             let text = OsText::from(bytes.clone());
             let json = serde_json::to_string(&text).unwrap();
             let back: OsText = serde_json::from_str(&json).unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_never_shown() {
+    fn debug_output_hides_the_environment() {
         let env: Env = [("TOKEN".into(), OsText::from("secret"))].into_iter().collect();
         assert_eq!(format!("{env:?}"), "Env(1 variables)");
         assert_eq!(serde_json::to_string(&env).unwrap(), r#"{"TOKEN":"secret"}"#);

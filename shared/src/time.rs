@@ -107,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_written_with_milliseconds_in_utc() {
+    fn timestamp_is_written_in_utc_with_milliseconds() {
         let stamp = Timestamp::from_unix_ms(1_760_000_000_007);
         assert_eq!(stamp.to_string(), "2025-10-09T08:53:20.007Z");
         assert_eq!(stamp.to_string().parse::<Timestamp>().unwrap(), stamp);
     }
 
     #[test]
-    fn the_ends_of_the_range_can_be_written() {
+    fn extreme_timestamps_survive_a_round_trip() {
         for ms in [i64::MIN, i64::MAX, 0, -1] {
             let stamp = Timestamp::from_unix_ms(ms);
             assert_eq!(stamp.to_string().parse::<Timestamp>().unwrap(), stamp);

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_come_from_the_list_that_is_installed() {
+    fn versions_are_read_from_the_pinned_packages() {
         for package in ["opencode-linux-x64", "@zed-industries/codex-acp", "@modelcontextprotocol/inspector"]
         {
             assert!(pinned(package).split('.').all(|part| part.parse::<u32>().is_ok()), "{package}");

@@ -512,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_are_understood() {
+    fn start_reports_are_parsed() {
         assert_eq!(Word::parse("ready"), Word::Ready);
         assert_eq!(Word::parse("taken"), Word::Taken);
         let error = Word::Error { exit: 77, message: "it is a link".into() };
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_closed_to_others_and_its_socket_is_short() {
+    fn home_is_private_and_its_socket_path_short() {
         let home = TestDaemon::home_only();
         assert!(home.socket().as_os_str().len() < 60);
         let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(home.home().join("run")).unwrap());
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "processes are left")]
-    fn what_is_left_fails_the_test() {
+    fn leftover_processes_fail_the_test() {
         let home = TestDaemon::home_only();
         let mut command = Command::new("sleep");
         home.dress(&mut command);

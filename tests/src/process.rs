@@ -223,7 +223,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_is_found_by_its_home_and_its_death_is_noticed() {
+    fn process_is_found_by_its_home_and_its_death_noticed() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(processes_of(home.path()).len(), 0);
         let mut command = Command::new("cat");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn one_knows_of_oneself() {
+    fn own_process_facts_are_readable() {
         let me = Process::open(std::process::id().cast_signed()).unwrap();
         assert!(me.status_value("VmRSS").unwrap() > 100);
         assert!(me.memory_kb("Pss").unwrap() > 100);

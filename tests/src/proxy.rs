@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_on_what_it_does_not_lose() {
+    fn proxy_passes_on_what_it_does_not_drop() {
         let (address, thread) = server();
         let proxy = Proxy::start(address);
         let http = Http::new(&proxy.url());

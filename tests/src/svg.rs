@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_becomes_its_words_with_their_colours() {
+    fn screen_is_drawn_as_coloured_words() {
         let svg = picture("a <b>\x1b[31m red\x1b[0m   \x1b[1;7mnow").svg("A & B");
         for part in [
             "<title>A &amp; B</title>",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_run_to_run_is_replaced() {
+    fn varying_text_is_replaced() {
         let mut picture = picture("id 1f2e in 12s: x\r\n1f2e");
         picture.replace("1f2e", "aaaa");
         picture.replace("12s", "1m 4s");
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_colour_has_a_place() {
+    fn every_colour_is_mapped() {
         let of = |index| hex(Color::Idx(index)).unwrap();
         assert_eq!(
             [of(16), of(196), of(231), of(232), of(255)],

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_has_a_terminal_of_its_own() {
+    fn program_gets_its_own_terminal() {
         let mut terminal =
             open("sh", &["-c", "tty; stty size; ps -o tpgid= -o pgid= -p $$; read line; exit $line"]);
         terminal.wait_text("24 80");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn its_foreground_hears_of_a_new_size_and_of_the_end() {
+    fn foreground_process_gets_resize_and_hangup_signals() {
         let script = "trap 'stty size' WINCH; trap 'exit 9' HUP; echo up; while :; do sleep 0.01; done";
         let mut terminal = open("bash", &["-c", script]);
         terminal.wait_text("up");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_screen_is_what_a_user_sees() {
+    fn screen_matches_what_a_user_sees() {
         let mut terminal =
             open("sh", &["-c", r"printf 'wrong\rright\n\033[?1049hfull'; read x; printf '\033[?1049l'"]);
         terminal.wait_alternate(true);

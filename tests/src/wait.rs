@@ -146,7 +146,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn a_line_is_seen_when_it_is_complete() {
+    fn line_is_seen_once_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         thread::scope(|scope| {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_is_not_waited_for_too_long() {
+    fn readable_gives_up_after_the_timeout() {
         let (reader, writer) = std::io::pipe().unwrap();
         assert!(!readable(reader.as_fd(), Duration::ZERO));
         assert!(!readable(reader.as_fd(), Duration::from_millis(5)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_tells_is_looked_for() {
+    fn poll_until_repeats_the_check() {
         let mut looks = 0;
         let found = poll_until("the third look", || {
             looks += 1;

@@ -55,7 +55,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_wait_that_nothing_else_bounds_has_an_end() {
+    fn watchdog_kills_processes_after_timeout() {
         let home = tempfile::tempdir().unwrap();
         let mut sleeps = Command::new("sleep").arg("1000").current_dir(home.path()).spawn().unwrap();
         let watchdog = Watchdog::new(home.path(), "this test".to_owned(), Duration::from_millis(1));

@@ -47,7 +47,7 @@ fn begin_block(daemon: &FakeDaemon, ids: &[TaskId]) -> (Client, u64) {
 }
 
 #[test]
-fn r01_a_prompt_becomes_a_task_at_once() {
+fn r01_submitted_prompt_becomes_active_agent_task() {
     let daemon = fake();
     let params = SubmitParams {
         session: Some("discord:4711".into()),
@@ -69,7 +69,7 @@ fn r01_a_prompt_becomes_a_task_at_once() {
 }
 
 #[test]
-fn r01_the_same_key_gives_the_same_task_and_one_prompt() {
+fn r01_same_key_returns_same_task_and_sends_one_prompt() {
     let daemon = fake();
     let params = SubmitParams { key: Some("once".into()), ..daemon.prompt_params("say hello") };
     let (one, other) = (daemon.submit_with(&params).id, daemon.submit_with(&params).id);
@@ -79,7 +79,7 @@ fn r01_the_same_key_gives_the_same_task_and_one_prompt() {
 }
 
 #[test]
-fn r02_prompts_wait_and_run_first_in_first_out() {
+fn r02_queued_prompts_run_in_submission_order() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 1", &[], "");
     let mut watch = daemon.watch();
     let first = daemon.prompt("await go");
@@ -97,7 +97,7 @@ fn r02_prompts_wait_and_run_first_in_first_out() {
 }
 
 #[test]
-fn r03_no_more_than_the_limit_work_at_once_and_none_is_rejected() {
+fn r03_running_prompts_never_exceed_limit_and_none_is_rejected() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 5", &[], "max_sessions = 3");
     let mut watch = daemon.watch();
     let tasks: Vec<TaskId> = (0..50).map(|n| daemon.prompt(&format!("await go; say {n}"))).collect();
@@ -128,7 +128,7 @@ fn r03_no_more_than_the_limit_work_at_once_and_none_is_rejected() {
 }
 
 #[test]
-fn r04_an_answer_is_success_and_an_error_failure() {
+fn r04_answer_completes_task_and_agent_error_fails_it() {
     let daemon = fake();
     let good = daemon.completed("say fine");
     assert_eq!((good.error, good.exit), (None, None), "an agent's process does not end with its turn");
@@ -147,7 +147,7 @@ fn r04_an_answer_is_success_and_an_error_failure() {
 }
 
 #[test]
-fn r04_a_turn_in_which_the_model_failed_is_no_success_whatever_the_agent_says() {
+fn r04_turn_with_model_failure_fails_even_if_agent_reports_success() {
     let daemon = fake();
     for (prompt, why) in [
         // kimi-code: nothing at all. Thoughts and plans are not an answer.
@@ -169,7 +169,7 @@ fn r04_a_turn_in_which_the_model_failed_is_no_success_whatever_the_agent_says() 
 }
 
 #[test]
-fn a_success_that_may_be_none_is_marked_wherever_it_is_shown() {
+fn doubtful_success_is_marked_suspect_in_list_status_and_inbox() {
     let daemon = fake();
     for (prompt, why) in [
         ("say Error: the model is not there", "looks like an error: Error: the model is not there"),
@@ -197,7 +197,7 @@ fn a_success_that_may_be_none_is_marked_wherever_it_is_shown() {
 }
 
 #[test]
-fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out() {
+fn agent_stderr_appears_in_status_and_timeout_error() {
     let daemon = FakeDaemon::start(&[], "stalled_after = \"200ms\"");
     let mut watch = daemon.watch();
     let params = SubmitParams {
@@ -222,7 +222,7 @@ fn what_an_agent_says_on_stderr_is_in_its_status_and_in_the_text_of_a_time_out()
 }
 
 #[test]
-fn r04_a_time_limit_ends_the_turn_as_failed() {
+fn r04_exceeded_time_limit_fails_turn() {
     let daemon = fake();
     let params = SubmitParams { time_limit_ms: Some(3000), ..daemon.prompt_params("say half; hang") };
     let id = daemon.submit_with(&params).id;
@@ -236,7 +236,7 @@ fn r04_a_time_limit_ends_the_turn_as_failed() {
 }
 
 #[test]
-fn r05_cancel_ends_the_turn_of_a_running_task() {
+fn r05_cancel_ends_turn_of_running_task() {
     let daemon = fake();
     let id = daemon.prompt("say half; hang");
     let process = daemon.agent_process(id);
@@ -254,7 +254,7 @@ fn r05_cancel_ends_the_turn_of_a_running_task() {
 }
 
 #[test]
-fn r05_cancel_of_one_turn_leaves_its_neighbours_alone() {
+fn r05_cancelling_one_turn_leaves_others_in_its_process_running() {
     let daemon = fake();
     let (gone, stays) = (daemon.prompt("hang"), daemon.prompt("await go; say here"));
     let process = daemon.agent_process(gone);
@@ -271,7 +271,7 @@ fn r05_cancel_of_one_turn_leaves_its_neighbours_alone() {
 }
 
 #[test]
-fn r05_a_task_whose_agent_still_starts_can_be_cancelled() {
+fn r05_task_can_be_cancelled_while_its_agent_is_starting() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "keep_warm = \"0s\"");
     let id = daemon.prompt("say never");
     let process = daemon.fake_home().wait_started(1);
@@ -284,7 +284,7 @@ fn r05_a_task_whose_agent_still_starts_can_be_cancelled() {
 }
 
 #[test]
-fn r05_a_pending_prompt_that_is_cancelled_is_never_given() {
+fn r05_cancelled_pending_prompt_is_never_sent_to_agent() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 1", &[], "");
     let first = daemon.prompt("await go");
     daemon.wait_running(first);
@@ -298,7 +298,7 @@ fn r05_a_pending_prompt_that_is_cancelled_is_never_given() {
 }
 
 #[test]
-fn r06_list_shows_agent_tasks_and_they_take_no_signals() {
+fn r06_agent_tasks_are_listed_and_refuse_signals() {
     let daemon = fake();
     let id = daemon.prompt("hang");
     daemon.wait_running(id);
@@ -312,7 +312,7 @@ fn r06_list_shows_agent_tasks_and_they_take_no_signals() {
 }
 
 #[test]
-fn r07_there_is_a_result_only_of_a_completed_task() {
+fn r07_result_is_available_only_for_completed_tasks() {
     let daemon = fake();
     let id = daemon.prompt("say half; await go; say  done");
     daemon.wait_running(id);
@@ -348,7 +348,7 @@ fn r08_active_tasks_are_counted_by_status() {
 }
 
 #[test]
-fn r10_a_finished_task_stays_until_it_is_cleared_and_its_agent_lets_go_of_the_session() {
+fn r10_clearing_finished_task_removes_output_and_closes_agent_session() {
     let daemon = fake();
     let task = daemon.completed("say one");
     let output = task.output.path.clone();
@@ -361,7 +361,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared_and_its_agent_lets_go_of_the_se
 }
 
 #[test]
-fn r10_the_end_of_the_parent_session_cancels_and_clears() {
+fn r10_ending_parent_session_cancels_and_clears_its_tasks() {
     let daemon = fake();
     let of = |prompt: &str| {
         let params = SubmitParams { session: Some("tmux:%3".into()), ..daemon.prompt_params(prompt) };
@@ -378,7 +378,7 @@ fn r10_the_end_of_the_parent_session_cancels_and_clears() {
 }
 
 #[test]
-fn r11_shutdown_cancels_ten_sessions_and_leaves_no_process() {
+fn r11_shutdown_cancels_ten_agent_sessions_and_leaves_no_process() {
     let mut daemon = FakeDaemon::with("max_concurrent_tasks = 10", &[], "max_sessions = 3");
     let mut watch = daemon.watch();
     let tasks: Vec<TaskId> = (0..10).map(|_| daemon.prompt("hang")).collect();
@@ -400,7 +400,7 @@ fn r11_shutdown_cancels_ten_sessions_and_leaves_no_process() {
 }
 
 #[test]
-fn r20_a_working_agent_gives_its_text_and_its_progress() {
+fn r20_running_agent_reports_text_and_progress() {
     let daemon = fake();
     let mut watch = daemon.watch();
     let id = daemon.prompt("say one; tool read a; tool read b; tool read c; tool write d; say two; await go");
@@ -418,7 +418,7 @@ fn r20_a_working_agent_gives_its_text_and_its_progress() {
 }
 
 #[test]
-fn r20_each_message_is_a_paragraph_and_the_last_one_the_answer() {
+fn r20_messages_become_paragraphs_and_adapter_warning_is_not_the_answer() {
     let daemon = fake();
     let said = "message a; say I look; say ing.; message b; say history=1";
     let id = daemon.completed(said).id;
@@ -431,7 +431,7 @@ fn r20_each_message_is_a_paragraph_and_the_last_one_the_answer() {
 }
 
 #[test]
-fn r20_bgctl_follows_the_text_until_the_answer_is_complete() {
+fn r20_output_follow_streams_text_until_answer_is_complete() {
     let daemon = fake();
     let id = daemon.prompt("say one; await go; say  two");
     daemon.wait_output(id, "one");
@@ -448,7 +448,7 @@ fn r20_bgctl_follows_the_text_until_the_answer_is_complete() {
 }
 
 #[test]
-fn r20_a_long_answer_comes_whole() {
+fn r20_long_answer_is_delivered_in_full() {
     let daemon = fake();
     let task = daemon.completed("think first; plan; stream 5000 0123456789; say !");
     let text = "0123456789".repeat(5000) + "!";
@@ -457,7 +457,7 @@ fn r20_a_long_answer_comes_whole() {
 }
 
 #[test]
-fn r20_a_silent_agent_is_marked_until_it_moves() {
+fn r20_silent_agent_is_marked_stalled_until_it_makes_progress() {
     let daemon = FakeDaemon::start(&[], "stalled_after = \"200ms\"");
     let mut watch = daemon.watch();
     let id = daemon.prompt("await go; think about it; await end");
@@ -471,7 +471,7 @@ fn r20_a_silent_agent_is_marked_until_it_moves() {
 }
 
 #[test]
-fn r21_the_first_look_at_a_completed_task_is_noted_anew_for_each_run() {
+fn r21_retrieval_time_is_recorded_once_per_run() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     assert_eq!(daemon.task(id).retrieved_at, None);
@@ -487,7 +487,7 @@ fn r21_the_first_look_at_a_completed_task_is_noted_anew_for_each_run() {
 }
 
 #[test]
-fn r22_to_r24_block_waits_for_answers_and_tells_who_still_works() {
+fn r22_to_r24_block_waits_for_answers_and_reports_active_tasks() {
     let daemon = fake();
     let done = daemon.completed("say one").id;
     let works = daemon.prompt("await go; say two");
@@ -503,7 +503,7 @@ fn r22_to_r24_block_waits_for_answers_and_tells_who_still_works() {
 }
 
 #[test]
-fn r25_block_after_a_resume_waits_for_its_answer() {
+fn r25_block_after_resume_waits_for_new_answer() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     daemon.resume(id, "await go; say two");
@@ -515,7 +515,7 @@ fn r25_block_after_a_resume_waits_for_its_answer() {
 }
 
 #[test]
-fn r25_a_block_right_behind_a_resume_on_one_connection_waits_too() {
+fn r25_block_pipelined_after_resume_waits_for_new_answer() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     let mut raw = bgd_tests::Raw::connect(daemon.socket());

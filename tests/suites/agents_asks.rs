@@ -36,7 +36,7 @@ fn asked(watch: &mut Watch, id: TaskId, request: u64) -> NeedsInput {
 }
 
 #[test]
-fn a_question_is_denied_unless_told_otherwise() {
+fn permission_requests_are_denied_by_default() {
     let daemon = FakeDaemon::start(&[], "");
     let task = daemon.completed("ask May I?");
     assert_eq!(daemon.result(task.id), "denied");
@@ -45,14 +45,14 @@ fn a_question_is_denied_unless_told_otherwise() {
 }
 
 #[test]
-fn a_question_is_allowed_once_where_that_is_configured() {
+fn configured_allow_grants_each_permission_request_once() {
     let daemon = FakeDaemon::start(&[], "permissions = \"allow\"");
     let task = daemon.completed("ask May I?; say \\n; ask-many 2");
     assert_eq!(daemon.result(task.id), "allowed: allow-once\n".repeat(3).trim_end());
 }
 
 #[test]
-fn a_question_waits_for_its_answer() {
+fn permission_request_waits_for_answer() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask Run make?; say \\n; ask And make install?");
@@ -82,7 +82,7 @@ fn a_question_waits_for_its_answer() {
 }
 
 #[test]
-fn bgctl_shows_a_question_and_answers_it() {
+fn bgctl_shows_and_answers_permission_request() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask Run make?; await go; say \\n; ask Again?");
@@ -109,7 +109,7 @@ fn bgctl_shows_a_question_and_answers_it() {
 const LIES: &str = r#"ask-call {"title":"List files","kind":"execute","rawInput":{"command":"rm -rf build","description":"List files"},"locations":[{"path":"/srv/build"}],"content":[{"type":"diff","path":"/srv/a","oldText":"old","newText":"new"}]}"#;
 
 #[test]
-fn a_question_says_what_would_be_done_before_its_title() {
+fn question_shows_actual_command_before_its_title() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let params = SubmitParams { session: Some("s".into()), ..daemon.prompt_params(LIES) };
@@ -142,7 +142,7 @@ fn a_question_says_what_would_be_done_before_its_title() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_is_denied_in_time() {
+fn unanswered_question_is_denied_after_ask_timeout() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"\nask_timeout = \"200ms\"");
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask Anybody here?; await go");
@@ -155,7 +155,7 @@ fn a_question_that_nobody_answers_is_denied_in_time() {
 }
 
 #[test]
-fn an_agent_that_waits_for_an_answer_is_not_stalled() {
+fn agent_waiting_for_answer_is_not_marked_stalled() {
     let daemon =
         FakeDaemon::start(&[], "permissions = \"ask\"\nask_timeout = \"600ms\"\nstalled_after = \"50ms\"");
     let mut watch = daemon.watch();
@@ -167,7 +167,7 @@ fn an_agent_that_waits_for_an_answer_is_not_stalled() {
 }
 
 #[test]
-fn several_questions_wait_in_their_order_and_take_their_answers_in_any() {
+fn queued_questions_are_shown_in_order_and_answered_in_any_order() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask-many 3");
@@ -206,7 +206,7 @@ fn questions_beyond_the_limit_are_denied() {
 }
 
 #[test]
-fn questions_of_two_tasks_in_one_process_are_kept_apart() {
+fn questions_of_tasks_sharing_a_process_are_kept_apart() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let one = daemon.prompt("ask One?");
@@ -222,7 +222,7 @@ fn questions_of_two_tasks_in_one_process_are_kept_apart() {
 }
 
 #[test]
-fn r05_cancel_calls_a_question_off_after_the_agent_was_told() {
+fn r05_cancel_reaches_agent_before_its_question_is_withdrawn() {
     let daemon = FakeDaemon::start(&[], ASK);
     let mut watch = daemon.watch();
     let id = daemon.prompt("ask Sure?; touch went-on");
@@ -240,7 +240,7 @@ fn r05_cancel_calls_a_question_off_after_the_agent_was_told() {
 }
 
 #[test]
-fn r05_cancel_ends_an_agent_that_asks_for_ever() {
+fn r05_cancel_ends_turn_that_asks_forever() {
     for permissions in ["deny", "allow", "ask"] {
         let daemon = FakeDaemon::start(&[], &format!("permissions = \"{permissions}\""));
         let mut watch = daemon.watch();
@@ -268,7 +268,7 @@ fn answers(home: &Path, name: &str) -> String {
 }
 
 #[test]
-fn an_agent_can_not_answer_its_own_question() {
+fn agent_descendants_cannot_answer_its_question() {
     // Two programs that the agent starts: a child, and one that hides from it, without a mark and in a session of its
     // own. Both find the home through the agent's variable.
     let line = "({ read line < $FAKE_ACP_HOME/child; eval \"$line\"; } >/dev/null 2>&1 &); \

@@ -51,7 +51,7 @@ fn with_input(daemon: &TestDaemon, args: &[&str], input: &[u8]) -> std::process:
 }
 
 #[test]
-fn r37_a_prompt_is_submitted_and_resumed_by_the_same_verb() {
+fn r37_submit_and_resume_verbs_continue_the_same_task() {
     let daemon = daemon();
     let id = answered(&daemon, &["--agent", "mem", "-d", "remember", "one"]);
     assert_eq!(result(&daemon, &id), "one;");
@@ -75,7 +75,7 @@ fn r37_a_prompt_is_submitted_and_resumed_by_the_same_verb() {
 }
 
 #[test]
-fn without_an_agent_the_default_one_is_told() {
+fn prompt_without_agent_goes_to_default_agent() {
     let daemon = daemon();
     let id = answered(&daemon, &["--prompt", "to whom it may concern", "-d", "x"]);
     assert_eq!(result(&daemon, &id), "to whom it may concern");
@@ -87,7 +87,7 @@ fn without_an_agent_the_default_one_is_told() {
 }
 
 #[test]
-fn a_prompt_is_read_from_standard_input() {
+fn dash_reads_prompt_from_standard_input() {
     let daemon = TestDaemon::builder()
         .config([reading_agent("count", "wc -c", ""), remembering_agent("mem", REMEMBER)].concat())
         .start();
@@ -130,7 +130,7 @@ fn refused(daemon: &TestDaemon, args: &[&str], code: i32, kind: &str, parts: &[&
 }
 
 #[test]
-fn every_refusal_has_its_code_its_kind_and_its_sentence() {
+fn every_refusal_has_exit_code_error_kind_and_message() {
     let daemon = daemon();
     let mut gate = Gate::new(daemon.home(), "gate");
     let unknown = TaskId::random().to_string();
@@ -199,7 +199,7 @@ fn every_refusal_has_its_code_its_kind_and_its_sentence() {
 }
 
 #[test]
-fn a_program_that_is_not_there_comes_with_the_command_that_installs_it() {
+fn missing_agent_program_is_reported_with_install_command() {
     let daemon = TestDaemon::builder()
         .env("PATH", "/nowhere")
         .config("[agents.mine]\nprotocol = \"template\"\ncommand = [\"no-such-program\"]\n")
@@ -215,7 +215,7 @@ fn a_program_that_is_not_there_comes_with_the_command_that_installs_it() {
 }
 
 #[test]
-fn agents_are_listed_as_columns_as_json_and_as_a_table() {
+fn agents_verb_prints_columns_json_or_table() {
     let daemon = TestDaemon::builder()
         .env("PATH", "/usr/bin:/bin")
         .config(
@@ -264,7 +264,7 @@ fn on_a_terminal(daemon: &TestDaemon, args: &str) -> String {
 }
 
 #[test]
-fn r38_list_and_status_show_that_a_task_was_resumed() {
+fn r38_list_and_status_mark_resumed_tasks() {
     let daemon = daemon();
     let id = answered(&daemon, &["--agent", "mem", "-d", "what for", "first prompt"]);
     let other = answered(&daemon, &["--agent", "echo", "-d", "another", "hello"]);
@@ -294,7 +294,7 @@ fn r38_list_and_status_show_that_a_task_was_resumed() {
 }
 
 #[test]
-fn r25_block_after_a_resume_waits_for_its_answer() {
+fn r25_block_after_resume_waits_for_new_answer() {
     let daemon = daemon();
     let mut gate = Gate::new(daemon.home(), "gate");
     let id = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
@@ -315,7 +315,7 @@ fn r25_block_after_a_resume_waits_for_its_answer() {
 }
 
 #[test]
-fn what_the_submitter_gives_reaches_the_agent() {
+fn submit_options_reach_the_agent() {
     let daemon =
         TestDaemon::builder().config(shell_agent("x", "pwd; printenv VARIABLE BGD_SOCKET", "")).start();
     let folder = daemon.home().join("sub");

@@ -18,14 +18,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+fn r20_text_streams_and_r30_conversation_survives_killed_agent() {
     let real = codex();
     cases::text_streams(&real);
     cases::a_conversation_goes_on(&real);
 }
 
 #[test]
-fn r35_a_deleted_session_leaves_the_task_completed() {
+fn r35_resume_of_deleted_session_leaves_task_completed() {
     let real = codex();
     let id = real.turn("SAY it once");
     real.process(id).kill();
@@ -37,12 +37,12 @@ fn r35_a_deleted_session_leaves_the_task_completed() {
 }
 
 #[test]
-fn r36_a_resume_that_was_accepted_may_fail() {
+fn r36_accepted_resume_can_fail_later() {
     cases::a_resume_that_was_accepted_may_fail(&codex());
 }
 
 #[test]
-fn a_model_that_a_submit_names_is_used_and_a_follow_up_may_name_another() {
+fn model_of_submit_is_used_until_resume_names_another() {
     let real = codex();
     let id = real.submit_with(&["--model", "gpt-5.4", "--mode", "auto"], "SAY one");
     real.completed(id);
@@ -58,7 +58,7 @@ fn a_model_that_a_submit_names_is_used_and_a_follow_up_may_name_another() {
 }
 
 #[test]
-fn errors_of_the_model_are_told() {
+fn model_errors_fail_task_with_their_reason() {
     let real = codex();
     for (status, reason) in [
         (400, "the model answers with 400"),
@@ -72,14 +72,14 @@ fn errors_of_the_model_are_told() {
 }
 
 #[test]
-fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+fn r05_cancel_ends_turn_with_its_commands() {
     let real = codex();
     cases::a_held_turn_is_cancelled(&real);
     cases::a_turn_is_cancelled_with_its_command(&real, &Shell::CODEX);
 }
 
 #[test]
-fn a_neighbour_of_a_cancelled_turn_goes_on_and_nothing_is_left_after_it() {
+fn turn_beside_cancelled_one_completes_before_process_and_command_end() {
     let real = codex();
     let neighbour = real.submit_until_asked("HOLD neighbour");
     let (id, command) = cases::with_a_command(&real, &Shell::CODEX);
@@ -98,7 +98,7 @@ fn a_neighbour_of_a_cancelled_turn_goes_on_and_nothing_is_left_after_it() {
 }
 
 #[test]
-fn what_it_asks_is_denied_allowed_or_passed_on() {
+fn permission_requests_are_denied_allowed_or_passed_to_user() {
     let real = Real::start(|place| {
         let entry = place.codex(Permission::Ask);
         ["ask", "allow", "deny"].map(|name| entry.clone().named(name).with("permissions", name)).to_vec()
@@ -121,7 +121,7 @@ fn what_it_asks_is_denied_allowed_or_passed_on() {
 }
 
 #[test]
-fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+fn r11_ten_sessions_share_process_and_end_with_daemon() {
     let real = Real::start(|place| vec![place.codex(Permission::Allow).with("max_sessions", 10)]);
     let [one, ten] = cases::ten_sessions_share_a_process(real);
     println!("codex-acp: {one} kB with one session, {ten} kB with ten");

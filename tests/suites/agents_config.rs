@@ -114,7 +114,7 @@ fn names(told: &str, file: &Path, parts: &[&str]) {
 }
 
 #[test]
-fn a_daemon_does_not_start_with_a_mistake_about_agents() {
+fn daemon_refuses_to_start_with_invalid_agent_configuration() {
     let home = TestDaemon::home_only();
     for (file, parts) in wrong_files() {
         home.write_config(&file);
@@ -143,7 +143,7 @@ fn info(daemon: &TestDaemon, name: &str) -> Option<AgentInfo> {
 }
 
 #[test]
-fn a_reload_of_a_mistake_changes_nothing() {
+fn reload_of_invalid_agent_configuration_changes_nothing() {
     let daemon = TestDaemon::builder().config(shell_agent("x", "echo \"$1\"", "")).start();
     let before = infos(&daemon, None);
     for (file, parts) in wrong_files() {
@@ -161,7 +161,7 @@ fn a_reload_of_a_mistake_changes_nothing() {
 }
 
 #[test]
-fn a_reload_tells_which_keys_of_agents_changed() {
+fn reload_reports_changed_agent_keys() {
     let daemon = TestDaemon::start();
     for (file, changed) in [
         ("[agents.x]\ncommand = [\"a\"]\n", &["agents.x.command"][..]),
@@ -193,7 +193,7 @@ fn owned(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn agents_come_and_go_with_a_reload() {
+fn reload_adds_and_removes_agents() {
     let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
     let with = format!("max_concurrent_tasks = 1\n{}", remembering_agent("x", &line));
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n").start();
@@ -234,7 +234,7 @@ fn agents_come_and_go_with_a_reload() {
 }
 
 #[test]
-fn a_queued_prompt_is_given_to_the_agent_as_it_is_then() {
+fn queued_prompt_uses_agent_configuration_at_start_time() {
     let agent = |word: &str| {
         let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; echo {word}");
         format!("max_concurrent_tasks = 1\n{}", shell_agent("x", &line, ""))
@@ -250,7 +250,7 @@ fn a_queued_prompt_is_given_to_the_agent_as_it_is_then() {
 }
 
 #[test]
-fn some_agents_are_known_without_a_word_in_the_configuration() {
+fn built_in_agents_need_no_configuration() {
     let daemon = TestDaemon::start();
     let empty: Env = [("PATH".into(), OsText::from("/nowhere"))].into_iter().collect();
     let known = infos(&daemon, Some(empty));
@@ -292,7 +292,7 @@ fn with_path(params: SubmitParams, folder: &Path) -> SubmitParams {
 }
 
 #[test]
-fn the_path_of_the_submitter_decides() {
+fn agent_program_is_looked_up_in_submitter_path() {
     let daemon = TestDaemon::builder()
         .config("[agents.x]\nprotocol = \"template\"\ncommand = [\"some-agent\", \"{prompt}\"]\n")
         .start();
@@ -322,7 +322,7 @@ fn the_path_of_the_submitter_decides() {
 }
 
 #[test]
-fn a_program_that_is_gone_when_it_is_needed_is_told() {
+fn removed_agent_program_refuses_resume_and_submit() {
     let text = "printf '{\"session_id\":\"s1\",\"result\":\"%s\"}' \"$1\"";
     let daemon = TestDaemon::home_only();
     let file = program(&daemon, "a", text).join("some-agent");

@@ -47,7 +47,7 @@ fn none_left(far: &Far) {
 }
 
 #[test]
-fn r152_an_agent_works_there_and_belongs_here() {
+fn r152_agent_runs_on_remote_machine_for_local_task() {
     let mut far = two();
     // A folder that need exist only on the other machine.
     let params = SubmitParams { cwd: Some("/nowhere/here".into()), ..far.here().prompt_params("say hello") };
@@ -76,7 +76,7 @@ fn r152_an_agent_works_there_and_belongs_here() {
 }
 
 #[test]
-fn r152_a_question_is_answered_and_a_cancel_ends_the_turn() {
+fn r152_remote_agent_takes_answer_and_cancel() {
     let mut far = Far::start();
     let home = far.daemon.home().join("fake");
     fs::create_dir(&home).unwrap();
@@ -94,7 +94,7 @@ fn r152_a_question_is_answered_and_a_cancel_ends_the_turn() {
 }
 
 #[test]
-fn r152_a_cut_fails_the_turn_and_the_next_one_works() {
+fn r152_lost_connection_fails_turn_and_next_turn_works() {
     let mut far = two();
     let wire = far.wire();
     let id = far.here().prompt("say working; hang");
@@ -110,7 +110,7 @@ fn r152_a_cut_fails_the_turn_and_the_next_one_works() {
 }
 
 #[test]
-fn r152_the_end_of_the_daemon_ends_the_agent_there() {
+fn r152_stopped_or_killed_daemon_ends_remote_agent() {
     for kills in [false, true] {
         let mut far = two();
         let id = far.here().prompt("say working; hang");
@@ -126,7 +126,7 @@ fn r152_the_end_of_the_daemon_ends_the_agent_there() {
 }
 
 #[test]
-fn r152_only_the_protocol_that_goes_over_a_connection_can_be_elsewhere() {
+fn r152_remote_agents_require_acp_protocol() {
     let mut far = Far::start();
     far.start_here("");
     for protocol in ["template", "opencode"] {
@@ -139,7 +139,7 @@ fn r152_only_the_protocol_that_goes_over_a_connection_can_be_elsewhere() {
 }
 
 #[test]
-fn r152_what_is_missing_over_there_is_said() {
+fn r152_missing_remote_program_and_failed_ssh_are_reported() {
     let mut far = Far::start();
     far.start_here("[agents.fake]\ncommand = [\"no-such-agent\"]\non = \"far\"");
     let (_, error) = far.here().failed("say hello");
@@ -151,7 +151,7 @@ fn r152_what_is_missing_over_there_is_said() {
 }
 
 #[test]
-fn r152_a_real_agent_works_there() {
+fn r152_real_opencode_works_on_remote_machine() {
     let model = ModelServer::start();
     let mut far = Far::start();
     let home = far.daemon.home().to_owned();

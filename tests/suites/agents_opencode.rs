@@ -11,14 +11,14 @@ fn opencode() -> Real {
 }
 
 #[test]
-fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+fn r20_text_streams_and_r30_conversation_survives_killed_agent() {
     let real = opencode();
     cases::text_streams(&real);
     cases::a_conversation_goes_on(&real);
 }
 
 #[test]
-fn r35_a_deleted_session_leaves_the_task_completed() {
+fn r35_resume_of_deleted_session_leaves_task_completed() {
     let real = opencode();
     let id = real.turn("SAY it once");
     // A running process would still have the session in memory.
@@ -28,12 +28,12 @@ fn r35_a_deleted_session_leaves_the_task_completed() {
 }
 
 #[test]
-fn r36_a_resume_that_was_accepted_may_fail() {
+fn r36_accepted_resume_can_fail_later() {
     cases::a_resume_that_was_accepted_may_fail(&opencode());
 }
 
 #[test]
-fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
+fn model_errors_are_reported_and_endless_retries_are_cut_off() {
     let real = Real::start(|place| vec![place.opencode(Permission::Allow).with("stalled_after", "1s")]);
     for status in [400, 401] {
         cases::an_error_of_the_model_has_its_reason(
@@ -46,14 +46,14 @@ fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
 }
 
 #[test]
-fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+fn r05_cancel_ends_turn_with_its_commands() {
     let real = opencode();
     cases::a_held_turn_is_cancelled(&real);
     cases::a_turn_is_cancelled_with_its_command(&real, &Shell::OPENCODE);
 }
 
 #[test]
-fn a_neighbour_of_a_cancelled_turn_goes_on() {
+fn turn_beside_cancelled_one_completes() {
     let real = opencode();
     let neighbour = real.submit_until_asked("HOLD neighbour");
     let (id, command) = cases::with_a_command(&real, &Shell::OPENCODE);
@@ -71,21 +71,21 @@ fn a_neighbour_of_a_cancelled_turn_goes_on() {
 }
 
 #[test]
-fn what_it_asks_is_denied_allowed_or_passed_on() {
+fn permission_requests_are_denied_allowed_or_passed_to_user() {
     let (real, denied) = cases::what_opencode_asks(|place| place.opencode(Permission::Ask));
     assert_eq!(real.answer(denied), "", "it gives the word back");
     assert_eq!(real.model.turns().len(), 6, "no step comes after a denial");
 }
 
 #[test]
-fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+fn r11_ten_sessions_share_process_and_end_with_daemon() {
     let real = Real::start(|place| vec![place.opencode(Permission::Allow).with("max_sessions", 10)]);
     let [one, ten] = cases::ten_sessions_share_a_process(real);
     println!("opencode acp: {one} kB with one session, {ten} kB with ten");
 }
 
 #[test]
-fn a_check_tells_what_it_is() {
+fn agent_check_reports_version_without_sending_prompt() {
     let real = Real::start(|place| vec![place.opencode(Permission::Allow), place.codex(Permission::Allow)]);
     let told = real.daemon.run(&["agents", "--check", "opencode", "codex"]).success().stdout_text();
     let rows: Vec<Vec<&str>> = told.lines().map(|line| line.split('\t').collect()).collect();

@@ -4,7 +4,7 @@ use bgd_tests::docs;
 use bgd_tests::real::Real;
 
 #[test]
-fn the_commands_of_the_guide_do_what_it_says() {
+fn guide_commands_work_as_documented() {
     let shell = docs::blocks("man/bgd-agents.md", "sh");
     let [talk, answer] = &shell[..] else {
         panic!("other blocks than these are to be run as well: {shell:#?}")

@@ -34,7 +34,7 @@ fn modes_set(daemon: &FakeDaemon) -> (Vec<String>, usize) {
 }
 
 #[test]
-fn what_gemini_cli_plays_back_behind_its_answer_to_a_load_is_no_output() {
+fn gemini_replay_after_session_load_is_not_output() {
     let daemon = recorded("gemini-cli-0.61.0-load", "keep_warm = \"0s\"");
     let task = daemon.completed("Say hello.");
     assert_eq!(daemon.result(task.id), ANSWER);
@@ -48,7 +48,7 @@ fn what_gemini_cli_plays_back_behind_its_answer_to_a_load_is_no_output() {
 }
 
 #[test]
-fn a_model_error_fails_the_task_however_the_agent_tells_it() {
+fn model_error_fails_task_however_agent_reports_it() {
     for (name, why) in [
         // The thread has the status `systemError`, but the turn ends normally.
         ("codex-acp-2.6.0-error-400", "Invalid value for parameter"),
@@ -69,7 +69,7 @@ fn a_model_error_fails_the_task_however_the_agent_tells_it() {
 }
 
 #[test]
-fn what_codex_acp_warns_of_is_no_part_of_the_answer() {
+fn codex_warning_is_output_but_not_part_of_answer() {
     let daemon = recorded("codex-acp-2.6.0-error-400", "");
     let task = daemon.completed("Hello");
     assert_eq!(daemon.result(task.id), ANSWER);
@@ -81,7 +81,7 @@ fn what_codex_acp_warns_of_is_no_part_of_the_answer() {
 }
 
 #[test]
-fn agents_that_begin_in_a_mode_in_which_they_do_not_ask_are_put_into_one_in_which_they_do() {
+fn agents_starting_in_non_asking_mode_are_switched_to_asking_mode() {
     for (name, permissions, mode) in [
         ("claude-agent-acp-0.101.0-modes", "deny", Some("default")),
         ("claude-agent-acp-0.101.0-modes", "ask", Some("default")),

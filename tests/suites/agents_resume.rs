@@ -56,7 +56,7 @@ fn as_before(daemon: &FakeDaemon, before: &Task, result: &str) {
 }
 
 #[test]
-fn r30_the_agent_has_the_whole_conversation() {
+fn r30_resumed_agent_has_whole_conversation() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     for (prompt, answer) in [("count", "2"), ("history", "say one\ncount"), ("count", "4")] {
@@ -74,7 +74,7 @@ fn r30_the_agent_has_the_whole_conversation() {
 }
 
 #[test]
-fn r30_another_process_takes_the_conversation_up() {
+fn r30_new_process_continues_conversation_without_replaying_output() {
     for (flags, method) in [
         (&["--no-load"][..], "session/resume"),
         (&["--no-resume"], "session/load"),
@@ -96,7 +96,7 @@ fn r30_another_process_takes_the_conversation_up() {
 }
 
 #[test]
-fn r30_an_agent_that_was_killed_is_started_again() {
+fn r30_resume_restarts_killed_agent() {
     let daemon = fake();
     let task = daemon.completed("say one");
     Process::open(task.pid.unwrap()).unwrap().kill();
@@ -108,7 +108,7 @@ fn r30_an_agent_that_was_killed_is_started_again() {
 }
 
 #[test]
-fn r30_an_agent_that_has_died_in_this_very_moment_is_started_again() {
+fn r30_resume_restarts_agent_killed_just_before() {
     let daemon = fake();
     let task = daemon.completed("say one");
     for count in 2..6 {
@@ -121,7 +121,7 @@ fn r30_an_agent_that_has_died_in_this_very_moment_is_started_again() {
 }
 
 #[test]
-fn r30_many_conversations_go_on_side_by_side() {
+fn r30_many_conversations_continue_concurrently() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 10", &[], "max_sessions = 4");
     let tasks: Vec<TaskId> = (0..10).map(|n| daemon.prompt(&format!("say {n}"))).collect();
     daemon.block(&tasks);
@@ -139,7 +139,7 @@ fn r30_many_conversations_go_on_side_by_side() {
 }
 
 #[test]
-fn r31_resume_returns_before_the_answer() {
+fn r31_resume_returns_before_agent_answers() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     let mut watch = daemon.watch();
@@ -154,7 +154,7 @@ fn r31_resume_returns_before_the_answer() {
 }
 
 #[test]
-fn r32_the_answer_completes_the_task_again_and_is_told() {
+fn r32_answer_completes_resumed_task_and_emits_event() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     let mut watch = daemon.watch();
@@ -203,7 +203,7 @@ fn r33_only_completed_agent_tasks_can_be_resumed() {
 }
 
 #[test]
-fn r34_a_task_takes_one_prompt_at_a_time() {
+fn r34_second_resume_is_refused_while_first_is_running() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     daemon.resume(id, "await go; say two");
@@ -228,7 +228,7 @@ fn slow_resume(daemon: &FakeDaemon) -> (Task, Raw) {
 }
 
 #[test]
-fn r34_also_while_the_resume_is_still_being_accepted() {
+fn r34_second_resume_is_refused_while_first_is_being_accepted() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], COLD);
     let (task, mut raw) = slow_resume(&daemon);
     let error = refused(&daemon, task.id, ErrorKind::BeingResumed);
@@ -241,7 +241,7 @@ fn r34_also_while_the_resume_is_still_being_accepted() {
 }
 
 #[test]
-fn r05_a_resume_that_is_cancelled_before_it_is_accepted_leaves_the_task_as_it_was() {
+fn r05_cancelling_unaccepted_resume_leaves_task_unchanged() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], COLD);
     let (task, mut raw) = slow_resume(&daemon);
     let params = CancelParams { ids: vec![task.id.into()], ..CancelParams::default() };
@@ -257,7 +257,7 @@ fn r05_a_resume_that_is_cancelled_before_it_is_accepted_leaves_the_task_as_it_wa
 }
 
 #[test]
-fn r05_cancel_of_a_resumed_task_ends_the_turn() {
+fn r05_cancelling_resumed_task_ends_turn() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     daemon.resume(id, "hang");
@@ -267,7 +267,7 @@ fn r05_cancel_of_a_resumed_task_ends_the_turn() {
 }
 
 #[test]
-fn r35_a_session_that_is_gone_leaves_the_task_and_its_result() {
+fn r35_resume_of_expired_session_keeps_task_and_result() {
     let codes = ["-32602:session not found", "-32002:x", "-32603:no rollout found for thread x"];
     for code in codes {
         for keep_warm in ["", COLD] {
@@ -288,7 +288,7 @@ fn r35_a_session_that_is_gone_leaves_the_task_and_its_result() {
 }
 
 #[test]
-fn r35_a_list_without_the_session_tells_that_it_is_gone() {
+fn r35_session_missing_from_agent_list_counts_as_expired() {
     for flags in [&[][..], &["--page", "2"], &["--no-resume"]] {
         let flags = [&["--unknown-session", "-32603:Internal error"], flags].concat();
         let daemon = FakeDaemon::start(&flags, COLD);
@@ -303,7 +303,7 @@ fn r35_a_list_without_the_session_tells_that_it_is_gone() {
 }
 
 #[test]
-fn r35_an_agent_that_can_t_go_on_without_its_process_says_so() {
+fn r35_agent_without_session_reload_refuses_resume_after_exit() {
     let daemon = FakeDaemon::start(&["--no-load", "--no-resume"], COLD);
     let task = completed_and_gone(&daemon, "say one");
     let error = refused(&daemon, task.id, ErrorKind::SessionExpired);
@@ -312,7 +312,7 @@ fn r35_an_agent_that_can_t_go_on_without_its_process_says_so() {
 }
 
 #[test]
-fn r35_an_agent_that_does_not_start_any_more_leaves_the_task_as_it_was() {
+fn r35_resume_with_agent_that_fails_to_start_leaves_task_unchanged() {
     let daemon =
         FakeDaemon::start(&["--initialize-after", "begin"], "keep_warm = \"0s\"\nstart_timeout = \"2s\"");
     daemon.touch("begin");
@@ -327,7 +327,7 @@ fn r35_an_agent_that_does_not_start_any_more_leaves_the_task_as_it_was() {
 }
 
 #[test]
-fn r36_a_resume_that_fails_later_has_failed_with_its_last_words() {
+fn r36_resume_that_fails_later_reports_agent_error() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     daemon.resume(id, "say half; stderr the disk is full; await go; die 7");
@@ -345,7 +345,7 @@ fn r36_a_resume_that_fails_later_has_failed_with_its_last_words() {
 }
 
 #[test]
-fn r37_submit_and_resume_are_one_call_with_two_modes() {
+fn r37_submit_with_resume_continues_existing_task() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     // The other fields are ignored.
@@ -371,7 +371,7 @@ fn r37_submit_and_resume_are_one_call_with_two_modes() {
 }
 
 #[test]
-fn r37_what_is_missing_is_named() {
+fn r37_missing_submit_parameters_are_named() {
     let daemon = fake();
     let mut raw = Raw::connect(daemon.socket());
     let mut kind = |params: &serde_json::Value, word: &str| {
@@ -399,7 +399,7 @@ fn r37_what_is_missing_is_named() {
 }
 
 #[test]
-fn r38_the_list_marks_what_was_resumed() {
+fn r38_list_marks_resumed_tasks() {
     let daemon = fake();
     let id = daemon.completed("say one").id;
     let plain = daemon.completed("say other").id;

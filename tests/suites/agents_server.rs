@@ -14,7 +14,7 @@ fn server() -> Real {
 }
 
 #[test]
-fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
+fn r20_text_streams_and_r30_conversation_survives_killed_agent() {
     let real = server();
     let told = real.daemon.run(&["agents", "--check", "server"]).success().stdout_text();
     let row: Vec<&str> = told.trim_end().split('\t').collect();
@@ -24,7 +24,7 @@ fn r20_its_text_streams_and_r30_its_conversation_goes_on_after_it_was_killed() {
 }
 
 #[test]
-fn r160_its_messages_say_what_it_consumed() {
+fn r160_usage_is_read_from_messages_and_summed_over_runs() {
     let real = server();
     let id = real.turn("SAY it once");
     let known = |id| {
@@ -40,12 +40,12 @@ fn r160_its_messages_say_what_it_consumed() {
 }
 
 #[test]
-fn r36_a_resume_that_was_accepted_may_fail() {
+fn r36_accepted_resume_can_fail_later() {
     cases::a_resume_that_was_accepted_may_fail(&server());
 }
 
 #[test]
-fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
+fn model_errors_are_reported_and_endless_retries_are_cut_off() {
     let real =
         Real::start(|place| vec![place.opencode_server(Permission::Allow).with("stalled_after", "1s")]);
     for status in [400, 401] {
@@ -58,19 +58,19 @@ fn errors_of_the_model_are_told_and_endless_patience_has_an_end() {
 }
 
 #[test]
-fn r05_a_turn_is_cancelled_with_all_that_it_has_started() {
+fn r05_cancel_ends_turn_with_its_commands() {
     let real = server();
     cases::a_held_turn_is_cancelled(&real);
     cases::a_turn_is_cancelled_with_its_command(&real, &Shell::OPENCODE);
 }
 
 #[test]
-fn what_it_asks_is_denied_allowed_or_passed_on() {
+fn permission_requests_are_denied_allowed_or_passed_to_user() {
     cases::what_opencode_asks(|place| place.opencode_server(Permission::Ask));
 }
 
 #[test]
-fn r11_ten_sessions_share_a_process_and_end_with_the_daemon() {
+fn r11_ten_sessions_share_process_and_end_with_daemon() {
     let real = Real::start(|place| vec![place.opencode_server(Permission::Allow).with("max_sessions", 10)]);
     let [one, ten] = cases::ten_sessions_share_a_process(real);
     println!("opencode serve: {one} kB with one session, {ten} kB with ten");
@@ -85,7 +85,7 @@ fn at_a_server() -> (Real, Served) {
 }
 
 #[test]
-fn r35_a_session_that_was_deleted_on_the_server_leaves_the_task_completed() {
+fn r35_resume_of_session_deleted_on_server_leaves_task_completed() {
     let (real, served) = at_a_server();
     let id = real.turn("SAY it once");
     assert_eq!(served.send(&real, "DELETE", &format!("/session/{}", real.session(id))).json(), true);
@@ -99,7 +99,7 @@ fn r35_a_session_that_was_deleted_on_the_server_leaves_the_task_completed() {
 }
 
 #[test]
-fn a_turn_ends_with_its_server_and_its_conversation_goes_on_in_the_next_one() {
+fn killed_server_fails_turn_and_restarted_server_continues_conversation() {
     let (real, mut served) = at_a_server();
     let id = real.turn("one");
     let held = real.submit_until_asked("HOLD till death");
@@ -118,7 +118,7 @@ fn a_turn_ends_with_its_server_and_its_conversation_goes_on_in_the_next_one() {
 }
 
 #[test]
-fn a_turn_that_a_restart_has_swallowed_has_failed() {
+fn turn_lost_in_server_restart_fails() {
     let (real, mut served) = at_a_server();
     let held = real.submit_until_asked("HOLD till death");
     served.kill();
@@ -152,7 +152,7 @@ fn prompt(real: &Real, agent: &str, prompt: &str) -> TaskId {
 }
 
 #[test]
-fn r26_the_end_of_a_turn_is_found_without_its_event() {
+fn r26_end_of_turn_is_detected_without_idle_event() {
     let (real, _served, [lost, silent, refused]) = behind_proxies(["lost", "silent", "refused"]);
     lost.streams(&[Fate::Pass, Fate::Refuse]);
     lost.cut_before(is_idle);
@@ -172,7 +172,7 @@ fn r26_the_end_of_a_turn_is_found_without_its_event() {
 }
 
 #[test]
-fn r26_text_is_complete_wherever_the_events_break_off() {
+fn r26_text_is_complete_when_event_stream_breaks() {
     let (real, _served, [proxy]) = behind_proxies(["server"]);
     // The events come back at once in the first round, and never again in the second.
     for (gate, next) in [("back", Fate::Pass), ("gone", Fate::Refuse)] {
@@ -198,7 +198,7 @@ fn r26_text_is_complete_wherever_the_events_break_off() {
 }
 
 #[test]
-fn r26_a_prompt_is_given_once_wherever_its_answer_and_the_events_are_lost() {
+fn r26_prompt_is_sent_once_when_reply_or_events_are_lost() {
     let (real, served, [events, answer]) = behind_proxies(["events", "answer"]);
     events.next_request("/prompt_async", Accident::EventsEnd);
     answer.next_request("/prompt_async", Accident::NoAnswer);
@@ -220,7 +220,7 @@ fn r26_a_prompt_is_given_once_wherever_its_answer_and_the_events_are_lost() {
 }
 
 #[test]
-fn r39_only_its_own_idleness_ends_a_turn() {
+fn r39_unrelated_idle_events_do_not_end_turn() {
     let (real, served, [proxy]) = behind_proxies(["server"]);
     let held = real.submit("SLOW held 3");
     real.model.wait_for_turn("SLOW held 3");

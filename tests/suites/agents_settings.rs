@@ -13,7 +13,7 @@ use bgd_tests::{FakeDaemon, Outcome};
 const MODES: [&str; 4] = ["--modes", "auto,default,plan", "--models", "small,big"];
 
 #[test]
-fn under_deny_and_ask_an_agent_is_put_into_a_mode_in_which_it_asks() {
+fn deny_and_ask_switch_agent_to_asking_mode_unless_mode_is_set() {
     for (config, set) in [
         ("", "mode=default"),
         ("permissions = \"ask\"", "mode=default"),
@@ -33,7 +33,7 @@ fn under_deny_and_ask_an_agent_is_put_into_a_mode_in_which_it_asks() {
 }
 
 #[test]
-fn what_an_agent_does_not_offer_fails_the_task_with_what_it_offers() {
+fn settings_that_agent_does_not_offer_fail_task() {
     for (flags, config, why) in [
         (&MODES[..], "mode = \"yolo\"", "the agent has no mode \"yolo\""),
         (&MODES, "model = \"huge\"", "the agent has no model \"huge\""),
@@ -47,7 +47,7 @@ fn what_an_agent_does_not_offer_fails_the_task_with_what_it_offers() {
 }
 
 #[test]
-fn who_submits_is_warned_of_an_agent_that_has_no_mode_in_which_it_asks() {
+fn submitter_is_warned_when_agent_has_no_asking_mode() {
     let daemon = FakeDaemon::start(&["--modes", "build,plan"], "");
     let submit = || {
         let mut bgctl = daemon.bgctl(&["submit", "--agent", "fake", "-d", "x", "say x"]);
@@ -70,7 +70,7 @@ fn who_submits_is_warned_of_an_agent_that_has_no_mode_in_which_it_asks() {
 }
 
 #[test]
-fn what_a_submit_sets_wins_and_holds_for_follow_ups_in_the_same_process_and_in_another() {
+fn submit_settings_override_configuration_and_persist_across_resumes() {
     let named = |mode: Option<&str>, model: Option<&str>, quiet: Option<Setting>| AgentSettings {
         mode: mode.map(Into::into),
         model: model.map(Into::into),
@@ -107,7 +107,7 @@ fn what_a_submit_sets_wins_and_holds_for_follow_ups_in_the_same_process_and_in_a
 }
 
 #[test]
-fn a_warm_session_gets_what_holds_for_its_run_and_loses_what_does_not() {
+fn warm_session_is_updated_to_settings_of_each_run() {
     let config = |more: &str| format!("keep_warm = \"1h\"\n{more}");
     let daemon =
         FakeDaemon::start(&MODES, &config("mode = \"plan\"\nmodel = \"big\"\nconfig = { quiet = true }"));
@@ -136,7 +136,7 @@ fn a_warm_session_gets_what_holds_for_its_run_and_loses_what_does_not() {
 }
 
 #[test]
-fn a_follow_up_that_asks_for_what_is_not_offered_changes_nothing() {
+fn resume_with_unavailable_mode_changes_nothing() {
     for keep_warm in ["1h", "0s"] {
         let daemon = FakeDaemon::start(&MODES, &format!("keep_warm = \"{keep_warm}\""));
         let task = daemon.completed("say one");
@@ -154,7 +154,7 @@ fn a_follow_up_that_asks_for_what_is_not_offered_changes_nothing() {
 }
 
 #[test]
-fn a_mode_named_for_a_follow_up_takes_the_warning_away() {
+fn naming_a_mode_clears_permission_warning() {
     for keep_warm in ["1h", "0s"] {
         let daemon = FakeDaemon::start(&["--modes", "build,plan"], &format!("keep_warm = \"{keep_warm}\""));
         let task = daemon.completed("say x");
@@ -170,7 +170,7 @@ fn a_mode_named_for_a_follow_up_takes_the_warning_away() {
 }
 
 #[test]
-fn settings_are_checked_at_submit() {
+fn invalid_settings_are_refused_at_submit() {
     let daemon = FakeDaemon::start(&MODES, "");
     let home = daemon.fake_home().0;
     let refused = |params: &SubmitParams, parts: &[&str]| {
@@ -215,7 +215,7 @@ fn settings_are_checked_at_submit() {
 }
 
 #[test]
-fn the_command_line_sets_mode_model_and_options_and_status_shows_them() {
+fn bgctl_sets_mode_model_and_options_and_status_shows_them() {
     let daemon = FakeDaemon::start(&MODES, "");
     let set = ["--mode", "plan", "--model", "big", "--config", "quiet=true"];
     let submit = [&["submit", "--agent", "fake", "-d", "x"][..], &set, &["settings"]].concat();

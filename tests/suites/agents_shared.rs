@@ -39,7 +39,7 @@ fn submit_refused(daemon: &TestDaemon, params: &SubmitParams) -> RpcError {
 }
 
 #[test]
-fn prompts_share_a_process_and_work_in_their_own_folders() {
+fn prompts_share_agent_process_but_use_their_own_folders() {
     let daemon = fake();
     let folder = daemon.home().join("elsewhere");
     std::fs::create_dir(&folder).unwrap();
@@ -62,7 +62,7 @@ fn prompts_share_a_process_and_work_in_their_own_folders() {
 }
 
 #[test]
-fn no_process_has_more_sessions_than_it_may() {
+fn sessions_per_process_never_exceed_max_sessions() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 5", &[], "max_sessions = 2");
     let params = daemon.prompt_params("await go");
     let pids: Vec<i32> = (0..5).map(|_| waiting(&daemon, &params).1).collect();
@@ -72,7 +72,7 @@ fn no_process_has_more_sessions_than_it_may() {
 }
 
 #[test]
-fn environments_that_differ_only_in_the_affairs_of_shells_share_a_process() {
+fn environments_differing_only_in_shell_variables_share_process() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 8", &[], "");
     let (_, pid) = waiting(&daemon, &daemon.prompt_params("await go"));
     for (name, value) in [("PWD", "/tmp"), ("TMUX", "/tmp/tmux-0/default,1,2"), ("SHLVL", "3")] {
@@ -89,7 +89,7 @@ fn environments_that_differ_only_in_the_affairs_of_shells_share_a_process() {
 }
 
 #[test]
-fn a_resume_goes_to_the_process_that_has_the_session() {
+fn resume_goes_to_process_that_holds_session() {
     let daemon = FakeDaemon::start(&[], "max_sessions = 1");
     let ids = [daemon.prompt("await go; say one"), daemon.prompt("await go; say other")];
     let pids = ids.map(|id| daemon.wait_running(id).pid);
@@ -106,7 +106,7 @@ fn a_resume_goes_to_the_process_that_has_the_session() {
 }
 
 #[test]
-fn a_process_that_nobody_needs_stays_for_a_while_and_is_closed() {
+fn idle_agent_process_ends_after_keep_warm_period() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"100ms\"");
     let id = daemon.prompt("await go; say one");
     let process = daemon.agent_process(id);
@@ -122,7 +122,7 @@ fn a_process_that_nobody_needs_stays_for_a_while_and_is_closed() {
 }
 
 #[test]
-fn an_agent_works_in_the_submitters_environment_with_what_is_configured_on_top() {
+fn configured_agent_environment_overrides_submitter_environment() {
     let daemon = FakeDaemon::start(&["--version-name", "x"], "env = { FAKE_ACP_HOME = \"/proc/nowhere\" }");
     let id = daemon.prompt("say never");
     let task = daemon.ends_as(id, Status::Failed);
@@ -131,7 +131,7 @@ fn an_agent_works_in_the_submitters_environment_with_what_is_configured_on_top()
 }
 
 #[test]
-fn an_agent_s_list_tells_what_is_there() {
+fn agent_list_reports_availability_without_starting_agents() {
     let daemon = FakeDaemon::with("default_agent = \"fake\"", &[], "");
     let all = list(&daemon, false, &[]).unwrap();
     assert!(all.is_sorted_by(|one, other| one.name < other.name));
@@ -147,7 +147,7 @@ fn an_agent_s_list_tells_what_is_there() {
 }
 
 #[test]
-fn a_check_starts_the_agent_and_ends_it_again() {
+fn agent_check_starts_and_ends_agent() {
     for (flags, continuation) in [
         (&["--version-name", "Fake/9.8"][..], Continuation::Resume),
         (&["--version-name", "Fake/9.8", "--no-resume"], Continuation::Load),
@@ -163,7 +163,7 @@ fn a_check_starts_the_agent_and_ends_it_again() {
 }
 
 #[test]
-fn a_check_tells_why_an_agent_does_not_start() {
+fn agent_check_reports_why_agent_fails_to_start() {
     let daemon = FakeDaemon::start(&["--exit-at-start", "3", "--stderr", "no licence here"], "");
     let info = list(&daemon, true, &["fake"]).unwrap().remove(0);
     let error = info.error.unwrap();
@@ -176,7 +176,7 @@ fn a_check_tells_why_an_agent_does_not_start() {
 }
 
 #[test]
-fn agents_are_checked_side_by_side() {
+fn agent_checks_run_concurrently() {
     // The agents `a` and `b` answer only once `c` has started.
     let fake = helper_path("fake_acp").to_string_lossy().into_owned();
     let agent = |name: &str, line: &str| {
@@ -200,7 +200,7 @@ fn agents_are_checked_side_by_side() {
 }
 
 #[test]
-fn an_agent_that_is_not_known_is_refused_with_the_names_of_those_that_are() {
+fn unknown_agent_is_refused_with_known_agents_listed() {
     let daemon = fake();
     let nobody = SubmitParams { agent: Some("nobody".into()), ..daemon.prompt_params("say x") };
     let error = submit_refused(&daemon, &nobody);
@@ -211,7 +211,7 @@ fn an_agent_that_is_not_known_is_refused_with_the_names_of_those_that_are() {
 }
 
 #[test]
-fn an_agent_that_is_not_there_is_refused_at_once() {
+fn submit_to_agent_with_missing_program_is_refused() {
     let config = "[agents.fake]\ncommand = [\"/no/such/agent\", \"--acp\"]\n[agents.other]\ncommand = [\"no-such-agent\"]";
     let daemon = TestDaemon::builder().config(config).start();
     let error = submit_refused(&daemon, &daemon.prompt_params("say x"));
@@ -226,14 +226,14 @@ fn an_agent_that_is_not_there_is_refused_at_once() {
 }
 
 #[test]
-fn an_agent_that_is_not_logged_in_says_how_to_log_in() {
+fn agent_that_is_not_logged_in_fails_task_with_login_hint() {
     let daemon = FakeDaemon::start(&["--auth-required"], "");
     let (_, error) = daemon.failed("say x");
     assert!(error.contains("not logged in") && error.contains("Fake login"), "{error}");
 }
 
 #[test]
-fn bgctl_gives_a_prompt_to_the_default_agent() {
+fn bgctl_sends_prompt_to_default_agent() {
     let daemon = FakeDaemon::with("default_agent = \"fake\"", &[], "");
     let args = ["submit", "--prompt", "say hello", "-d", "greets"];
     let id: TaskId = daemon.bgctl_with_fake(&args).success().word();

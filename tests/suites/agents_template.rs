@@ -29,7 +29,7 @@ fn failed(daemon: &TestDaemon, id: TaskId) -> String {
 }
 
 #[test]
-fn r01_a_prompt_is_submitted_blocked_on_and_read() {
+fn r01_prompt_is_submitted_awaited_and_its_result_read() {
     let daemon = daemon(shell_agent("x", "echo thinking >&2; echo \"you said: $1\"", ""));
     let mut watch = daemon.watch();
     let task = daemon.submit_with(&daemon.prompt_for("x", "hello"));
@@ -56,7 +56,7 @@ fn r01_a_prompt_is_submitted_blocked_on_and_read() {
 }
 
 #[test]
-fn a_prompt_as_an_argument_stays_one_word() {
+fn prompt_argument_stays_one_word() {
     let line = "printf '%s\\0' \"$#\" \"$@\"";
     let command =
         toml_words(&["sh", "-c", line, "agent", "{prompt}", "-p={prompt}{prompt}", "-{other}", "}{"]);
@@ -81,7 +81,7 @@ fn a_prompt_as_an_argument_stays_one_word() {
 }
 
 #[test]
-fn a_prompt_that_the_command_does_not_name_comes_on_standard_input() {
+fn prompt_goes_to_standard_input_when_command_has_no_placeholder() {
     let lines =
         [reading_agent("x", "wc -c; readlink /proc/self/fd/1 >&2", ""), reading_agent("deaf", "echo no", "")];
     let daemon = daemon(lines.concat());
@@ -105,7 +105,7 @@ fn prompt_files(daemon: &TestDaemon, id: TaskId) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
+fn prompt_file_hides_prompt_from_command_line_and_is_removed_after_turn() {
     let line = "stat -c '%a %u' \"$1\"; readlink /proc/self/fd/0; cat \"$1\"; read go < gate; exit 3";
     let words =
         |last: &[&str]| toml_words(&[&["sh", "-c", line, "agent", "{prompt_file}"][..], last].concat());
@@ -142,7 +142,7 @@ fn a_prompt_in_a_file_is_on_no_command_line_and_gone_with_its_turn() {
 }
 
 #[test]
-fn with_the_prompt_as_an_argument_standard_input_is_empty() {
+fn standard_input_is_empty_when_prompt_is_an_argument() {
     let daemon = daemon(shell_agent("x", "readlink /proc/self/fd/0; cat", ""));
     let id = daemon.tell("x", "hello");
     ended(&daemon, id, Status::Completed);
@@ -150,7 +150,7 @@ fn with_the_prompt_as_an_argument_standard_input_is_empty() {
 }
 
 #[test]
-fn a_prompt_that_no_argument_can_hold_is_a_failure_that_says_what_to_do() {
+fn prompt_too_long_for_argument_fails_with_advice() {
     let daemon = daemon([shell_agent("x", "echo \"$1\"", ""), remembering_agent("mem", REMEMBER)].concat());
     let id = daemon.tell("x", &"x".repeat(200_000));
     let error = failed(&daemon, id);
@@ -177,7 +177,7 @@ fn pointing(name: &str, pointers: &str) -> String {
 }
 
 #[test]
-fn the_answer_and_the_session_are_found_by_pointers() {
+fn json_pointers_locate_answer_and_session() {
     let both = "session = \"/session_id\"\nresult = \"/result\"";
     let nested = "session = \"/meta/ids/1\"\nresult = \"/out/a~1b/0/text\"";
     let daemon = daemon([pointing("flat", both), pointing("nested", nested)].concat());
@@ -212,7 +212,7 @@ fn the_answer_and_the_session_are_found_by_pointers() {
 }
 
 #[test]
-fn an_answer_that_is_not_where_it_should_be_is_a_failure() {
+fn answer_missing_at_pointer_fails_task() {
     let daemon = daemon(pointing("x", "session = \"/session_id\"\nresult = \"/a/b\""));
     for (printed, wanted) in [
         ("oops", "its output is not JSON: expected the answer at /a/b"),
@@ -224,7 +224,7 @@ fn an_answer_that_is_not_where_it_should_be_is_a_failure() {
 }
 
 #[test]
-fn r30_r32_a_resume_goes_on_with_the_conversation() {
+fn r30_r32_resume_continues_conversation() {
     let daemon = daemon(remembering_agent("x", REMEMBER));
     let id = daemon.tell("x", "one");
     let first = ended(&daemon, id, Status::Completed);
@@ -249,7 +249,7 @@ fn r30_r32_a_resume_goes_on_with_the_conversation() {
 }
 
 #[test]
-fn a_session_may_change_with_each_run() {
+fn session_id_may_change_with_each_run() {
     // The history moves to a file with a new name, as with agents that fork the session they continue.
     let line = "old=$2; s=s$$; [ -z \"$old\" ] || mv \"$HOME/$old\" \"$HOME/$s\"; echo \"$1\" >> \"$HOME/$s\"; \
          printf '{\"session_id\":\"%s\",\"result\":\"%s\"}\\n' \"$s\" \"$(tr '\\n' ';' < \"$HOME/$s\")\"";
@@ -266,7 +266,7 @@ fn a_session_may_change_with_each_run() {
 }
 
 #[test]
-fn r35_a_conversation_that_can_not_go_on_leaves_the_task_as_it_was() {
+fn r35_refused_resume_leaves_task_unchanged() {
     let forgetful = shell_agent("forgetful", "printf '{\"session_id\":\"s1\"}'", "session = \"/session_id\"");
     let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful].concat());
     for (agent, part, hint) in [
@@ -291,7 +291,7 @@ fn r35_a_conversation_that_can_not_go_on_leaves_the_task_as_it_was() {
 }
 
 #[test]
-fn r36_a_resume_that_fails_is_a_failed_task() {
+fn r36_failed_resume_fails_task() {
     let line = "[ -z \"$2\" ] || { echo \"no conversation $2\" >&2; exit 1; }; echo earlier words >&2; \
          printf '{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(remembering_agent("x", line));
@@ -306,7 +306,7 @@ fn r36_a_resume_that_fails_is_a_failed_task() {
 }
 
 #[test]
-fn the_last_words_are_those_of_the_run_that_failed() {
+fn error_omits_output_of_earlier_runs() {
     let line = "[ -z \"$2\" ] || exit 4; echo words of the first run >&2; \
          printf '{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(remembering_agent("x", line));
@@ -318,7 +318,7 @@ fn the_last_words_are_those_of_the_run_that_failed() {
 }
 
 #[test]
-fn r33_r34_only_what_has_completed_is_resumed_once_at_a_time() {
+fn r33_r34_only_completed_agent_tasks_are_resumed_one_prompt_at_a_time() {
     let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
     let daemon = daemon(remembering_agent("x", &line));
     let mut gate = Gate::new(daemon.home(), "gate");
@@ -345,7 +345,7 @@ fn r33_r34_only_what_has_completed_is_resumed_once_at_a_time() {
 }
 
 #[test]
-fn r04_an_exit_code_or_a_signal_is_a_failure_with_its_last_words() {
+fn r04_exit_code_or_signal_fails_task_with_last_output() {
     let daemon = daemon(shell_agent("x", "eval \"$1\"", ""));
     for (line, wanted) in [
         ("exit 3", "exited with code 3"),
@@ -365,7 +365,7 @@ fn r04_an_exit_code_or_a_signal_is_a_failure_with_its_last_words() {
 }
 
 #[test]
-fn the_environment_of_the_configuration_is_added_and_wins() {
+fn configured_environment_is_added_and_takes_precedence() {
     let more = "env = { ADDED = \"a b\", OVERRIDDEN = \"by the configuration\" }";
     let daemon = daemon(shell_agent("x", "printenv ADDED OVERRIDDEN KEPT; printenv HOME", more));
     let params = daemon.prompt_for("x", "go");
@@ -379,7 +379,7 @@ fn the_environment_of_the_configuration_is_added_and_wins() {
 }
 
 #[test]
-fn folder_and_umask_are_the_submitters_also_when_it_is_resumed() {
+fn submitter_folder_and_umask_apply_to_resumed_runs() {
     let line = "pwd; umask; printf '{\"session_id\":\"s1\",\"result\":\"x\"}\\n'";
     let daemon = daemon(remembering_agent("x", line));
     let folder = daemon.home().join("a folder");
@@ -405,7 +405,7 @@ fn folder_and_umask_are_the_submitters_also_when_it_is_resumed() {
 }
 
 #[test]
-fn r03_prompts_wait_for_a_slot_like_commands() {
+fn r03_prompts_wait_for_free_slot() {
     let config =
         format!("max_concurrent_tasks = 1\n{}", shell_agent("x", "read _ < \"$HOME/gate\"; echo \"$1\"", ""));
     let daemon = daemon(config);
@@ -423,7 +423,7 @@ fn r03_prompts_wait_for_a_slot_like_commands() {
 }
 
 #[test]
-fn r20_output_is_there_while_the_program_writes_it() {
+fn r20_output_is_readable_while_program_runs() {
     let line = "seq 1 5000; read _ < \"$HOME/gate\"; seq 5001 10000";
     let daemon = daemon(shell_agent("x", line, ""));
     let mut gate = Gate::new(daemon.home(), "gate");

@@ -44,7 +44,7 @@ fn cancel_with(daemon: &TestDaemon, id: TaskId, grace_ms: u64) -> Task {
 }
 
 #[test]
-fn r05_a_cancel_asks_the_program_to_end() {
+fn r05_cancel_sends_sigterm_and_waits_for_exit() {
     let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; sleep 1000 & wait";
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let id = daemon.tell("x", "go");
@@ -57,7 +57,7 @@ fn r05_a_cancel_asks_the_program_to_end() {
 }
 
 #[test]
-fn a_cancel_in_the_moment_of_the_start_is_not_lost() {
+fn cancel_right_after_submit_is_not_lost() {
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", "exec sleep 1000", "")));
     for _ in 0..20 {
         let id = daemon.tell("x", "go");
@@ -66,7 +66,7 @@ fn a_cancel_in_the_moment_of_the_start_is_not_lost() {
 }
 
 #[test]
-fn r05_what_ignores_the_request_is_killed_with_all_its_children() {
+fn r05_program_ignoring_sigterm_is_killed_with_its_children() {
     let line = "trap '' TERM; echo leader $$ > \"$HOME/noted\"; \
          setsid sh -c 'trap \"\" TERM; echo child $$ >> \"$HOME/noted\"; read _ < \"$HOME/gate\"' & \
          read _ < \"$HOME/gate\"";
@@ -81,7 +81,7 @@ fn r05_what_ignores_the_request_is_killed_with_all_its_children() {
 }
 
 #[test]
-fn what_outlives_the_program_is_ended_with_the_turn() {
+fn child_that_outlives_program_ends_with_turn() {
     let line = "setsid sh -c 'echo child $$ > \"$HOME/noted\"; exec sleep 1000' & \
          read _ < \"$HOME/gate\"; echo \"$1\"";
     let daemon = daemon(shell_agent("x", line, ""));
@@ -98,7 +98,7 @@ fn what_outlives_the_program_is_ended_with_the_turn() {
 }
 
 #[test]
-fn a_time_limit_ends_a_turn_as_failed() {
+fn exceeded_time_limit_fails_turn_of_each_run() {
     let line = format!("[ \"$1\" = one ] || exec sleep 1000; {REMEMBER}");
     let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
     let limited = |prompt| SubmitParams { time_limit_ms: Some(5000), ..daemon.prompt_for("x", prompt) };
@@ -114,7 +114,7 @@ fn a_time_limit_ends_a_turn_as_failed() {
 }
 
 #[test]
-fn a_cancel_of_a_resumed_turn_makes_the_task_cancelled() {
+fn cancelling_resumed_turn_marks_task_cancelled() {
     let line =
         format!("[ \"$1\" = one ] || {{ echo pid $$ > \"$HOME/noted\"; exec sleep 1000; }}; {REMEMBER}");
     let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
@@ -131,7 +131,7 @@ fn a_cancel_of_a_resumed_turn_makes_the_task_cancelled() {
 }
 
 #[test]
-fn r11_a_turn_ends_with_the_daemon() {
+fn r11_daemon_stop_ends_running_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let id = daemon.tell("x", "go");
@@ -144,7 +144,7 @@ fn r11_a_turn_ends_with_the_daemon() {
 }
 
 #[test]
-fn r09_a_killed_daemon_leaves_no_turn_behind() {
+fn r09_restart_after_kill_ends_leftover_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(shell_agent("x", line, ""));
     let id = daemon.tell("x", "go");
@@ -165,7 +165,7 @@ fn wait_gone(path: &str) {
 }
 
 #[test]
-fn the_streams_are_kept_apart() {
+fn stdout_and_stderr_are_kept_separate() {
     let daemon = daemon(shell_agent("x", "echo out; echo err >&2; echo out again", ""));
     let id = daemon.tell("x", "go");
     ended(&daemon, id, Status::Completed);
@@ -179,7 +179,7 @@ fn the_streams_are_kept_apart() {
 const LIMIT: &str = "[limits]\noutput_bytes = \"1MiB\"\n";
 
 #[test]
-fn an_output_beyond_its_limit_loses_its_middle_and_tells_so() {
+fn output_beyond_limit_drops_its_middle_and_reports_size() {
     let line = "yes 0123456 | head -c 4000000; read _ < \"$HOME/gate\"; echo the end";
     let daemon = daemon(format!("{LIMIT}{}", shell_agent("x", line, "")));
     let mut gate = Gate::new(daemon.home(), "gate");
@@ -200,7 +200,7 @@ fn an_output_beyond_its_limit_loses_its_middle_and_tells_so() {
 }
 
 #[test]
-fn what_an_earlier_run_lost_stays_lost_after_a_resume() {
+fn resume_keeps_dropped_output_of_earlier_run_dropped() {
     let line = "[ -n \"$2\" ] || yes 0123456 | head -c 4000000; \
          printf '\\n{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(format!("{LIMIT}{}", remembering_agent("x", line)));
@@ -222,7 +222,7 @@ fn what_an_earlier_run_lost_stays_lost_after_a_resume() {
 }
 
 #[test]
-fn r10_a_cleared_task_takes_its_files_along() {
+fn r10_clearing_task_removes_its_files() {
     let daemon = daemon(remembering_agent("x", REMEMBER));
     let id = daemon.tell("x", "one");
     let task = ended(&daemon, id, Status::Completed);
@@ -237,7 +237,7 @@ fn r10_a_cleared_task_takes_its_files_along() {
 }
 
 #[test]
-fn r54_the_end_of_a_parent_session_ends_its_turns_only() {
+fn r54_ending_parent_session_ends_only_its_turns() {
     let line = "echo \"pid $1 $$\" >> \"$HOME/noted\"; exec sleep 1000";
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let [mine, other] = ["mine", "other"].map(|session| {

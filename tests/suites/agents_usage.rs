@@ -24,7 +24,7 @@ fn dollars(units: f64) -> (f64, String) {
 const SPENDS: &str = r#"usage {"used":20000,"size":200000,"cost":{"amount":0.5,"currency":"USD"}}"#;
 
 #[test]
-fn r160_what_an_agent_consumes_is_told_while_it_works_and_adds_up_over_runs() {
+fn r160_usage_is_reported_during_run_and_accumulates_over_runs() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
     let mut watch = daemon.watch();
     let tokens =
@@ -52,7 +52,7 @@ fn r160_what_an_agent_consumes_is_told_while_it_works_and_adds_up_over_runs() {
 }
 
 #[test]
-fn r160_what_an_agent_consumes_is_shown_wherever_a_task_is() {
+fn r160_usage_is_shown_in_status_list_json_and_top() {
     let daemon = FakeDaemon::start(&[], "");
     let tokens = r#"tokens {"inputTokens":12345,"outputTokens":800,"totalTokens":13145}"#;
     let task = daemon.completed(&format!("{SPENDS}; {tokens}; say so"));
@@ -81,7 +81,7 @@ fn r160_what_an_agent_consumes_is_shown_wherever_a_task_is() {
 }
 
 #[test]
-fn r160_recordings_of_real_agents_say_what_they_consumed() {
+fn r160_recorded_real_agents_report_usage() {
     for (name, expected) in [
         (
             "claude-agent-acp-0.101.0-modes",
@@ -100,7 +100,7 @@ fn r160_recordings_of_real_agents_say_what_they_consumed() {
 }
 
 #[test]
-fn r160_a_command_line_says_in_its_output_what_it_consumed() {
+fn r160_template_agent_usage_is_read_from_its_output() {
     let line = r#"printf '{"s":"x","r":"hi","usage":{"in":%s,"out":"7"},"total_cost_usd":0.25}\n' "${#1}""#;
     let resume = toml_words(&["sh", "-c", line, "agent", "{prompt}", "{session}"]);
     let more = format!(
@@ -120,7 +120,7 @@ fn r160_a_command_line_says_in_its_output_what_it_consumed() {
 }
 
 #[test]
-fn r161_a_plan_is_shown_with_its_states_and_ends_with_its_run() {
+fn r161_plan_is_shown_with_step_states_and_cleared_by_next_run() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
     let mut watch = daemon.watch();
     let task = daemon.submit_with(&daemon.prompt_params("plan; tool run tests; say half; await go"));
@@ -151,7 +151,7 @@ fn r161_a_plan_is_shown_with_its_states_and_ends_with_its_run() {
 }
 
 #[test]
-fn r161_a_plan_is_bounded() {
+fn r161_plan_length_and_step_text_are_bounded() {
     let daemon = FakeDaemon::start(&[], "");
     let task = daemon.completed("long-plan 1000");
     let plan = daemon.task(task.id).progress.plan;

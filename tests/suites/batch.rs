@@ -50,7 +50,7 @@ fn many(daemon: &TestDaemon, count: usize) -> SubmitManyParams {
 }
 
 #[test]
-fn r112_each_line_is_one_word_of_a_task_whatever_is_in_it() {
+fn r112_each_line_is_passed_as_one_word_unchanged() {
     let daemon = TestDaemon::start();
     let items = b"plain\n  two words \n\n$(touch x); `y` \"z' *\r\n\xff\xfe\n-n\n{}\n";
     let outcome = each(&daemon, items, &["--", "printf", "%s|", "{}", "{#}"]);
@@ -63,7 +63,7 @@ fn r112_each_line_is_one_word_of_a_task_whatever_is_in_it() {
 }
 
 #[test]
-fn r112_items_come_from_a_pipe_with_nul_and_parts_of_their_names() {
+fn r112_nul_separated_items_from_pipe_fill_name_placeholders() {
     let daemon = TestDaemon::start();
     let mut bgctl = daemon.bgctl(&["--json", "submit", "--each", "-", "-0", "--", "echo", "{.}", "{/}"]);
     let mut child = bgctl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -81,7 +81,7 @@ fn r112_items_come_from_a_pipe_with_nul_and_parts_of_their_names() {
 }
 
 #[test]
-fn r112_only_so_many_of_a_batch_run_at_once() {
+fn r112_jobs_option_limits_concurrent_tasks_of_batch() {
     let daemon = TestDaemon::start();
     // Each task reports that it runs, and ends when its file exists.
     let script = "echo $$ > run-$1; until [ -e end-$1 ]; do read x < fifo; done";
@@ -110,7 +110,7 @@ fn r112_only_so_many_of_a_batch_run_at_once() {
 }
 
 #[test]
-fn r112_when_too_many_have_failed_the_rest_is_cancelled() {
+fn r112_batch_cancels_remaining_tasks_after_max_fails() {
     let daemon = TestDaemon::start();
     let words = ["--jobs", "1", "--max-fails", "2", "--", "sh", "-c", "exit $1", "-"];
     let batch: TaskId = each(&daemon, b"0\n1\n0\n3\n0\n0\n", &words).success().word();
@@ -126,7 +126,7 @@ fn r112_when_too_many_have_failed_the_rest_is_cancelled() {
 }
 
 #[test]
-fn r112_a_running_task_of_a_batch_that_has_failed_is_ended() {
+fn r112_batch_leaves_no_active_task_after_max_fails() {
     let daemon = TestDaemon::start();
     let words = ["--max-fails", "1", "--", "sh", "-c"];
     let batch: TaskId = each(&daemon, b"exec cat\nread x < gate; exit 1\n", &words).success().word();
@@ -138,7 +138,7 @@ fn r112_a_running_task_of_a_batch_that_has_failed_is_ended() {
 }
 
 #[test]
-fn r112_a_batch_is_submitted_whole_or_not_at_all() {
+fn r112_batch_is_submitted_entirely_or_not_at_all() {
     let daemon = TestDaemon::builder().config("[limits]\ntasks = 100").start();
     let lines = b"x\n".repeat(101);
     let refused = each(&daemon, &lines, &["--hold", "--", "true"]).expect_code(70);
@@ -151,7 +151,7 @@ fn r112_a_batch_is_submitted_whole_or_not_at_all() {
 }
 
 #[test]
-fn r112_a_batch_of_more_than_a_line_holds_comes_in_parts() {
+fn r112_batch_larger_than_a_frame_is_submitted_in_parts() {
     let daemon = TestDaemon::start();
     let long = "x".repeat(600);
     let lines: Vec<String> = (0..2000).map(|number| format!("{number} {long}")).collect();
@@ -172,7 +172,7 @@ fn r112_a_batch_of_more_than_a_line_holds_comes_in_parts() {
 }
 
 #[test]
-fn r112_parts_without_an_end_submit_nothing() {
+fn r112_incomplete_or_invalid_batch_submits_nothing() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
@@ -208,7 +208,7 @@ fn r112_parts_without_an_end_submit_nothing() {
 }
 
 #[test]
-fn r112_a_refused_part_ends_its_batch() {
+fn r112_refused_part_discards_its_batch() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
@@ -232,7 +232,7 @@ fn r112_a_refused_part_ends_its_batch() {
 }
 
 #[test]
-fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
+fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
     let daemon = TestDaemon::start();
     let long = [b"short\n".to_vec(), vec![b'x'; 10 << 20]].concat();
     for (items, words, said) in [
@@ -261,7 +261,7 @@ fn r112_what_is_wrong_with_items_is_said_and_nothing_is_submitted() {
 }
 
 #[test]
-fn r142_a_batch_with_a_key_is_known_again_after_an_upgrade_and_a_kill() {
+fn r142_batch_key_is_still_known_after_upgrade_and_kill() {
     let mut daemon = TestDaemon::builder().config("durable = true").start();
     let keyed = |daemon: &TestDaemon| {
         let mut params = many(daemon, 3);

@@ -57,7 +57,7 @@ fn begin(daemon: &TestDaemon, params: &BlockParams) -> (Client, u64) {
 }
 
 #[test]
-fn r22_block_waits_for_the_rest_and_ignores_what_has_finished() {
+fn r22_block_waits_only_for_unfinished_tasks() {
     let daemon = TestDaemon::start();
     let done = daemon.submit(&["true"]);
     daemon.block(&[done]);
@@ -71,7 +71,7 @@ fn r22_block_waits_for_the_rest_and_ignores_what_has_finished() {
 }
 
 #[test]
-fn r22_the_timeout_is_a_minute_unless_told_otherwise() {
+fn r22_block_timeout_defaults_to_one_minute() {
     let params: BlockParams = serde_json::from_str(r#"{"ids":[]}"#).unwrap();
     assert_eq!((params.timeout_ms, params.mode), (Some(60_000), BlockMode::All));
     let params: BlockParams = serde_json::from_str(r#"{"ids":[],"timeout_ms":null}"#).unwrap();
@@ -79,7 +79,7 @@ fn r22_the_timeout_is_a_minute_unless_told_otherwise() {
 }
 
 #[test]
-fn r23_block_on_finished_tasks_returns_at_once() {
+fn r23_block_on_finished_tasks_returns_immediately() {
     let daemon = TestDaemon::start();
     let ids = [daemon.submit(&["true"]), daemon.submit(&["false"]), daemon.submit(&["no-such-program"])];
     daemon.block(&ids);
@@ -94,7 +94,7 @@ fn r23_block_on_finished_tasks_returns_at_once() {
 }
 
 #[test]
-fn r24_the_summary_names_every_id_and_at_the_timeout_who_still_runs() {
+fn r24_timed_out_block_reports_every_task_and_which_are_active() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
     let done = daemon.submit(&["false"]);
     daemon.block(&[done]);
@@ -116,7 +116,7 @@ fn r24_the_summary_names_every_id_and_at_the_timeout_who_still_runs() {
 }
 
 #[test]
-fn r24_a_task_that_is_named_twice_is_told_once() {
+fn r24_task_named_twice_is_reported_once() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);
     let mut params = all(&[id, id], None);
@@ -126,7 +126,7 @@ fn r24_a_task_that_is_named_twice_is_told_once() {
 }
 
 #[test]
-fn r24_a_task_that_is_cleared_meanwhile_is_told_as_it_was_last() {
+fn r24_task_cleared_during_block_is_reported_with_last_status() {
     let daemon = TestDaemon::start();
     let gates = gates(&daemon, 2);
     let (mut client, number) = begin(&daemon, &all(&gates, None));
@@ -139,7 +139,7 @@ fn r24_a_task_that_is_cleared_meanwhile_is_told_as_it_was_last() {
 }
 
 #[test]
-fn block_on_any_returns_with_the_first_that_ends() {
+fn block_any_returns_when_first_task_ends() {
     let daemon = TestDaemon::start();
     let gates = gates(&daemon, 3);
     let (mut client, number) = begin(&daemon, &params(&gates, None, BlockMode::Any));
@@ -155,7 +155,7 @@ fn block_on_any_returns_with_the_first_that_ends() {
 }
 
 #[test]
-fn an_id_that_is_not_known_is_an_error_and_nothing_is_waited_for() {
+fn block_on_unknown_id_fails_without_waiting() {
     let daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let unknown = TaskId::random();
@@ -171,7 +171,7 @@ fn an_id_that_is_not_known_is_an_error_and_nothing_is_waited_for() {
 }
 
 #[test]
-fn a_failed_and_a_cancelled_task_wake_their_waiters_too() {
+fn failed_and_cancelled_tasks_wake_their_waiters() {
     let daemon = TestDaemon::start();
     let gates = gates(&daemon, 2);
     let waiters: Vec<_> = gates.iter().map(|gate| begin(&daemon, &all(&[*gate], None))).collect();
@@ -183,7 +183,7 @@ fn a_failed_and_a_cancelled_task_wake_their_waiters_too() {
 }
 
 #[test]
-fn two_hundred_waiters_on_one_task_are_all_woken() {
+fn all_remaining_waiters_of_one_task_are_woken() {
     let daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let mut waiters: Vec<_> = (0..200).map(|_| begin(&daemon, &all(&[gate], None))).collect();
@@ -202,7 +202,7 @@ fn two_hundred_waiters_on_one_task_are_all_woken() {
 }
 
 #[test]
-fn waiters_that_go_away_are_forgotten() {
+fn disconnected_waiters_are_dropped() {
     let daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let mut watch = daemon.watch();
@@ -224,7 +224,7 @@ fn spawn(daemon: &TestDaemon, args: &[&str]) -> Child {
 }
 
 #[test]
-fn bgctl_tells_by_its_exit_code_how_it_went() {
+fn bgctl_block_exit_code_reflects_outcome() {
     let daemon = TestDaemon::start();
     let good = daemon.submit(&["true"]).to_string();
     let bad = daemon.submit_shell("exit 7").to_string();
@@ -255,7 +255,7 @@ fn bgctl_tells_by_its_exit_code_how_it_went() {
 }
 
 #[test]
-fn bgctl_tells_when_the_daemon_goes_away_while_it_blocks() {
+fn bgctl_block_fails_when_daemon_stops() {
     let mut daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let mut watch = daemon.watch();
@@ -269,7 +269,7 @@ fn bgctl_tells_when_the_daemon_goes_away_while_it_blocks() {
 }
 
 #[test]
-fn r22_who_waits_for_many_tasks_is_heard_meanwhile() {
+fn r22_connection_stays_responsive_while_blocking_on_many_tasks() {
     let daemon = TestDaemon::start();
     let gate = gates(&daemon, 1)[0];
     let matching = Some(Matching { status: vec![Status::Running], ..Matching::default() });

@@ -41,7 +41,7 @@ fn part(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResul
 }
 
 #[test]
-fn a_long_output_keeps_its_head_and_its_tail_and_little_disk() {
+fn long_output_keeps_head_and_tail_and_little_disk() {
     let daemon = bounded();
     let size = 48 * LIMIT;
     let task = lines(&daemon, size);
@@ -70,7 +70,7 @@ fn a_long_output_keeps_its_head_and_its_tail_and_little_disk() {
 }
 
 #[test]
-fn offsets_in_the_hole_go_on_behind_it() {
+fn reads_inside_dropped_range_continue_after_it() {
     let daemon = bounded();
     let task = lines(&daemon, 8 * LIMIT);
     let behind = OUTPUT_HEAD_BYTES + task.output.dropped_bytes;
@@ -89,7 +89,7 @@ fn offsets_in_the_hole_go_on_behind_it() {
 }
 
 #[test]
-fn bgctl_leaves_the_hole_out_and_says_so() {
+fn bgctl_skips_dropped_output_and_reports_it() {
     let daemon = bounded();
     let task = lines(&daemon, 8 * LIMIT);
     let behind = OUTPUT_HEAD_BYTES + task.output.dropped_bytes;
@@ -115,7 +115,7 @@ fn bgctl_leaves_the_hole_out_and_says_so() {
 }
 
 #[test]
-fn a_running_task_is_bounded_while_it_runs() {
+fn output_is_bounded_while_task_runs() {
     let daemon = bounded();
     let mut watch = daemon.watch();
     let params = SubmitParams {
@@ -138,7 +138,7 @@ fn a_running_task_is_bounded_while_it_runs() {
 }
 
 #[test]
-fn each_stream_of_a_split_task_is_bounded_by_itself() {
+fn each_stream_of_split_task_is_bounded_separately() {
     let daemon = bounded();
     let line = format!("set -- {}; {LINES} >&2; echo short", 4 * LIMIT);
     let params = SubmitParams { shell: Some(line.into()), split: true, ..daemon.params() };
@@ -164,7 +164,7 @@ fn each_stream_of_a_split_task_is_bounded_by_itself() {
 }
 
 #[test]
-fn an_output_at_its_limit_loses_nothing() {
+fn output_exactly_at_limit_loses_nothing() {
     let daemon = bounded();
     let task = lines(&daemon, LIMIT);
     assert_eq!((task.output.bytes, task.output.dropped_bytes), (LIMIT, 0));

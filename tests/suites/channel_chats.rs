@@ -57,7 +57,7 @@ fn channel(daemon: &TestDaemon, api: Api) -> ChannelStatus {
 }
 
 #[test]
-fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
+fn r51_notice_goes_to_chat_of_its_parent_session() {
     for api in ALL {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
@@ -99,7 +99,7 @@ fn r51_a_notice_goes_to_the_chat_of_its_parent_session() {
 }
 
 #[test]
-fn r51_a_result_that_is_too_long_is_cut_and_the_rest_is_told() {
+fn r51_long_result_is_cut_with_pointer_to_full_output() {
     let most = [(Api::Telegram, 4096), (Api::Discord, 2000), (Api::Slack, 4000)];
     for (api, most) in most {
         let server = ChatServer::start(api);
@@ -117,7 +117,7 @@ fn r51_a_result_that_is_too_long_is_cut_and_the_rest_is_told() {
 }
 
 #[test]
-fn a_chat_that_is_busy_is_asked_again_when_it_says() {
+fn rate_limited_notice_is_retried_unchanged_until_delivered() {
     for api in ALL {
         let server = ChatServer::start(api);
         let answer = busy(api, 0, false);
@@ -134,7 +134,7 @@ fn a_chat_that_is_busy_is_asked_again_when_it_says() {
 }
 
 #[test]
-fn what_a_chat_says_about_a_refusal_is_told() {
+fn refusal_reason_of_chat_is_reported_without_retry() {
     let cases = [
         (
             Api::Telegram,
@@ -186,7 +186,7 @@ fn what_a_chat_says_about_a_refusal_is_told() {
 }
 
 #[test]
-fn a_key_that_names_no_chat_is_told_to_nobody_else() {
+fn session_key_with_invalid_chat_is_not_sent_to_default_chat() {
     let cases = [
         (Api::Telegram, ["telegram:abc", "telegram:", "telegram:4 2"]),
         (Api::Discord, ["discord:47x", "discord:-1", "discord:1/../2"]),
@@ -213,7 +213,7 @@ fn a_key_that_names_no_chat_is_told_to_nobody_else() {
 }
 
 #[test]
-fn a_key_that_names_a_channel_need_not_name_a_chat() {
+fn session_key_of_custom_channel_falls_back_to_default_chat() {
     let api = Api::Slack;
     let server = ChatServer::start(api);
     let config = bot(&server, api, "token = \"t0ken\"\nchannel_id = \"C042\"");
@@ -227,7 +227,7 @@ fn a_key_that_names_a_channel_need_not_name_a_chat() {
 }
 
 #[test]
-fn nothing_in_a_notice_is_markup() {
+fn notice_text_is_never_interpreted_as_markup() {
     for api in ALL {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
@@ -267,7 +267,7 @@ fn busy(api: Api, seconds: u32, global: bool) -> Reply {
 }
 
 #[test]
-fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
+fn rate_limit_of_one_chat_does_not_affect_another() {
     for api in ALL {
         let server = ChatServer::start(api);
         server.server.order(busy(api, 300, false));
@@ -286,7 +286,7 @@ fn a_chat_that_is_to_be_left_alone_is_nothing_to_another() {
 }
 
 #[test]
-fn a_silence_for_all_of_a_bot_is_kept_in_every_chat() {
+fn global_rate_limit_silences_all_chats_of_bot() {
     let api = Api::Discord;
     let server = ChatServer::start(api);
     server.server.order(busy(api, 300, true));
@@ -301,7 +301,7 @@ fn a_silence_for_all_of_a_bot_is_kept_in_every_chat() {
 }
 
 #[test]
-fn without_a_chat_it_is_said_what_to_configure() {
+fn notice_without_chat_reports_what_to_configure() {
     for api in ALL {
         let server = ChatServer::start(api);
         let daemon = TestDaemon::builder().config(bot(&server, api, "token = \"t0ken\"")).start();
@@ -321,7 +321,7 @@ fn without_a_chat_it_is_said_what_to_configure() {
 }
 
 #[test]
-fn a_token_is_read_when_it_is_needed() {
+fn token_file_is_read_for_each_delivery() {
     let api = Api::Discord;
     let server = ChatServer::start(api);
     let more = "token_file = \"~/token\"\nchannel_id = \"1\"";
@@ -348,7 +348,7 @@ fn a_token_is_read_when_it_is_needed() {
 }
 
 #[test]
-fn a_token_that_can_not_be_used_is_named() {
+fn unusable_token_file_is_reported_with_its_path() {
     let cases = [
         ("", "is empty"),
         (" \n", "is empty"),
@@ -385,7 +385,7 @@ fn problem(daemon: &TestDaemon, api: Api, logged: u64) -> String {
 }
 
 #[test]
-fn what_a_bot_lacks_is_said_at_the_start_and_at_a_reload() {
+fn incomplete_bot_configuration_is_reported_at_start_and_reload() {
     for api in ALL {
         let server = ChatServer::start(api);
         let key = chat_key(api);

@@ -160,7 +160,7 @@ fn failure(daemon: &TestDaemon) -> String {
 }
 
 #[test]
-fn r51_ends_are_shown_with_what_is_of_interest() {
+fn r51_desktop_shows_outcome_and_output_of_ended_tasks() {
     let daemon = TestDaemon::start();
     let desktop = Desktop::start(&daemon, "elsewhere");
     let address = &desktop.bus.address;
@@ -184,7 +184,7 @@ fn r51_ends_are_shown_with_what_is_of_interest() {
 }
 
 #[test]
-fn start_and_end_of_a_task_are_one_bubble() {
+fn end_of_task_replaces_its_start_bubble() {
     let config = "[channels.desktop]\ntype = \"desktop\"\nstarted = true\n";
     let daemon = TestDaemon::builder().config(config).start();
     // Without an address in the environment, the bus is in $XDG_RUNTIME_DIR.
@@ -202,7 +202,7 @@ fn start_and_end_of_a_task_are_one_bubble() {
 }
 
 #[test]
-fn without_a_bus_it_is_told_that_there_is_no_desktop() {
+fn delivery_without_session_bus_fails() {
     let daemon = TestDaemon::start();
     daemon.submit_with(&told(&daemon, "true"));
     let why = failure(&daemon);
@@ -211,7 +211,7 @@ fn without_a_bus_it_is_told_that_there_is_no_desktop() {
 }
 
 #[test]
-fn a_bus_that_can_not_be_used_is_told() {
+fn unusable_bus_address_is_reported() {
     let cases = [
         ("autolaunch:", "its address \"autolaunch:\" is not a `unix:` address"),
         ("unixexec:path=/bin/sh", "is not a `unix:` address"),
@@ -227,7 +227,7 @@ fn a_bus_that_can_not_be_used_is_told() {
 }
 
 #[test]
-fn a_bus_without_a_server_is_told() {
+fn bus_without_notification_service_is_reported() {
     let daemon = TestDaemon::start();
     let bus = Bus::start(&daemon, "bus");
     daemon.submit_with(&told(&daemon, "true"));
@@ -236,7 +236,7 @@ fn a_bus_without_a_server_is_told() {
 }
 
 #[test]
-fn a_bus_that_hangs_is_given_up_and_the_next_notice_is_shown() {
+fn hanging_bus_is_abandoned_and_next_notice_is_shown() {
     let daemon = TestDaemon::start();
     let desktop = Desktop::start(&daemon, "bus");
     let socket = daemon.home().join("run/silent");

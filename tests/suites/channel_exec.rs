@@ -82,7 +82,7 @@ fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
 }
 
 #[test]
-fn r51_a_hook_gets_each_notice_as_one_line_of_json() {
+fn r51_hook_receives_each_notice_as_one_json_line() {
     let daemon = with_hook(KEEP);
     let params = SubmitParams {
         description: Some("the build".into()),
@@ -118,7 +118,7 @@ fn r51_a_hook_gets_each_notice_as_one_line_of_json() {
 }
 
 #[test]
-fn a_hook_runs_at_home_with_what_the_configuration_adds_and_knows_its_daemon() {
+fn hook_runs_in_home_with_configured_environment_and_daemon_socket() {
     let script = "cat >/dev/null; [ $BGD_NOTICE_KIND = completed ] || exit 0
         { pwd; env; } > \"$HOME/seen.new\"; bgctl ls -q > \"$HOME/listed\"; mv \"$HOME/seen.new\" \"$HOME/seen\"";
     let bin = bgd_tests::bgctl_path();
@@ -148,7 +148,7 @@ fn a_hook_runs_at_home_with_what_the_configuration_adds_and_knows_its_daemon() {
 }
 
 #[test]
-fn a_hook_that_fails_is_logged_with_what_it_wrote() {
+fn failing_hook_is_logged_with_its_exit_and_output() {
     let cases = [
         ("cat >/dev/null; echo no mail server >&2; exit 3", "exited with code 3; it wrote: no mail server"),
         ("cat >/dev/null; kill -9 $$", "was ended by signal 9"),
@@ -167,7 +167,7 @@ fn a_hook_that_fails_is_logged_with_what_it_wrote() {
 }
 
 #[test]
-fn a_hook_that_is_missing_is_logged() {
+fn missing_hook_program_is_logged() {
     let config =
         "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\ncommand = [\"notify-nobody\"]\n";
     let daemon = TestDaemon::builder().config(config).start();
@@ -178,7 +178,7 @@ fn a_hook_that_is_missing_is_logged() {
 }
 
 #[test]
-fn a_hook_that_reads_nothing_is_not_waited_for() {
+fn hook_that_reads_nothing_counts_as_delivered() {
     let daemon = with_hook("exit 0");
     for _ in 0..5 {
         ended(&daemon, "head -c 65536 /dev/zero | tr '\\0' x");
@@ -188,7 +188,7 @@ fn a_hook_that_reads_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn a_hook_that_floods_its_output_costs_no_memory() {
+fn hook_flooding_output_does_not_grow_daemon_memory() {
     let script = "cat >/dev/null; [ $BGD_NOTICE_KIND = completed ] || exit 0
         echo first words; head -c 200000000 /dev/zero >&2; echo; echo last words; exit 1";
     let daemon = with_settings(script, "timeout = \"10m\"");
@@ -201,7 +201,7 @@ fn a_hook_that_floods_its_output_costs_no_memory() {
 }
 
 #[test]
-fn what_a_hook_leaves_behind_ends_with_it() {
+fn processes_left_by_hook_end_with_it() {
     let script = format!("[ $BGD_NOTICE_KIND = started ] || exit 0\nmkfifo gate\n{FAMILY}\nread go < gate");
     let daemon = with_hook(&script);
     let id = daemon.submit(&["sleep", "1000"]);
@@ -214,7 +214,7 @@ fn what_a_hook_leaves_behind_ends_with_it() {
 }
 
 #[test]
-fn a_hook_that_hangs_ends_with_its_whole_tree() {
+fn hanging_hook_is_killed_with_its_whole_tree() {
     // Ignores SIGTERM.
     let script = format!(
         "[ $BGD_NOTICE_KIND = started ] || exit 0\ntrap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"
@@ -230,7 +230,7 @@ fn a_hook_that_hangs_ends_with_its_whole_tree() {
 }
 
 #[test]
-fn a_killed_hook_is_a_failure_and_ends_with_its_tree() {
+fn killed_hook_counts_as_failure_and_its_tree_ends() {
     let daemon = with_hook(&format!("[ $BGD_NOTICE_KIND = started ] || exit 0\n{FAMILY}\nwait"));
     let id = daemon.submit(&["sleep", "1000"]);
     let family = ["child", "session", "clean"].map(|name| noted(&daemon, name));
@@ -242,7 +242,7 @@ fn a_killed_hook_is_a_failure_and_ends_with_its_tree() {
 }
 
 #[test]
-fn r51_a_hook_that_hangs_delays_no_task_and_no_other_channel() {
+fn r51_hanging_hook_delays_neither_tasks_nor_other_channels() {
     let hang = config("echo $$ > \"$HOME/leader\"; exec sleep 1000", "timeout = \"1h\"");
     let keep = format!("[channels.keep]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", '''{KEEP}''']\n");
     let daemon = TestDaemon::builder().config(format!("{hang}{keep}[limits]\nchannel_queue = 3\n")).start();
@@ -262,7 +262,7 @@ fn r51_a_hook_that_hangs_delays_no_task_and_no_other_channel() {
 }
 
 #[test]
-fn r11_the_end_of_the_daemon_ends_a_hook_that_hangs() {
+fn r11_daemon_stop_ends_hanging_hook() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
     let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
@@ -271,7 +271,7 @@ fn r11_the_end_of_the_daemon_ends_a_hook_that_hangs() {
 }
 
 #[test]
-fn what_a_daemon_that_ends_has_to_tell_is_told() {
+fn notices_of_shutdown_are_delivered_before_daemon_exits() {
     let mut daemon = with_hook(KEEP);
     let id = daemon.submit(&["sleep", "1000"]);
     told(&daemon, 1);
@@ -282,7 +282,7 @@ fn what_a_daemon_that_ends_has_to_tell_is_told() {
 }
 
 #[test]
-fn r09_the_hooks_of_a_killed_daemon_are_ended_by_the_next() {
+fn r09_hooks_of_killed_daemon_are_ended_by_next_daemon() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
     let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));

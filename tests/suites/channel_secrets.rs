@@ -150,7 +150,7 @@ fn nothing_is_written(mut daemon: TestDaemon, names: &[&str]) -> String {
 }
 
 #[test]
-fn secrets_are_in_nothing_that_the_daemon_writes() {
+fn daemon_writes_no_channel_secrets() {
     let bad = talkative();
     let hook_program = "cat > /dev/null; echo $KEY > \"$HOME/got\"; echo my key is $KEY >&2; exit 3";
     let config = hook("refused", &bad.url(""), "")
@@ -186,7 +186,7 @@ fn secrets_are_in_nothing_that_the_daemon_writes() {
 
 /// All retries take about a minute, running in parallel.
 #[test]
-fn what_is_tried_again_and_again_tells_no_secret_either() {
+fn retried_deliveries_reveal_no_secret() {
     let silent = HookServer::with(|_| true, |_| Reply::Silence);
     let (plain, closed) = (talkative(), ClosedPort::new());
     let config = hook("silent", &silent.url(""), "timeout = \"200ms\"")
@@ -220,7 +220,7 @@ fn what_is_tried_again_and_again_tells_no_secret_either() {
 }
 
 #[test]
-fn a_broken_configuration_shows_no_secret() {
+fn errors_about_broken_configuration_reveal_no_secret() {
     let daemon = TestDaemon::builder().config(hook("hook", "http://127.0.0.1:1", "")).start();
     let broken = [
         "token = \"t0kensecret",

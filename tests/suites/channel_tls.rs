@@ -101,7 +101,7 @@ fn openssl(folder: &Path, args: &str) {
 }
 
 #[test]
-fn a_notice_goes_over_tls_to_a_server_that_the_system_trusts_and_to_no_other() {
+fn notice_is_sent_over_tls_only_to_trusted_server() {
     let (mut server, other) = (Server::start(), Server::start());
     let stranger = server.daemon(&other.authority());
     stranger.submit_shell("true");

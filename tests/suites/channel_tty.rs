@@ -151,7 +151,7 @@ pub(super) fn after(daemon: &TestDaemon, count: u64, what: &str) -> ChannelStatu
 pub(super) const DONE: &str = "[BACKGROUND TASK COMPLETED] ";
 
 #[test]
-fn r51_the_line_comes_above_what_is_being_typed() {
+fn r51_notice_appears_above_line_being_typed() {
     for shell in [BASH, ZSH, FISH] {
         // At the top, in the middle, and at the bottom of the screen.
         for lines in [0, 8, 40] {
@@ -183,7 +183,7 @@ fn r51_the_line_comes_above_what_is_being_typed() {
 }
 
 #[test]
-fn a_line_that_is_edited_in_its_middle_stays_so() {
+fn notice_keeps_cursor_position_within_edited_line() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     terminal.type_keys("echo ac\x1b[D");
@@ -196,7 +196,7 @@ fn a_line_that_is_edited_in_its_middle_stays_so() {
 }
 
 #[test]
-fn in_tmux_the_typed_line_stays_too() {
+fn notice_in_tmux_keeps_typed_line() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");
     let socket = daemon.home().join("tmux");
@@ -220,7 +220,7 @@ fn in_tmux_the_typed_line_stays_too() {
 }
 
 #[test]
-fn a_program_in_the_foreground_is_not_disturbed_and_the_line_comes_when_it_ends() {
+fn notice_is_held_until_foreground_program_ends() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("vim -u NONE -N text");
@@ -241,13 +241,13 @@ fn a_program_in_the_foreground_is_not_disturbed_and_the_line_comes_when_it_ends(
 }
 
 #[test]
-fn a_pipeline_is_waited_for_to_its_last_process() {
+fn notice_is_held_until_last_process_of_pipeline_ends() {
     // The leader of the group ends first.
     is_held_while("echo first | { cat; echo wait''ing; read x <gate; echo last; }");
 }
 
 #[test]
-fn of_many_lines_that_were_held_a_handful_comes_and_the_number_of_the_others() {
+fn many_held_notices_are_shown_as_a_few_lines_and_a_count() {
     let daemon = start_with("[limits]\nchannel_queue = 50");
     let mut terminal = open(&daemon, &BASH);
     let from = origin(&terminal);
@@ -270,7 +270,7 @@ fn of_many_lines_that_were_held_a_handful_comes_and_the_number_of_the_others() {
 }
 
 #[test]
-fn a_few_lines_that_were_held_come_one_by_one() {
+fn few_held_notices_are_shown_individually() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
@@ -281,7 +281,7 @@ fn a_few_lines_that_were_held_come_one_by_one() {
 }
 
 #[test]
-fn many_ends_at_once_are_few_lines_at_a_prompt() {
+fn many_simultaneous_ends_take_few_lines_at_prompt() {
     let daemon = start_with("max_concurrent_tasks = 30");
     let mut terminal = open(&daemon, &BASH);
     terminal.type_keys("echo half-typed");
@@ -299,7 +299,7 @@ fn many_ends_at_once_are_few_lines_at_a_prompt() {
 }
 
 #[test]
-fn a_terminal_in_use_delays_no_other_one() {
+fn busy_or_stopped_terminal_does_not_delay_others() {
     let daemon = start();
     let (mut busy, mut stopped, mut free) =
         (open(&daemon, &BASH), open(&daemon, &BASH), open(&daemon, &BASH));
@@ -324,7 +324,7 @@ fn a_terminal_in_use_delays_no_other_one() {
 }
 
 #[test]
-fn a_shell_in_a_shell_is_written_to_at_its_prompt() {
+fn nested_shell_receives_notice_at_its_prompt() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     let from = origin(&terminal);
@@ -339,12 +339,12 @@ fn a_shell_in_a_shell_is_written_to_at_its_prompt() {
 }
 
 #[test]
-fn a_script_in_the_foreground_is_not_disturbed() {
+fn notice_is_held_until_foreground_script_ends() {
     is_held_while("bash -c 'echo wait''ing; read x <gate; echo last'");
 }
 
 #[test]
-fn a_program_that_a_terminal_was_opened_for_is_not_disturbed() {
+fn terminal_without_shell_receives_no_notice() {
     let daemon = start();
     let mut terminal = Terminal::open(&at_home(&daemon, &["vim", "-u", "NONE", "-N", "text"]));
     terminal.wait_alternate(true);
@@ -360,7 +360,7 @@ fn a_program_that_a_terminal_was_opened_for_is_not_disturbed() {
 }
 
 #[test]
-fn the_terminal_of_another_gets_nothing() {
+fn terminal_with_wrong_leader_receives_no_notice() {
     let daemon = start();
     let (mut mine, mut others) = (open(&daemon, &BASH), open(&daemon, &BASH));
     // As if the number of a closed terminal had been reused for another one.
@@ -381,7 +381,7 @@ fn the_terminal_of_another_gets_nothing() {
 }
 
 #[test]
-fn a_terminal_that_was_closed_is_given_up() {
+fn notices_for_closed_terminal_fail() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");
     let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
@@ -398,7 +398,7 @@ fn a_terminal_that_was_closed_is_given_up() {
 }
 
 #[test]
-fn a_description_can_do_nothing_to_a_terminal() {
+fn control_characters_in_description_are_stripped() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     let description = Some("\x1b]0;title\x07\x1b[2J\u{9b}31m\r\nnext \u{202e}line".into());
@@ -414,7 +414,7 @@ fn a_description_can_do_nothing_to_a_terminal() {
 }
 
 #[test]
-fn a_terminal_that_shows_bubbles_is_asked_for_one() {
+fn terminal_with_notification_support_is_sent_one() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     let mut params = told_there(&daemon, &origin(&terminal), "true");
@@ -447,7 +447,7 @@ pub(super) fn wait_typed(terminal: &mut Terminal, line: &str) {
 }
 
 #[test]
-fn r51_a_typed_line_of_several_rows_stays_as_it_is() {
+fn r51_notice_keeps_typed_line_of_several_rows() {
     let long = format!("echo {}", "abcdefg".repeat(10));
     for shell in [BASH, ZSH, FISH] {
         for lines in [0, 8, 40] {
@@ -491,7 +491,7 @@ fn is_untold(terminal: &Terminal) {
 }
 
 #[test]
-fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
+fn notices_reach_shell_prompt_while_program_is_stopped() {
     for shell in [BASH, ZSH] {
         let daemon = start();
         let mut terminal = open(&daemon, &shell);
@@ -516,7 +516,7 @@ fn a_program_that_is_stopped_leaves_the_terminal_to_its_shell() {
 }
 
 #[test]
-fn a_full_screen_program_in_a_script_is_not_disturbed() {
+fn notice_is_held_while_script_runs_full_screen_program() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     // The leader of less's group is a shell, and less reads its text from a pipe rather than the terminal.
@@ -534,7 +534,7 @@ fn a_full_screen_program_in_a_script_is_not_disturbed() {
 }
 
 #[test]
-fn the_terminal_that_shows_a_tmux_is_not_written_to() {
+fn notice_is_held_while_terminal_shows_tmux() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     let socket = daemon.home().join("tmux");
@@ -550,7 +550,7 @@ fn the_terminal_that_shows_a_tmux_is_not_written_to() {
 }
 
 #[test]
-fn what_was_typed_ahead_is_not_written_into() {
+fn notice_is_held_while_typed_ahead_command_runs() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");
     let mut terminal = open(&daemon, &BASH);
@@ -569,7 +569,7 @@ fn what_was_typed_ahead_is_not_written_into() {
 }
 
 #[test]
-fn a_shell_whose_file_was_replaced_is_one() {
+fn shell_whose_executable_was_deleted_receives_notice() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("mkdir old; cp \"$(command -v bash)\" old/bash; exec old/bash --norc --noprofile -i");
@@ -580,7 +580,7 @@ fn a_shell_whose_file_was_replaced_is_one() {
 }
 
 #[test]
-fn lines_that_are_held_when_the_daemon_ends_are_counted() {
+fn notices_held_at_daemon_stop_are_logged_as_undelivered() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);

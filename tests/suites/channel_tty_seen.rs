@@ -17,7 +17,7 @@ fn seen(daemon: &TestDaemon, count: u64) {
 }
 
 #[test]
-fn how_it_ended_comes_before_a_long_description() {
+fn outcome_is_shown_before_long_description() {
     let daemon = start();
     for columns in [80, 120] {
         let mut terminal = open_sized(&daemon, &BASH, columns);
@@ -34,7 +34,7 @@ fn how_it_ended_comes_before_a_long_description() {
 }
 
 #[test]
-fn what_is_cancelled_waited_for_or_attached_to_there_is_not_told_there() {
+fn outcomes_seen_in_terminal_are_not_notified_there() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");
     let mut terminal = open(&daemon, &BASH);
@@ -60,7 +60,7 @@ fn what_is_cancelled_waited_for_or_attached_to_there_is_not_told_there() {
 }
 
 #[test]
-fn nothing_is_advised_that_can_not_be_done_any_more() {
+fn notice_of_cleared_task_does_not_suggest_reading_output() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
     let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
@@ -74,7 +74,7 @@ fn nothing_is_advised_that_can_not_be_done_any_more() {
 }
 
 #[test]
-fn the_end_of_the_daemon_is_told_where_it_is_stopped_and_advises_nothing() {
+fn daemon_stop_notifies_its_terminal_without_suggesting_output() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("bgctl submit -d 'the job' -- sleep 1000; bgctl daemon stop");
@@ -86,7 +86,7 @@ fn the_end_of_the_daemon_is_told_where_it_is_stopped_and_advises_nothing() {
 }
 
 #[test]
-fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
+fn held_notice_of_cleared_task_does_not_suggest_reading_output() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
@@ -107,7 +107,7 @@ fn a_line_that_waits_advises_nothing_about_a_task_that_was_cleared_meanwhile() {
 }
 
 #[test]
-fn what_a_closed_terminal_was_not_told_goes_to_the_next_one() {
+fn notices_missed_by_closed_terminals_go_to_next_terminal() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");
     let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
@@ -131,7 +131,7 @@ fn what_a_closed_terminal_was_not_told_goes_to_the_next_one() {
 }
 
 #[test]
-fn at_a_quiet_prompt_the_line_comes_right_above_it_unless_something_is_typed() {
+fn notice_goes_above_idle_prompt_or_to_top_while_typing() {
     for shell in [BASH, ZSH, FISH] {
         let daemon = start();
         let gates = ["first", "second"].map(|name| Gate::new(&daemon, name));

@@ -57,7 +57,7 @@ fn noted(daemon: &TestDaemon, prompt: &str) -> Process {
 }
 
 #[test]
-fn r53_typing_is_shown_while_an_agent_works_and_stops_on_every_way_out() {
+fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
     for api in ALL {
         let server = ChatServer::start(api);
         let daemon = daemon(&server, api);
@@ -102,7 +102,7 @@ fn r53_typing_is_shown_while_an_agent_works_and_stops_on_every_way_out() {
 }
 
 #[test]
-fn r53_typing_is_shown_for_the_answer_to_a_resume() {
+fn r53_typing_is_shown_while_resume_is_answered() {
     let api = Api::Telegram;
     let server = ChatServer::start(api);
     let remembers = "read _ < \"$HOME/g\"; printf '{\"session_id\":\"s\",\"result\":\"heard\"}\\n'";
@@ -124,7 +124,7 @@ fn r53_typing_is_shown_for_the_answer_to_a_resume() {
 }
 
 #[test]
-fn r53_what_can_not_be_shown_delays_no_notice() {
+fn r53_unanswered_typing_request_delays_neither_notices_nor_stop() {
     // The server accepts the typing requests and never answers them.
     let server = HookServer::with(
         |_| true,
@@ -156,7 +156,7 @@ fn r53_what_can_not_be_shown_delays_no_notice() {
 }
 
 #[test]
-fn r53_a_refused_request_for_typing_is_nothing_to_notices() {
+fn r53_refused_typing_request_does_not_affect_notices() {
     for api in ALL {
         let server = HookServer::with(
             |_| true,
@@ -188,7 +188,7 @@ fn r53_a_refused_request_for_typing_is_nothing_to_notices() {
 }
 
 #[test]
-fn r53_a_resume_that_the_agent_refuses_ends_typing() {
+fn r53_refused_resume_ends_typing() {
     let api = Api::Telegram;
     let server = ChatServer::start(api);
     let config = bot(&server, api) + "started = false";
@@ -226,7 +226,7 @@ fn r53_a_resume_that_the_agent_refuses_ends_typing() {
 }
 
 #[test]
-fn r53_typing_goes_on_in_a_chat_that_was_configured_anew() {
+fn r53_typing_continues_at_new_server_after_reload() {
     let api = Api::Telegram;
     let (old, new) = (ChatServer::start(api), ChatServer::start(api));
     let daemon = daemon(&old, api);
@@ -242,7 +242,7 @@ fn r53_typing_goes_on_in_a_chat_that_was_configured_anew() {
 }
 
 #[test]
-fn r53_commands_do_not_type() {
+fn r53_commands_show_no_typing() {
     let api = Api::Telegram;
     let server = ChatServer::start(api);
     let daemon = daemon(&server, api);

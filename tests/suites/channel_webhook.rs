@@ -54,7 +54,7 @@ fn log(daemon: &TestDaemon) -> std::path::PathBuf {
 }
 
 #[test]
-fn r51_start_completion_failure_and_cancellation_are_told() {
+fn r51_webhook_receives_start_completion_failure_and_cancellation() {
     let server = HookServer::start();
     let config = format!(
         "default_deliver_to = [\"hook\"]\n[channels.hook]\ntype = \"webhook\"\nurl = \"{}\"\n\
@@ -102,7 +102,7 @@ fn r51_start_completion_failure_and_cancellation_are_told() {
 }
 
 #[test]
-fn a_webhook_says_who_it_is() {
+fn webhook_sends_user_agent_with_version() {
     let server = HookServer::start();
     let daemon = daemon(hook("hook", &server.url("/"), ""));
     run_for(&daemon, "hook", &["true"]);
@@ -131,7 +131,7 @@ fn tried_again(bad: &[Reply], more: &str) {
 }
 
 #[test]
-fn what_is_being_tried_again_is_shown_with_what_it_met() {
+fn pending_retry_is_shown_with_its_last_error() {
     let server = HookServer::start();
     server.order(Reply::later(503, "0"));
     server.order(Reply::Held(Box::new(Reply::later(503, "0"))));
@@ -154,29 +154,29 @@ fn what_is_being_tried_again_is_shown_with_what_it_met() {
 }
 
 #[test]
-fn a_server_that_is_busy_is_asked_again_when_it_says() {
+fn busy_server_is_retried_until_delivered() {
     let past = "Sun, 06 Nov 1994 08:49:37 GMT";
     let busy = [(429, "0"), (503, past), (503, "0"), (429, "0")];
     tried_again(&busy.map(|(status, after)| Reply::later(status, after)), "");
 }
 
 #[test]
-fn a_server_that_has_an_error_is_asked_again() {
+fn server_error_is_retried_until_delivered() {
     tried_again(&[Reply::status(500)], "");
 }
 
 #[test]
-fn a_server_that_closes_early_is_asked_again() {
+fn closed_connection_is_retried_until_delivered() {
     tried_again(&[Reply::Close], "");
 }
 
 #[test]
-fn a_server_that_hangs_is_asked_again() {
+fn hanging_server_is_retried_after_timeout() {
     tried_again(&[Reply::Silence], "timeout = \"5s\"");
 }
 
 #[test]
-fn a_server_that_was_not_there_is_asked_again() {
+fn unreachable_server_is_retried_until_it_listens() {
     let port = ClosedPort::new();
     let daemon = daemon(hook("hook", &format!("http://{}/", port.address()), ""));
     run_for(&daemon, "hook", &["true"]);
@@ -190,7 +190,7 @@ fn a_server_that_was_not_there_is_asked_again() {
 
 /// Failures that would repeat are not retried; each case names its error.
 #[test]
-fn what_would_fail_again_is_tried_once() {
+fn permanent_failures_are_not_retried() {
     let (server, other) = (HookServer::start(), HookServer::start());
     let to_other = other.url("/");
     let to_name = server.url("/").replace("127.0.0.1", "localhost");
@@ -227,7 +227,7 @@ fn what_would_fail_again_is_tried_once() {
 }
 
 #[test]
-fn a_server_that_wants_to_be_left_alone_for_long_is() {
+fn long_retry_after_fails_notices_without_further_requests() {
     let server = HookServer::start();
     server.order(Reply::later(503, "7200"));
     let mut daemon = daemon(hook("hook", &server.url("/"), ""));
@@ -244,7 +244,7 @@ fn a_server_that_wants_to_be_left_alone_for_long_is() {
 }
 
 #[test]
-fn a_redirect_to_the_same_server_keeps_the_request() {
+fn redirect_within_same_server_keeps_request() {
     let server = HookServer::start();
     server.order(Reply::redirect(307, "/new?x=1"));
     server.order(Reply::redirect(308, &server.url("/newer")));
@@ -267,7 +267,7 @@ fn a_redirect_to_the_same_server_keeps_the_request() {
 }
 
 #[test]
-fn a_body_without_end_is_not_waited_for() {
+fn endless_response_body_is_not_awaited() {
     let server = HookServer::start();
     let daemon = daemon(hook("hook", &server.url("/"), "timeout = \"5s\""));
     for reply in [Reply::Endless(200), Reply::Stuck(200), Reply::Endless(404), Reply::Stuck(404)] {
@@ -282,7 +282,7 @@ fn a_body_without_end_is_not_waited_for() {
 }
 
 #[test]
-fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
+fn r51_hanging_channel_delays_neither_tasks_nor_other_channels() {
     let (slow, good) = (HookServer::start(), HookServer::start());
     slow.order(Reply::Silence);
     let config = hook("slow", &slow.url("/"), "timeout = \"1h\"") + &hook("good", &good.url("/"), "");
@@ -305,7 +305,7 @@ fn r51_a_channel_that_hangs_delays_no_task_and_no_other_channel() {
 }
 
 #[test]
-fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
+fn notices_queued_before_reload_go_to_old_server() {
     let (old, new) = (HookServer::start(), HookServer::start());
     old.order(Reply::status(200).held());
     let daemon = daemon(hook("hook", &old.url("/"), ""));
@@ -332,7 +332,7 @@ fn what_waits_while_the_configuration_changes_is_delivered_as_it_was_to_be() {
 }
 
 #[test]
-fn the_end_of_the_daemon_waits_for_what_can_be_delivered() {
+fn daemon_stop_waits_for_deliverable_notices() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = daemon(hook("hook", &server.url("/"), ""));
@@ -359,7 +359,7 @@ fn the_end_of_the_daemon_waits_for_what_can_be_delivered() {
 
 /// Otherwise they would delay an upgrade for as long as the server is gone.
 #[test]
-fn r122_notices_of_a_removed_channel_are_not_tried_again() {
+fn r122_notices_of_removed_channel_are_not_retried() {
     let port = ClosedPort::new();
     let daemon = daemon(hook("gone", &format!("http://{}/", port.address()), ""));
     let params = || SubmitParams {

@@ -59,7 +59,7 @@ const GOOD: &[&[&str]] = &[
 ];
 
 #[test]
-fn json_of_every_verb_is_exactly_one_line() {
+fn json_output_of_verbs_is_exactly_one_line() {
     let line = "echo '{\"session_id\":\"s\",\"result\":\"x\"}'";
     let config = format!("default_agent = \"echo\"\n{}", remembering_agent("echo", line));
     let mut daemon = TestDaemon::builder().config(config).start();
@@ -93,7 +93,7 @@ fn json_of_every_verb_is_exactly_one_line() {
 }
 
 #[test]
-fn errors_go_to_stderr_with_a_hint_and_nothing_to_stdout() {
+fn errors_go_to_stderr_with_hint_and_leave_stdout_empty() {
     let daemon = TestDaemon::start();
     let unknown = TaskId::random().to_string();
     let failed = submitted(&daemon, &["--", "false"]).to_string();
@@ -122,7 +122,7 @@ fn errors_go_to_stderr_with_a_hint_and_nothing_to_stdout() {
 }
 
 #[test]
-fn a_cancel_says_what_it_ended_and_that_it_waits() {
+fn cancel_reports_what_it_ended_and_that_it_is_waiting() {
     let daemon = TestDaemon::start();
     let left = daemon.submit_shell("sleep 1000 > /dev/null 2>&1 &");
     daemon.block(&[left]);
@@ -142,7 +142,7 @@ fn a_cancel_says_what_it_ended_and_that_it_waits() {
 }
 
 #[test]
-fn words_that_people_type_work_or_are_answered() {
+fn common_aliases_work_or_suggest_the_right_verb() {
     let home = TestDaemon::home_only();
     for (word, verb) in [
         ("kill", "bgctl cancel ID"),
@@ -183,7 +183,7 @@ fn words_that_people_type_work_or_are_answered() {
 }
 
 #[test]
-fn what_can_not_work_is_said_at_once() {
+fn doomed_submit_is_refused_or_warned_about_immediately() {
     let config = "default_deliver_to = [\"inbox\"]\n[channels.slack]\ntype = \"slack\"\ntoken = \"x\"\n";
     let daemon = TestDaemon::builder().config(config).start();
     let quoted = daemon.run(&["submit", "make -j8"]).expect_code(2);
@@ -223,7 +223,7 @@ fn what_can_not_work_is_said_at_once() {
 }
 
 #[test]
-fn a_restart_says_what_it_ends_and_begins_anew() {
+fn restart_reports_cancelled_and_removed_tasks() {
     let home = TestDaemon::home_only();
     assert!(home.run(&["daemon", "restart"]).success().stdout_text().starts_with("restarted, pid "));
     let first = home.process();
@@ -248,7 +248,7 @@ fn a_restart_says_what_it_ends_and_begins_anew() {
 }
 
 #[test]
-fn no_start_starts_nothing() {
+fn no_start_flag_starts_no_daemon() {
     let home = TestDaemon::home_only();
     for args in [&["--no-start", "list"][..], &["submit", "--no-start", "--", "true"], &["daemon", "status"]]
     {
@@ -260,7 +260,7 @@ fn no_start_starts_nothing() {
 }
 
 #[test]
-fn a_daemon_is_started_where_there_is_none() {
+fn submit_starts_daemon_if_none_is_running() {
     let home = TestDaemon::home_only();
     let id = submitted(&home, &["--", "echo", "hello"]);
     home.run(&["block", &id.to_string()]).success();
@@ -276,7 +276,7 @@ fn a_daemon_is_started_where_there_is_none() {
 }
 
 #[test]
-fn the_socket_is_named_by_option_by_environment_or_by_default() {
+fn socket_comes_from_option_environment_or_default() {
     let home = TestDaemon::home_only();
     let other = home.home().join("other/bgd.sock");
     fs::create_dir(other.parent().unwrap()).unwrap();
@@ -304,7 +304,7 @@ fn the_socket_is_named_by_option_by_environment_or_by_default() {
 }
 
 #[test]
-fn list_shows_tasks_in_columns_or_ids_only() {
+fn list_prints_columns_or_ids_only() {
     let daemon = TestDaemon::start();
     let good = submitted(&daemon, &["-d", "a good one", "--session", "s", "--", "true"]);
     let bad = submitted(&daemon, &["--shell", "exit 3"]);
@@ -327,7 +327,7 @@ fn list_shows_tasks_in_columns_or_ids_only() {
 }
 
 #[test]
-fn a_list_of_more_than_a_page_is_fetched_in_pages() {
+fn list_all_fetches_every_page() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = daemon.submit(&["sleep", "1000"]);
     for _ in 0..1100 {
@@ -349,7 +349,7 @@ fn a_list_of_more_than_a_page_is_fetched_in_pages() {
 }
 
 #[test]
-fn status_is_a_page_without_colour_where_it_is_no_terminal() {
+fn status_has_no_colour_outside_terminal_and_uses_local_time() {
     let daemon = TestDaemon::start();
     let id =
         submitted(&daemon, &["-d", "two\nlines \u{1b}[31m", "--tag", "t", "--shell", "echo out; exit 3"]);
@@ -370,7 +370,7 @@ fn status_is_a_page_without_colour_where_it_is_no_terminal() {
 }
 
 #[test]
-fn a_time_limit_reads_as_one_wherever_it_is_told() {
+fn time_limit_is_reported_consistently_as_timeout() {
     let daemon = TestDaemon::start();
     let limited = |limit: &str, line: &str| {
         let words = ["--session", "s", "--key", line, "--time-limit", limit, "--shell", line];
@@ -413,7 +413,7 @@ fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) 
 }
 
 #[test]
-fn colour_is_for_terminals_and_no_color_is_respected() {
+fn colour_is_used_only_on_terminals_and_respects_no_color() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--", "false"]);
     daemon.block(&[id]);
@@ -429,7 +429,7 @@ fn colour_is_for_terminals_and_no_color_is_respected() {
 }
 
 #[test]
-fn a_list_is_readable_wherever_people_look_at_it() {
+fn list_fits_narrow_terminals_and_watch() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["-d", "a description of more than forty characters", "--", "false"]);
     daemon.block(&[id]);
@@ -465,7 +465,7 @@ fn a_list_is_readable_wherever_people_look_at_it() {
 }
 
 #[test]
-fn the_verbs_do_what_they_say() {
+fn write_signal_cancel_clear_and_session_end_take_effect() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--stdin-pipe", "--", "cat"]).to_string();
     daemon.run(&["write", &id, "no newline "]).success();
@@ -494,7 +494,7 @@ fn the_verbs_do_what_they_say() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_reason_to_complain() {
+fn closed_stdout_ends_bgctl_silently_with_code_141() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let id = daemon.submit_shell("yes | head -c 3000000");
     daemon.block(&[id]);
@@ -539,7 +539,7 @@ fn each_verb_has_help_with_examples() {
 }
 
 #[test]
-fn daemon_verbs_tell_what_is_so() {
+fn daemon_status_and_reload_report_current_settings() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5\n").start();
     let text = daemon.run(&["daemon", "status"]).success().stdout_text();
     for part in [daemon.socket(), &daemon.config_path(), &daemon.state_dir()] {

@@ -6,7 +6,7 @@ use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 
 #[test]
-fn a_restart_with_a_broken_configuration_stops_nothing() {
+fn restart_with_broken_configuration_stops_nothing() {
     let home = TestDaemon::home_only();
     let id: TaskId = home.run(&["submit", "--", "sleep", "1000"]).success().word();
     home.wait_running(id);
@@ -27,7 +27,7 @@ fn a_restart_with_a_broken_configuration_stops_nothing() {
 }
 
 #[test]
-fn a_daemon_at_a_socket_of_the_command_line_is_not_started_in_silence() {
+fn starting_daemon_at_explicit_socket_is_announced_on_terminal() {
     let daemon = TestDaemon::home_only();
     let mut shell = Terminal::shell(&daemon);
     shell.resize((24, 200));
@@ -46,7 +46,7 @@ fn a_daemon_at_a_socket_of_the_command_line_is_not_started_in_silence() {
 }
 
 #[test]
-fn a_known_key_is_said_to_be_known() {
+fn submit_with_existing_key_reports_existing_task() {
     let daemon = TestDaemon::start();
     let words = ["submit", "--session", "s", "--key", "nightly", "--"];
     let submit = |command: &[&str]| daemon.run(&[&words[..], command].concat()).success();
@@ -59,7 +59,7 @@ fn a_known_key_is_said_to_be_known() {
 }
 
 #[test]
-fn a_list_is_cut_in_silence_only_where_that_was_asked_for() {
+fn truncated_list_reports_remaining_tasks_unless_limit_was_given() {
     let daemon = TestDaemon::start();
     let ids: Vec<TaskId> = (0..=LIST_PAGE_DEFAULT).map(|_| daemon.submit(&["true"])).collect();
     daemon.block(&ids);
@@ -71,7 +71,7 @@ fn a_list_is_cut_in_silence_only_where_that_was_asked_for() {
 }
 
 #[test]
-fn a_reload_tells_what_was_taken_out_from_what_was_set() {
+fn reload_distinguishes_removed_keys_from_changed_keys() {
     let agent = "[agents.x]\ncommand = [\"true\"]\n";
     let daemon = TestDaemon::builder()
         .config(format!("max_concurrent_tasks = 100\n[limits]\ntasks = 50\n{agent}"))
@@ -87,7 +87,7 @@ fn a_reload_tells_what_was_taken_out_from_what_was_set() {
 }
 
 #[test]
-fn what_is_missing_is_said_in_words_of_the_command_line() {
+fn errors_use_command_line_terms_not_parameter_names() {
     let daemon = TestDaemon::start();
     let running = daemon.submit(&["sleep", "1000"]).to_string();
     daemon.wait_running(running.parse().unwrap());
@@ -108,7 +108,7 @@ fn what_is_missing_is_said_in_words_of_the_command_line() {
 }
 
 #[test]
-fn how_a_task_is_stands_in_a_sentence_of_its_own() {
+fn error_messages_state_task_status_as_a_clause() {
     let daemon = TestDaemon::start();
     let failed = daemon.submit_shell("exit 3").to_string();
     daemon.block(&[failed.parse().unwrap()]);
@@ -121,7 +121,7 @@ fn how_a_task_is_stands_in_a_sentence_of_its_own() {
 }
 
 #[test]
-fn a_json_of_the_command_is_no_wish_for_errors_as_json() {
+fn json_flag_of_wrapped_command_does_not_select_json_errors() {
     let daemon = TestDaemon::start();
     let home = TestDaemon::home_only();
     for (outcome, is_json) in [
@@ -138,7 +138,7 @@ fn a_json_of_the_command_is_no_wish_for_errors_as_json() {
 }
 
 #[test]
-fn an_unknown_task_is_told_before_anything_is_typed_for_it() {
+fn write_to_unknown_task_fails_before_reading_terminal() {
     let daemon = TestDaemon::start();
     let unknown = TaskId::random().to_string();
     let mut terminal = Terminal::bgctl(&daemon, &["write", &unknown]);
@@ -146,7 +146,7 @@ fn an_unknown_task_is_told_before_anything_is_typed_for_it() {
 }
 
 #[test]
-fn r166_a_watched_list_is_no_json() {
+fn r166_list_watch_refuses_json() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["--json", "list", "--watch"]);
     assert_eq!(terminal.ended().code(), Some(2), "{terminal:?}");
@@ -154,7 +154,7 @@ fn r166_a_watched_list_is_no_json() {
 }
 
 #[test]
-fn help_that_cannot_be_written_is_a_failure() {
+fn unwritable_help_output_is_a_failure() {
     let home = TestDaemon::home_only();
     for args in [&["--help"][..], &["--version"], &["list", "--help"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();

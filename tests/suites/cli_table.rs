@@ -10,7 +10,7 @@ use bgd_tests::{Outcome, TestDaemon};
 
 /// The exit codes of the session verbs without a session.
 #[test]
-fn the_verbs_of_sessions_and_news_have_codes_of_the_table() {
+fn session_inbox_and_event_verbs_return_documented_codes() {
     let daemon = TestDaemon::start();
     let cases: &[(i32, &[&str])] = &[
         (0, &["inbox", "--session", "nobody"]),
@@ -87,7 +87,7 @@ const CODES: &[(u8, &[&str])] = &[
 ];
 
 #[test]
-fn every_code_of_the_table_is_reached() {
+fn every_documented_exit_code_is_reached() {
     let daemon = TestDaemon::start();
     let submit = |line: &str| -> String {
         let id: TaskId = daemon.run(&["submit", "--shell", line]).success().word();
@@ -133,7 +133,7 @@ fn every_code_of_the_table_is_reached() {
 }
 
 #[test]
-fn no_daemon_is_69() {
+fn missing_daemon_exits_with_69() {
     let home = TestDaemon::home_only();
     home.run(&["--no-start", "list"]).expect_code(69);
     home.run(&["daemon", "status"]).expect_code(69);
@@ -146,7 +146,7 @@ fn no_daemon_is_69() {
 }
 
 #[test]
-fn a_peer_that_talks_nonsense_is_70() {
+fn malformed_daemon_reply_exits_with_70() {
     let home = TestDaemon::home_only();
     let listener = home.listener();
     let server = thread::spawn(move || {
@@ -162,7 +162,7 @@ fn a_peer_that_talks_nonsense_is_70() {
 }
 
 #[test]
-fn a_full_daemon_is_70() {
+fn submit_to_full_daemon_exits_with_70() {
     let daemon = TestDaemon::builder().config("[limits]\ntasks = 1\n").start();
     let id: TaskId = daemon.run(&["submit", "--", "true"]).success().word();
     daemon.block(&[id]);
@@ -174,7 +174,7 @@ fn a_full_daemon_is_70() {
 }
 
 #[test]
-fn a_socket_that_others_could_have_made_is_77() {
+fn untrusted_socket_folder_exits_with_77() {
     let home = TestDaemon::home_only();
     let folder = home.socket().parent().unwrap();
     fs::create_dir(folder).unwrap();
@@ -189,7 +189,7 @@ fn a_socket_that_others_could_have_made_is_77() {
 }
 
 #[test]
-fn a_wrong_configuration_is_78() {
+fn invalid_configuration_exits_with_78() {
     let home = TestDaemon::builder().config("max_concurent_tasks = 1\n").home_only();
     let outcome = home.run(&["list"]).expect_code(78);
     assert!(outcome.stderr.contains("did you mean `max_concurrent_tasks`"), "{}", outcome.stderr);

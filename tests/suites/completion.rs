@@ -7,7 +7,7 @@ use bgd_tests::{Outcome, TestDaemon};
 use serde_json::Value;
 
 #[test]
-fn completions_are_scripts_that_their_shells_can_read() {
+fn completion_scripts_pass_their_shells_syntax_check() {
     let home = TestDaemon::home_only();
     for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
         for verb in ["completions", "shell-init"] {
@@ -24,7 +24,7 @@ fn completions_are_scripts_that_their_shells_can_read() {
 }
 
 #[test]
-fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
+fn completions_offer_verbs_programs_and_existing_tasks() {
     let daemon = TestDaemon::start();
     let [id, other] = ["echo one", "echo two"].map(|line| daemon.submit_shell(line));
     daemon.block(&[id, other]);
@@ -48,7 +48,7 @@ fn completions_know_verbs_programs_and_the_tasks_that_are_there() {
 }
 
 #[test]
-fn r169_programs_are_offered_for_the_first_word_of_a_command_and_files_for_the_others() {
+fn r169_first_command_word_completes_to_programs_and_later_words_to_files() {
     let home = TestDaemon::home_only();
     let folder = home.home().join("here");
     fs::create_dir_all(folder.join("setups")).unwrap();

@@ -51,7 +51,7 @@ fn assert_all_counts(status: &Value, task: &Value) {
 }
 
 #[test]
-fn r164_in_a_scope_with_controllers_a_child_that_nobody_waits_for_counts_as_root() {
+fn r164_scope_with_controllers_accounts_for_unreaped_children_as_root() {
     let (values, told) = run("echo 'tree = \"session\"' >~/.config/bgd/config.toml\n\
          report; bgctl daemon stop >&2\n\
          rm ~/.config/bgd/config.toml\n\
@@ -78,7 +78,7 @@ fn r164_in_a_scope_with_controllers_a_child_that_nobody_waits_for_counts_as_root
 }
 
 #[test]
-fn r164_a_service_with_controllers_starts_again_after_every_end_as_root() {
+fn r164_service_with_controllers_survives_reload_restart_and_kill_as_root() {
     let (values, told) = run("bgctl daemon install >&2\n\
          systemctl --user daemon-reload; systemctl --user enable --now bgd.socket\n\
          report; where\n\

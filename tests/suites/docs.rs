@@ -34,7 +34,7 @@ fn shown(page: &str, name: &str) -> String {
 }
 
 #[test]
-fn every_file_is_as_the_code_makes_it() {
+fn generated_files_are_up_to_date() {
     for document in docs::documents() {
         let there = docs::read(&document.path);
         let first = there.lines().zip(document.text.lines()).position(|(there, must)| there != must);
@@ -49,7 +49,7 @@ fn every_file_is_as_the_code_makes_it() {
 }
 
 #[test]
-fn the_pages_name_every_method_and_no_other() {
+fn pages_name_exactly_the_existing_methods() {
     let page = docs::read("man/bgd-protocol.7");
     assert_eq!(set(subsections(&page, "METHODS")), set(METHODS.iter().copied()));
     let families = ["task.", "group.", "events.", "session.", "daemon.", "inbox.", "agent."];
@@ -65,7 +65,7 @@ fn the_pages_name_every_method_and_no_other() {
 }
 
 #[test]
-fn the_page_names_every_kind_of_error_with_its_code_and_no_other() {
+fn protocol_page_names_exactly_the_error_kinds_with_their_codes() {
     let page = docs::read("man/bgd-protocol.7");
     let kinds = bold_tags_of_section(&page, "ERRORS", Some("Kinds"));
     assert_eq!(set(kinds), set(ErrorKind::ALL.iter().map(|kind| kind.as_str())));
@@ -76,7 +76,7 @@ fn the_page_names_every_kind_of_error_with_its_code_and_no_other() {
 }
 
 #[test]
-fn the_page_names_every_status_and_event() {
+fn protocol_page_names_every_status_and_event_kind() {
     let page = docs::read("man/bgd-protocol.7");
     let of_task = set(bold_tags_of_section(&page, "OBJECTS", Some("Task")));
     assert!(Status::ALL.iter().all(|status| of_task.contains(status.as_str())));
@@ -89,7 +89,7 @@ fn the_page_names_every_status_and_event() {
 }
 
 #[test]
-fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_other() {
+fn config_page_names_exactly_the_keys_with_default_range_and_reload() {
     // A long range is a text block, which still counts as a cell.
     let page = docs::read("man/bgd-config.5").replace("T{\n", "").replace("\nT}", "");
     let mut keys = Config::default().keys();
@@ -115,7 +115,7 @@ fn the_page_names_every_key_with_its_default_its_range_and_its_reload_and_no_oth
 }
 
 #[test]
-fn what_the_page_gives_as_defaults_and_ends_of_ranges_is_taken() {
+fn documented_defaults_and_range_limits_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
     let load = |text: &str| {
@@ -154,7 +154,7 @@ fn agent_of(text: &str) -> Result<Agent, String> {
 }
 
 #[test]
-fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_other() {
+fn config_page_names_exactly_the_agent_keys_with_default_and_range() {
     let page = docs::read("man/bgd-config.5");
     assert_eq!(set(bold_tags_of_section(&page, "AGENTS", Some("[agents.NAME]"))), set(AGENT_KEYS));
     let base = "command = [\"x\"]\n";
@@ -181,7 +181,7 @@ fn the_page_names_every_key_of_an_agent_with_its_default_and_its_range_and_no_ot
 }
 
 #[test]
-fn the_examples_on_the_page_in_readme_and_guides_are_good_and_show_every_protocol_and_key() {
+fn documented_examples_are_valid_and_cover_every_agent_protocol_and_key() {
     let page = docs::read("man/bgd-config.5");
     let mut others = docs::blocks("README.md", "toml");
     others.extend(GUIDES.iter().flat_map(|name| docs::blocks(&format!("man/{name}.md"), "toml")));
@@ -207,7 +207,7 @@ fn the_examples_on_the_page_in_readme_and_guides_are_good_and_show_every_protoco
 }
 
 #[test]
-fn the_page_names_every_known_agent_and_what_installs_it() {
+fn config_page_names_every_built_in_agent_with_its_install_command() {
     let page = docs::read("man/bgd-config.5");
     for agent in docs::known_agents() {
         assert!(!agent.configured && !agent.available, "{agent:?}");
@@ -217,7 +217,7 @@ fn the_page_names_every_known_agent_and_what_installs_it() {
 }
 
 #[test]
-fn every_type_that_the_page_refers_to_has_a_place_there() {
+fn protocol_page_defines_every_type_it_mentions() {
     let page = docs::read("man/bgd-protocol.7");
     let headings: BTreeSet<String> = subsections(&page, "OBJECTS").into_iter().collect();
     for line in page.lines().filter(|line| line.starts_with("\\fB") && line.contains("\\fI")) {
@@ -232,7 +232,7 @@ fn every_type_that_the_page_refers_to_has_a_place_there() {
 }
 
 #[test]
-fn the_page_names_every_exit_code_with_its_meaning_and_no_other() {
+fn bgctl_page_names_exactly_the_exit_codes_with_their_meanings() {
     let page = docs::read("man/bgctl.1");
     let codes = bgctl::exit::TABLE.iter().map(|(code, _)| code.0.to_string());
     assert_eq!(set(bold_tags_of_section(&page, "EXIT STATUS", None)), set(codes));
@@ -244,14 +244,14 @@ fn the_page_names_every_exit_code_with_its_meaning_and_no_other() {
 }
 
 #[test]
-fn the_page_names_every_verb_and_no_other() {
+fn bgctl_page_names_exactly_the_verbs() {
     let page = docs::read("man/bgctl.1");
     let verbs = bgctl::cli::Verb::NAMES.iter().map(|name| format!("bgctl {name}"));
     assert_eq!(set(subsections(&page, "VERBS")), set(verbs));
 }
 
 #[test]
-fn the_variables_of_the_pages_are_those_of_the_code() {
+fn documented_environment_variables_match_the_code() {
     let mut code = String::new();
     let files = [
         "bgd/src/os/log.rs",
@@ -286,7 +286,7 @@ fn the_variables_of_the_pages_are_those_of_the_code() {
 }
 
 #[test]
-fn the_session_of_the_page_works() {
+fn protocol_page_session_example_works() {
     let daemon = TestDaemon::start();
     let mut socket = UnixStream::connect(daemon.socket()).unwrap();
     let mut answers = BufReader::new(socket.try_clone().unwrap()).lines();
@@ -304,7 +304,7 @@ fn the_session_of_the_page_works() {
 /// Plays the page's conversation with an agent: sends each request verbatim except for its `TASK`, and the
 /// daemon's answers must contain at least what the page shows.
 #[test]
-fn the_conversation_with_an_agent_on_the_page_goes_as_it_is_written() {
+fn protocol_page_agent_conversation_runs_as_written() {
     let daemon = TestDaemon::builder().config(shown(&docs::read("man/bgd-protocol.7"), "AGENT")).start();
     let mut socket = UnixStream::connect(daemon.socket()).unwrap();
     let mut answers = BufReader::new(socket.try_clone().unwrap()).lines();
@@ -331,7 +331,7 @@ fn the_conversation_with_an_agent_on_the_page_goes_as_it_is_written() {
 }
 
 #[test]
-fn the_question_on_the_page_is_one() {
+fn protocol_page_question_example_matches_its_type() {
     let text = shown(&docs::read("man/bgd-protocol.7"), "QUESTION");
     let question: NeedsInput = serde_json::from_str(&text).unwrap();
     let written: serde_json::Value = serde_json::to_value(&question).unwrap();
@@ -354,7 +354,7 @@ fn holds(value: &serde_json::Value, part: &serde_json::Value) -> bool {
 }
 
 #[test]
-fn the_program_of_the_page_works() {
+fn protocol_page_python_program_works() {
     let daemon = TestDaemon::start();
     let program = shown(&docs::read("man/bgd-protocol.7"), "PROGRAM");
     let output = std::process::Command::new("python3")

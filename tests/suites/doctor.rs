@@ -28,7 +28,7 @@ fn check<'a>(report: &'a Value, part: &str, name: &str) -> &'a Value {
 }
 
 #[test]
-fn r168_a_healthy_daemon_fails_no_check() {
+fn r168_healthy_daemon_fails_no_check() {
     let daemon = TestDaemon::start();
     let outcome = daemon.run(&["doctor"]).success();
     let page = outcome.stdout_text();
@@ -51,7 +51,7 @@ fn r168_a_healthy_daemon_fails_no_check() {
 }
 
 #[test]
-fn r168_what_does_not_work_is_named_with_what_to_do() {
+fn r168_failed_checks_are_reported_with_hints() {
     let config = "[agents.mine]\nprotocol = \"template\"\ncommand = [\"no-such-program\"]\n\
                   [executors.far]\ntype = \"ssh\"\nhost = \"nobody@127.0.0.1\"\nconnect_timeout = \"5s\"\n";
     let daemon = TestDaemon::builder().config(config).start();
@@ -70,7 +70,7 @@ fn r168_what_does_not_work_is_named_with_what_to_do() {
 }
 
 #[test]
-fn r168_a_daemon_that_was_killed_is_told_and_fails_nothing() {
+fn r168_killed_previous_daemon_is_noted_but_fails_no_check() {
     let mut daemon = TestDaemon::start();
     let runs = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(runs);
@@ -85,7 +85,7 @@ fn r168_a_daemon_that_was_killed_is_told_and_fails_nothing() {
 }
 
 #[test]
-fn r168_without_a_daemon_the_rest_is_checked() {
+fn r168_other_checks_run_without_daemon() {
     let home = TestDaemon::home_only();
     let report: Value = home.run(&["--json", "--no-start", "doctor"]).expect_code(69).json();
     assert_eq!(check(&report, "daemon", "answers")["state"], "fails");
@@ -95,7 +95,7 @@ fn r168_without_a_daemon_the_rest_is_checked() {
 }
 
 #[test]
-fn r168_a_test_notification_goes_through_each_channel_on_request() {
+fn r168_notify_option_sends_test_notification_through_each_channel() {
     let config = "[channels.good]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"cat > told\"]\n\
                   [channels.bad]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"echo broken >&2; exit 3\"]\n";
     let daemon = TestDaemon::builder().config(config).start();
@@ -108,7 +108,7 @@ fn r168_a_test_notification_goes_through_each_channel_on_request() {
 }
 
 #[test]
-fn r168_the_advice_about_channels_is_gone_once_it_was_taken() {
+fn r168_channel_advice_disappears_once_followed() {
     let daemon = TestDaemon::start();
     let doctor = |args: &[&str], code| -> Value {
         let mut doctor = daemon.bgctl(&[&["--json", "doctor"], args].concat());
@@ -131,7 +131,7 @@ fn r168_the_advice_about_channels_is_gone_once_it_was_taken() {
 }
 
 #[test]
-fn r168_a_test_notification_waits_for_no_slot_and_leaves_no_task_behind() {
+fn r168_test_notification_needs_no_slot_and_leaves_no_task() {
     let config = "max_concurrent_tasks = 1\n\
                   [channels.good]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"cat > told\"]\n";
     let daemon = TestDaemon::builder().config(config).start();
@@ -149,7 +149,7 @@ fn r168_a_test_notification_waits_for_no_slot_and_leaves_no_task_behind() {
 }
 
 #[test]
-fn r168_a_configuration_that_was_not_read_is_told() {
+fn r168_configuration_changed_since_last_reload_is_noted() {
     let daemon = TestDaemon::start();
     let found = || {
         let report: Value = daemon.run(&["--json", "doctor"]).success().json();
@@ -180,7 +180,7 @@ fn r168_a_configuration_that_was_not_read_is_told() {
 }
 
 #[test]
-fn r168_what_others_can_reach_is_told_with_the_command_that_mends_it() {
+fn r168_files_open_to_others_are_reported_with_chmod_command() {
     let daemon = TestDaemon::start();
     let (state, socket) = (daemon.state_dir(), daemon.socket().to_owned());
     let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -197,7 +197,7 @@ fn r168_what_others_can_reach_is_told_with_the_command_that_mends_it() {
 }
 
 #[test]
-fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
+fn r168_agent_check_reports_login_state_and_how_to_log_in() {
     let daemon = FakeDaemon::start(&[], "");
     let program = daemon.home().join("codex-acp");
     symlink(helper_path("fake_acp"), &program).unwrap();
@@ -236,7 +236,7 @@ fn r168_an_agent_starts_and_somebody_is_logged_in_or_it_says_how() {
 }
 
 #[test]
-fn r168_the_real_codex_says_whether_somebody_is_logged_in() {
+fn r168_real_codex_login_status_exit_code_reflects_auth_file() {
     let daemon = TestDaemon::home_only();
     let status = |code| {
         let mut codex = Command::new(bgd_tests::agents::codex());
@@ -250,7 +250,7 @@ fn r168_the_real_codex_says_whether_somebody_is_logged_in() {
 }
 
 #[test]
-fn r168_a_machine_behind_ssh_is_reached() {
+fn r168_ssh_executor_is_checked() {
     let mut far = Far::start();
     far.start_here("");
     let report: Value = far.run_here(&["--json", "doctor"]).success().json();
@@ -267,7 +267,7 @@ fn r168_a_machine_behind_ssh_is_reached() {
 }
 
 #[test]
-fn r168_a_cluster_is_asked_as_root() {
+fn r168_slurm_executor_is_checked_as_root() {
     let site = Site::start();
     let report: Value = site.run(&["--json", "doctor"]).success().json();
     assert_eq!(check(&report, "executors", "hpc")["state"], "ok", "{report:#}");
@@ -279,7 +279,7 @@ fn r168_a_cluster_is_asked_as_root() {
 }
 
 #[test]
-fn r168_the_users_shell_is_looked_at() {
+fn r168_shell_setup_is_checked_and_hints_fix_it() {
     let home = TestDaemon::home_only();
     let doctor = |path: &str| -> Value {
         let mut command = home.bgctl(&["--json", "--no-start", "doctor"]);
@@ -311,7 +311,7 @@ fn r168_the_users_shell_is_looked_at() {
 }
 
 #[test]
-fn r124_r168_a_program_that_was_replaced_is_noticed() {
+fn r124_r168_replaced_or_removed_daemon_program_is_reported() {
     let mut daemon = TestDaemon::home_only();
     let bin = daemon.home().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -362,7 +362,7 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn r169_completions_are_installed_for_the_users_shell() {
+fn r169_completions_are_installed_for_user_shell() {
     let home = TestDaemon::home_only();
     let run = |args: &[&str], shell: &str| {
         let mut command = home.bgctl(args);
@@ -394,7 +394,7 @@ fn r169_completions_are_installed_for_the_users_shell() {
 }
 
 #[test]
-fn r169_zsh_completes_with_the_line_that_the_installation_prints() {
+fn r169_zsh_loads_completion_with_printed_fpath_line() {
     let home = TestDaemon::home_only();
     let mut install = home.bgctl(&["completions", "install", "zsh"]);
     install.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");

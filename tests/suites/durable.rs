@@ -30,7 +30,7 @@ fn crash(daemon: &mut TestDaemon) {
 }
 
 #[test]
-fn r125_what_was_answered_is_there_after_a_kill() {
+fn r125_acknowledged_tasks_survive_kill() {
     let mut daemon = durable("");
     let before = daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
     let ended = daemon.submit_shell("echo said; exit 3");
@@ -55,7 +55,7 @@ fn r125_what_was_answered_is_there_after_a_kill() {
 }
 
 #[test]
-fn r125_environments_are_written_once_and_are_nobody_elses_business() {
+fn r125_environments_are_stored_once_and_readable_only_by_owner() {
     let daemon = durable("");
     let secret = "S".repeat(1000);
     for _ in 0..20 {
@@ -76,7 +76,7 @@ fn r125_environments_are_written_once_and_are_nobody_elses_business() {
 }
 
 #[test]
-fn r127_what_waits_goes_on_waiting_after_a_kill() {
+fn r127_waiting_tasks_keep_waiting_after_kill() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let submit = |args: &[&str]| {
         let all = [&["submit"], args].concat();
@@ -117,7 +117,7 @@ fn r127_what_waits_goes_on_waiting_after_a_kill() {
 }
 
 #[test]
-fn r125_an_upgrade_in_place_keeps_the_journal() {
+fn r125_upgrade_keeps_journal() {
     let mut daemon = durable("");
     let before = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
@@ -130,7 +130,7 @@ fn r125_an_upgrade_in_place_keeps_the_journal() {
 }
 
 #[test]
-fn r125_a_reload_and_an_upgrade_leave_a_daemon_as_durable_as_it_started() {
+fn r125_reload_and_upgrade_do_not_change_durability() {
     let mut daemon = durable("");
     daemon.write_config("durable = false");
     let reload = daemon.run(&["daemon", "reload"]).success();
@@ -151,7 +151,7 @@ fn r125_a_reload_and_an_upgrade_leave_a_daemon_as_durable_as_it_started() {
 }
 
 #[test]
-fn r125_no_number_of_an_event_of_output_comes_twice() {
+fn r125_output_event_numbers_are_not_reused_after_kill() {
     let mut daemon = durable("");
     let mut watch = daemon.watch();
     let task = daemon.submit_shell("while :; do echo more; done");
@@ -169,7 +169,7 @@ fn r125_no_number_of_an_event_of_output_comes_twice() {
 /// The journal can't say which event numbers were sent. The keeper knows; without it, more numbers are skipped than
 /// were used.
 #[test]
-fn r130_no_number_of_an_event_told_while_the_disk_is_full_comes_twice() {
+fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
     let mut daemon = durable("");
     for (go, with_keeper) in [("one", false), ("two", false), ("three", true)] {
         let mut watch = daemon.watch();
@@ -196,7 +196,7 @@ fn r130_no_number_of_an_event_told_while_the_disk_is_full_comes_twice() {
 }
 
 #[test]
-fn r127_what_waits_with_descriptors_of_its_submitter_fails_after_a_kill() {
+fn r127_pending_task_with_passed_descriptors_fails_after_kill() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let running = endless(&daemon);
     let argv = ["sh", "-c", "cat; echo ran > ran"].map(Into::into).to_vec();
@@ -216,7 +216,7 @@ fn r127_what_waits_with_descriptors_of_its_submitter_fails_after_a_kill() {
 }
 
 #[test]
-fn r127_a_daemon_that_is_not_durable_any_more_ends_what_a_durable_one_left() {
+fn r127_non_durable_daemon_ends_leftovers_of_durable_one() {
     let mut daemon = durable("");
     endless(&daemon);
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
@@ -231,7 +231,7 @@ fn r127_a_daemon_that_is_not_durable_any_more_ends_what_a_durable_one_left() {
 }
 
 #[test]
-fn r125_no_file_is_written_by_a_daemon_that_is_not_durable() {
+fn r125_non_durable_daemon_writes_no_journal() {
     let daemon = TestDaemon::start();
     daemon.block(&[daemon.submit(&["true"])]);
     assert!(!daemon.state_dir().join("journal").exists());
@@ -246,7 +246,7 @@ const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
 fi";
 
 #[test]
-fn r130_on_a_read_only_disk_a_durable_daemon_does_not_start_and_leaves_its_journal_alone_as_root() {
+fn r130_daemon_refuses_to_start_on_read_only_disk_and_keeps_journal_as_root() {
     must_be_root();
     let mut daemon = TestDaemon::builder().config("durable = true").prelude(READ_ONLY).start();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
@@ -277,7 +277,7 @@ pub fn endless(daemon: &TestDaemon) -> TaskId {
 }
 
 #[test]
-fn r127_what_ran_when_the_daemon_and_its_keeper_were_killed_has_failed_and_its_tree_is_ended() {
+fn r127_running_task_fails_and_its_tree_ends_if_daemon_and_keeper_are_killed() {
     let mut daemon = durable("");
     let ran = endless(&daemon);
     let (ended, next) =
@@ -306,7 +306,7 @@ fn listed(daemon: &TestDaemon, args: &[&str]) -> Vec<TaskId> {
 }
 
 #[test]
-fn r129_finished_tasks_and_outputs_stay_over_kills_until_they_are_too_old() {
+fn r129_finished_tasks_survive_kills_until_they_expire() {
     let clock = WallClock::new();
     let config = "durable = true\n[history]\ndays = 2";
     let mut daemon = TestDaemon::builder().config(config).prelude(clock.prelude()).start();
@@ -344,7 +344,7 @@ fn r129_finished_tasks_and_outputs_stay_over_kills_until_they_are_too_old() {
 }
 
 #[test]
-fn r129_outputs_of_finished_tasks_are_bounded_and_the_oldest_go_first() {
+fn r129_history_size_limit_removes_oldest_finished_tasks_first() {
     let mut daemon = durable("[history]\nbytes = \"1MiB\"");
     let write = |kib: u32| format!("head -c {kib}K /dev/zero");
     let mut watch = daemon.watch();
@@ -367,7 +367,7 @@ fn r129_outputs_of_finished_tasks_are_bounded_and_the_oldest_go_first() {
 }
 
 #[test]
-fn r129_a_daemon_that_is_not_durable_keeps_its_tasks_until_they_are_cleared() {
+fn r129_non_durable_daemon_ignores_history_size_limit() {
     let daemon = TestDaemon::builder().config("[history]\nbytes = \"1MiB\"").start();
     let tasks = [0, 1].map(|_| daemon.submit_shell("head -c 2M /dev/zero"));
     daemon.block(&tasks);
@@ -375,7 +375,7 @@ fn r129_a_daemon_that_is_not_durable_keeps_its_tasks_until_they_are_cleared() {
 }
 
 #[test]
-fn r129_a_list_since_a_time_or_with_a_text() {
+fn r129_list_filters_by_time_and_text() {
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();
     clock.set(-5 * HOUR);
@@ -444,7 +444,7 @@ impl Drop for ReadOnly {
 }
 
 #[test]
-fn r130_on_a_disk_that_turns_read_only_submits_are_refused_and_nothing_that_runs_is_lost_as_root() {
+fn r130_journal_turning_read_only_refuses_submits_and_keeps_running_tasks_as_root() {
     must_be_root();
     let mut daemon = durable("");
     let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
@@ -484,7 +484,7 @@ fn r130_on_a_disk_that_turns_read_only_submits_are_refused_and_nothing_that_runs
 }
 
 #[test]
-fn r131_a_stop_that_cancels_says_that_a_daemon_which_has_ended_has_left_tasks() {
+fn r131_stop_with_cancel_fails_if_stopped_daemon_left_tasks() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let running = endless(&daemon);
     let pending = daemon.submit(&["true"]);
@@ -504,7 +504,7 @@ fn r131_a_stop_that_cancels_says_that_a_daemon_which_has_ended_has_left_tasks() 
 }
 
 #[test]
-fn r131_a_second_stop_takes_nothing_back_of_one_that_cancels() {
+fn r131_second_stop_does_not_revoke_stop_with_cancel() {
     for by_signal in [false, true] {
         let mut daemon = durable("[grace]\ncancel = \"1h\"");
         let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
@@ -529,7 +529,7 @@ fn r131_a_second_stop_takes_nothing_back_of_one_that_cancels() {
 }
 
 #[test]
-fn r131_a_stop_that_cancels_leaves_what_is_pending_to_the_next_daemon() {
+fn r131_stop_with_cancel_leaves_pending_tasks_to_next_daemon() {
     let mut daemon = durable("max_concurrent_tasks = 1");
     let ended = daemon.submit(&["echo", "said"]);
     daemon.block(&[ended]);

@@ -41,7 +41,7 @@ fn is_interrupted(task: &Task) {
 }
 
 #[test]
-fn r127_a_turn_that_was_cut_is_interrupted_and_its_conversation_goes_on() {
+fn r127_turn_cut_by_kill_is_interrupted_and_can_be_resumed() {
     let mut daemon = durable();
     let id = daemon.prompt("say before; await go");
     output_ends(&daemon, id, "before");
@@ -65,7 +65,7 @@ fn r127_a_turn_that_was_cut_is_interrupted_and_its_conversation_goes_on() {
 }
 
 #[test]
-fn r127_a_conversation_goes_on_after_a_kill_between_its_turns() {
+fn r127_conversation_continues_after_kill_between_turns() {
     let mut daemon = durable();
     let task = daemon.completed("say one");
     crash(&mut daemon);
@@ -76,7 +76,7 @@ fn r127_a_conversation_goes_on_after_a_kill_between_its_turns() {
 }
 
 #[test]
-fn r33_a_turn_that_was_cancelled_before_a_kill_is_not_resumed_after_it() {
+fn r33_turn_cancelled_before_kill_cannot_be_resumed() {
     let mut daemon = durable();
     let id = daemon.prompt("say begun; await go");
     output_ends(&daemon, id, "begun");
@@ -92,7 +92,7 @@ fn has_prompt_file(daemon: &TestDaemon, id: TaskId) -> bool {
 }
 
 #[test]
-fn r127_a_prompt_in_a_file_goes_with_the_turn_that_was_cut_and_its_next_attempt_has_it_again() {
+fn r127_prompt_file_is_removed_after_interrupted_turn_and_recreated_for_retry() {
     let line = "cat \"$1\"; until [ -e \"$HOME/go\" ]; do sleep 0.02; done";
     let words = toml_words(&["sh", "-c", line, "agent", "{prompt_file}"]);
     let config = format!("durable = true\n[agents.x]\nprotocol = \"template\"\ncommand = {words}\n");
@@ -145,11 +145,11 @@ fn a_real_conversation_goes_on(mut real: Real) {
 }
 
 #[test]
-fn r127_a_turn_of_opencode_over_acp_that_was_cut_is_resumed() {
+fn r127_interrupted_opencode_acp_turn_can_be_resumed() {
     a_real_conversation_goes_on(Real::opencode(Permission::Allow, "allow"));
 }
 
 #[test]
-fn r127_a_turn_of_opencode_over_its_own_server_that_was_cut_is_resumed() {
+fn r127_interrupted_opencode_server_turn_can_be_resumed() {
     a_real_conversation_goes_on(Real::opencode_server(Permission::Allow, "allow"));
 }

@@ -43,7 +43,7 @@ fn process(daemon: &TestDaemon, task: TaskId) -> Process {
 
 /// This holds even if the daemon is killed again before it has written anything itself.
 #[test]
-fn r130_what_the_keeper_holds_goes_on_although_the_head_of_the_journal_is_damaged() {
+fn r130_tasks_held_by_keeper_continue_despite_damaged_journal_head() {
     for kills in [1, 2] {
         let mut daemon = durable();
         let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
@@ -94,7 +94,7 @@ fn r130_what_the_keeper_holds_goes_on_although_the_head_of_the_journal_is_damage
 }
 
 #[test]
-fn r130_a_daemon_starts_with_what_can_be_read_of_a_damaged_journal_and_keeps_the_rest_aside() {
+fn r130_daemon_recovers_readable_tasks_and_sets_damaged_journal_aside() {
     let mut daemon = durable();
     let runs = until(&daemon, "first", 7);
     let process = process(&daemon, runs);
@@ -134,7 +134,7 @@ fn r130_a_daemon_starts_with_what_can_be_read_of_a_damaged_journal_and_keeps_the
 }
 
 #[test]
-fn r130_a_second_durable_daemon_with_the_same_state_folder_does_not_start() {
+fn r130_second_durable_daemon_refuses_to_share_state_folder() {
     let daemon = durable();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     let other = daemon.home().join("run/other.sock");
@@ -152,7 +152,7 @@ fn r130_a_second_durable_daemon_with_the_same_state_folder_does_not_start() {
 }
 
 #[test]
-fn r130_a_daemon_that_starts_on_a_full_disk_has_its_tasks_and_refuses_others() {
+fn r130_daemon_starting_on_full_disk_keeps_tasks_and_refuses_submits() {
     let mut daemon = on_a_small_disk_as("size=4m", "durable = true", FILLED);
     let held = daemon.run(&["submit", "--hold", "--", "echo", "said"]).success().word::<TaskId>();
     let disk = PathBuf::from(format!(
@@ -188,7 +188,7 @@ const FILLED: &str = "if [ -e \"$HOME/saved\" ]; then
 fi; true";
 
 #[test]
-fn r123_the_journal_of_a_later_program_is_left_alone() {
+fn r123_journal_of_newer_format_is_refused_and_left_unchanged() {
     let mut daemon = durable();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.run(&["daemon", "stop"]).success();

@@ -27,7 +27,7 @@ fn submit_until_refused(daemon: &TestDaemon) -> (Outcome, u64) {
 }
 
 #[test]
-fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on() {
+fn r130_full_disk_refuses_submits_with_reason_and_running_tasks_continue() {
     let daemon = on_a_small_disk_with("size=4m", "durable = true");
     let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
     wait::for_file(&daemon.home().join("go"));
@@ -59,7 +59,7 @@ fn r130_on_a_full_disk_submits_are_refused_with_that_word_and_what_runs_goes_on(
 }
 
 #[test]
-fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answered_at_once() {
+fn r130_calls_on_task_held_back_by_unwritable_journal_are_answered() {
     let daemon = TestDaemon::builder().config("durable = true").start();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.process().limit(Resource::Fsize, Some(64));
@@ -79,7 +79,7 @@ fn r130_calls_about_a_task_whose_start_an_unwritable_journal_holds_back_are_answ
 }
 
 #[test]
-fn r130_whoever_is_refused_is_not_notified_of_the_same() {
+fn r130_refused_submit_leaves_no_notice_in_inbox() {
     let daemon = TestDaemon::builder().config("durable = true").start();
     daemon.process().limit(Resource::Fsize, Some(64));
     let submit = || {
@@ -98,7 +98,7 @@ fn r130_whoever_is_refused_is_not_notified_of_the_same() {
 }
 
 #[test]
-fn r130_nothing_runs_whose_submit_was_refused() {
+fn r130_task_of_refused_submit_never_runs() {
     let daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 1").start();
     daemon.process().limit(Resource::Fsize, Some(64));
     let mut raw = Raw::connect(daemon.socket());
@@ -127,7 +127,7 @@ fn r130_nothing_runs_whose_submit_was_refused() {
 }
 
 #[test]
-fn r130_a_stop_says_that_what_could_not_be_written_is_lost() {
+fn r130_stop_reports_loss_of_unwritten_changes() {
     let mut daemon = TestDaemon::builder().config("durable = true").start();
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.process().limit(Resource::Fsize, Some(64));
@@ -148,7 +148,7 @@ fn r130_a_stop_says_that_what_could_not_be_written_is_lost() {
 
 /// The journal has reserved blocks, which suffice for the changes that free others.
 #[test]
-fn r130_what_changes_on_a_full_disk_is_known_to_the_next_daemon() {
+fn r130_changes_made_on_full_disk_are_known_to_next_daemon() {
     let mut daemon = on_a_small_disk_with("size=6m", "durable = true");
     let hold = || daemon.run(&["submit", "--hold", "--", "sleep", "1000"]).success().word::<TaskId>();
     let [cancelled, edited, released] = [hold(), hold(), hold()];

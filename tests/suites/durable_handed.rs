@@ -90,7 +90,7 @@ fn handed(daemon: &TestDaemon, line: &str, to: To) -> (Job, TaskId) {
 }
 
 #[test]
-fn r126_a_handed_over_process_goes_on_over_a_kill_and_a_stop() {
+fn r126_handed_over_process_survives_kill_and_stop() {
     for end in End::ALL {
         for to in To::ALL {
             let mut daemon = durable();
@@ -126,7 +126,7 @@ fn output(daemon: &TestDaemon, id: TaskId) -> PathBuf {
 }
 
 #[test]
-fn r126_a_quiet_tcp_socket_holds_up_neither_other_outputs_nor_an_upgrade() {
+fn r126_idle_tcp_socket_delays_neither_other_outputs_nor_upgrade() {
     let mut daemon = durable();
     let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
     let mut all = [To::TcpSocket, To::Pipe].map(|to| handed(&daemon, line, to));
@@ -145,7 +145,7 @@ fn r126_a_quiet_tcp_socket_holds_up_neither_other_outputs_nor_an_upgrade() {
 }
 
 #[test]
-fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
+fn r126_kills_neither_lose_nor_repeat_drained_bytes() {
     const BYTES: u64 = 300_000_000;
     for to in To::ALL {
         let mut daemon = durable();
@@ -168,7 +168,7 @@ fn r126_no_byte_that_is_drained_is_lost_or_doubled_by_kills() {
 }
 
 #[test]
-fn r126_a_handed_over_tree_is_cancelled_whole_after_a_kill() {
+fn r126_whole_handed_over_tree_is_cancelled_after_kill() {
     let mut daemon = durable();
     let (mut job, id) = handed(&daemon, "sleep 1000 & sleep 1000 & echo up; wait", To::Pipe);
     wait::poll_until("it is up", || (daemon.output(id) == b"up\n").then_some(()));
@@ -181,7 +181,7 @@ fn r126_a_handed_over_tree_is_cancelled_whole_after_a_kill() {
 }
 
 #[test]
-fn r126_pipes_that_outlive_their_task_are_drained_on_after_a_kill() {
+fn r126_pipes_outliving_their_task_are_still_drained_after_kill() {
     let mut daemon = durable();
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut command = Command::new("sh");
@@ -222,7 +222,7 @@ sys.stdin.readline()
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
 
 #[test]
-fn r126_a_terminal_that_was_handed_over_goes_on_over_a_kill_and_a_stop() {
+fn r126_handed_over_terminal_survives_kill_and_stop() {
     let mut daemon = durable();
     let line = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
     let mut command = Command::new("python3");
@@ -247,7 +247,7 @@ fn r126_a_terminal_that_was_handed_over_goes_on_over_a_kill_and_a_stop() {
 }
 
 #[test]
-fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_as_root() {
+fn r130_process_handed_over_with_read_only_journal_is_followed_to_its_end_as_root() {
     must_be_root();
     let daemon = durable();
     let read_only = ReadOnly::of(&daemon);
@@ -263,7 +263,7 @@ fn r130_what_is_handed_over_as_the_disk_turns_read_only_is_followed_to_its_end_a
 }
 
 #[test]
-fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request() {
+fn r131_stop_leaves_handed_over_process_running_unless_asked_to_cancel() {
     let mut daemon = durable();
     let (mut job, id) = handed(&daemon, "read word; exit 5", To::Pipe);
     let stopped = daemon.run(&["daemon", "stop"]).success();
@@ -281,7 +281,7 @@ fn r131_a_stop_says_that_a_handed_over_process_goes_on_and_cancels_it_on_request
 }
 
 #[test]
-fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_what_was_handed_over() {
+fn r126_replacement_keeper_takes_over_handed_over_processes() {
     let mut daemon = durable();
     let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
     let mut all = To::ALL.map(|to| handed(&daemon, line, to));

@@ -146,7 +146,7 @@ fn state_in(path: &Path) -> char {
 
 /// The leader was about to start the job, and has a copy of the keeper's socket.
 #[test]
-fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run() {
+fn r126_terminal_leader_stopped_at_job_start_does_not_delay_next_daemon() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
     let (program, task) = withheld(&daemon, Some(TerminalSize { rows: 24, cols: 80 }));
@@ -168,7 +168,7 @@ fn r126_a_terminals_leader_that_is_stopped_as_its_job_begins_costs_nobody_a_run(
 
 /// The process has copies of all descriptors that the daemon had open.
 #[test]
-fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
+fn r126_temporarily_unreadable_program_does_not_delay_next_daemon() {
     for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
         let mut daemon = durable();
         let others = Others::start(&daemon);
@@ -186,7 +186,7 @@ fn r126_a_program_that_can_not_be_read_for_now_holds_up_no_daemon() {
 
 /// The process has a copy of the daemon's socket, to which the kernel keeps connecting clients.
 #[test]
-fn r01_a_program_that_can_not_be_read_holds_up_no_client_of_a_killed_daemon() {
+fn r01_unreadable_program_does_not_block_clients_of_killed_daemon() {
     let home = TestDaemon::builder().config("durable = true").home_only();
     home.run(&["daemon", "start"]).success();
     let (program, task) = withheld(&home, None);
@@ -206,7 +206,7 @@ fn r01_a_program_that_can_not_be_read_holds_up_no_client_of_a_killed_daemon() {
 /// The lock still names its process; otherwise the socket, of which only a copy is left, would look like another
 /// program's.
 #[test]
-fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_a_nameless_one() {
+fn r126_unreadable_program_does_not_delay_daemon_after_upgrade_from_nameless_one() {
     let mut daemon = durable();
     let nameless = params(&failing(&daemon, "nameless"));
     daemon.client().call::<DaemonUpgrade>(&nameless).expect("it is upgraded");
@@ -221,7 +221,7 @@ fn r126_a_program_that_can_not_be_read_holds_up_no_daemon_after_an_upgrade_from_
 }
 
 #[test]
-fn r126_a_keeper_that_was_stopped_goes_on_for_the_next_daemon() {
+fn r126_stopped_keeper_is_continued_by_next_daemon() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
     daemon.keeper().signal(Signal::STOP).expect("a process of this user");
@@ -240,7 +240,7 @@ fn stranger(path: &Path) -> OwnedFd {
 }
 
 #[test]
-fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
+fn r126_idle_connection_to_keeper_does_not_delay_it() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
     let path = keeper_socket(&daemon);
@@ -257,7 +257,7 @@ fn r126_a_stranger_who_is_connected_to_the_keeper_does_not_hold_it_up() {
 
 /// A process that a debugger has stopped does not continue on SIGCONT.
 #[test]
-fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_everything_as_root() {
+fn r126_no_daemon_starts_while_keeper_is_unresponsive_as_root() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
     let stopped = Tracer::stop(&daemon.keeper());
@@ -281,7 +281,7 @@ fn r126_while_the_keeper_can_not_go_on_no_daemon_starts_and_then_the_next_has_ev
 /// The daemon's locks are free by then, but a debugger has not yet handled the end of its threads; a disk that does not
 /// answer delays the end of a process as well.
 #[test]
-fn r126_what_a_daemon_was_about_to_start_that_does_not_end_when_killed_is_started_once_as_root() {
+fn r126_task_is_started_once_although_killed_daemon_lingers_as_root() {
     must_be_root();
     let (programs, uid) = (Programs::copy(), unused_uid());
     // Root's next daemon would see the process that is being started, and end it.
@@ -330,7 +330,7 @@ pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
 
 /// The next daemon then knows that the keeper was ended, and that something unknown to it may have begun.
 #[test]
-fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twice_as_root() {
+fn r126_daemon_killed_while_replacing_keeper_starts_nothing_twice_as_root() {
     must_be_root();
     for call in ["bind", "rename"] {
         let mut daemon = durable();
@@ -354,8 +354,7 @@ fn r126_a_daemon_that_is_killed_while_it_replaces_its_keeper_starts_nothing_twic
 
 /// The killed keeper had held the task until its end was written; the next keeper gets nothing of it.
 #[test]
-fn r126_what_has_ended_is_not_started_again_though_its_keeper_and_its_daemon_are_killed_before_that_is_written_as_root()
- {
+fn r126_ended_task_is_not_rerun_if_keeper_and_daemon_die_before_recording_as_root() {
     must_be_root();
     let mut daemon = durable();
     let (program, task) = withheld(&daemon, None);

@@ -35,7 +35,7 @@ fn has_read_the_end(daemon: &TestDaemon, task: TaskId) {
 const READS_ON: &str = "exec 3<&0; (cat <&3; echo end) & exec 3<&-";
 
 #[test]
-fn r126_what_outlives_a_command_reads_the_end_of_its_input() {
+fn r126_process_outliving_its_command_reads_end_of_input() {
     let mut daemon = durable();
     let at_once = piped(&daemon, &format!("{READS_ON}; exit 3"), None);
     has_read_the_end(&daemon, at_once);
@@ -58,7 +58,7 @@ fn r126_what_outlives_a_command_reads_the_end_of_its_input() {
 }
 
 #[test]
-fn r126_a_service_becomes_ready_though_its_input_is_closed_and_its_keeper_replaced_before() {
+fn r126_service_becomes_ready_after_closed_input_and_replaced_keeper() {
     let mut daemon = durable();
     let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
     let task = piped(&daemon, line, Some("notify"));

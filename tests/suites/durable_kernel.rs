@@ -52,7 +52,7 @@ fn assert_unknown(task: &Value) {
 }
 
 #[test]
-fn r126_an_older_kernel_makes_an_exit_unknown_but_never_another_one_as_root() {
+fn r126_older_kernel_leaves_exit_unknown_but_never_wrong_as_root() {
     let outcome = kernel::run_as_alice(SCRIPT).success();
     let values = serde_json::Deserializer::from_slice(&outcome.stdout).into_iter();
     let values: Vec<Value> =

@@ -29,7 +29,7 @@ fn waits_for(daemon: &TestDaemon, name: &str) -> (String, PathBuf) {
 }
 
 #[test]
-fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
+fn r126_running_tasks_survive_kill_and_their_exits_are_known() {
     let mut daemon = durable("");
     let (first, first_file) = waits_for(&daemon, "first");
     let (second, second_file) = waits_for(&daemon, "second");
@@ -63,29 +63,29 @@ fn r126_what_runs_when_the_daemon_is_killed_goes_on_and_its_exit_is_known() {
 }
 
 #[test]
-fn r126_twenty_kills_lose_nothing_and_start_nothing_twice() {
+fn r126_twenty_kills_lose_no_task_and_start_none_twice() {
     loses_nothing(Submit::Plainly, TestDaemon::kill9);
 }
 
 #[test]
-fn r126_twenty_kills_lose_no_job_in_a_terminal_and_start_none_twice() {
+fn r126_twenty_kills_lose_no_terminal_job_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, TestDaemon::kill9);
 }
 
 /// This includes tasks that are just being started.
 #[test]
-fn r131_twenty_stops_lose_nothing_and_start_nothing_twice() {
+fn r131_twenty_stops_lose_no_task_and_start_none_twice() {
     loses_nothing(Submit::Plainly, |daemon| assert!(daemon.stop().success()));
 }
 
 #[test]
-fn r131_twenty_stops_lose_no_job_in_a_terminal_and_start_none_twice() {
+fn r131_twenty_stops_lose_no_terminal_job_and_start_none_twice() {
     loses_nothing(Submit::InTerminals, |daemon| assert!(daemon.stop().success()));
 }
 
 /// A replacement keeper does not have everything at once.
 #[test]
-fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
+fn r126_kill_loses_nothing_after_earlier_kill_of_daemon_and_keeper() {
     let mut daemon = durable("max_concurrent_tasks = 4");
     for round in 0..10 {
         daemon.keeper().kill();
@@ -100,7 +100,7 @@ fn r126_a_kill_loses_nothing_after_one_of_the_daemon_and_its_keeper() {
 
 /// The environment of a task that is being started is not dropped.
 #[test]
-fn r126_twenty_kills_lose_nothing_without_kept_environments() {
+fn r126_twenty_kills_lose_no_task_without_kept_environments() {
     let mut daemon = durable("max_concurrent_tasks = 4\nlimits.environments = \"0B\"");
     end_twenty_times(&mut daemon, Submit::Plainly, TestDaemon::kill9);
 }
@@ -156,7 +156,7 @@ fn have_run(daemon: &TestDaemon, all: &[Short]) {
 
 /// The daemon dies before it knows that the job was started.
 #[test]
-fn r126_a_job_whose_first_act_kills_the_daemon_goes_on() {
+fn r126_job_that_kills_daemon_at_start_continues_and_runs_once() {
     let mut daemon = durable("");
     for (pty, output) in [(None, "over\n"), (Some(TerminalSize { rows: 24, cols: 80 }), "over\r\n")] {
         for round in 0..10 {
@@ -182,7 +182,7 @@ fn r126_a_job_whose_first_act_kills_the_daemon_goes_on() {
 }
 
 #[test]
-fn r130_what_ends_while_the_disk_is_full_has_its_exit_after_a_kill() {
+fn r130_exit_while_journal_is_unwritable_is_known_after_kill() {
     let mut daemon = durable("");
     let (script, file) = waits_for(&daemon, "go");
     let task = daemon.submit_shell(&format!("{script}; echo over; exit 7"));
@@ -198,7 +198,7 @@ fn r130_what_ends_while_the_disk_is_full_has_its_exit_after_a_kill() {
 }
 
 #[test]
-fn r126_a_tree_that_outlived_its_daemon_is_cancelled_whole() {
+fn r126_whole_tree_that_outlived_daemon_is_cancelled() {
     let mut daemon = durable("");
     let script = "setsid env -i sleep 1000 & setsid sleep 1000 & sleep 1000 & echo begun; exec sleep 1000";
     let task = daemon.submit_shell(script);
@@ -218,7 +218,7 @@ fn r126_a_tree_that_outlived_its_daemon_is_cancelled_whole() {
 }
 
 #[test]
-fn r126_standard_input_a_pause_and_readiness_go_on() {
+fn r126_standard_input_pause_and_readiness_survive_kill() {
     let mut daemon = durable("");
     let cat = daemon.submit_with(&SubmitParams {
         argv: Some(vec!["cat".into()]),
@@ -257,7 +257,7 @@ fn r126_standard_input_a_pause_and_readiness_go_on() {
 }
 
 #[test]
-fn r126_an_upgrade_in_place_keeps_what_outlived_a_kill_and_the_keeper() {
+fn r126_upgrade_keeps_surviving_tasks_and_keeper() {
     let mut daemon = durable("");
     let (script, file) = waits_for(&daemon, "go");
     let tasks = [1, 2].map(|code| {
@@ -290,7 +290,7 @@ pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
 
 /// The daemon's new program is the keeper's parent, too.
 #[test]
-fn r126_a_keeper_that_is_killed_after_an_upgrade_leaves_no_zombie() {
+fn r126_keeper_killed_after_upgrade_leaves_no_zombie() {
     let daemon = durable("");
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
@@ -305,7 +305,7 @@ fn r126_a_keeper_that_is_killed_after_an_upgrade_leaves_no_zombie() {
 }
 
 #[test]
-fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
+fn r126_replacement_keeper_takes_over_all_running_tasks() {
     let mut daemon = durable("max_concurrent_tasks = 8");
     let (script, file) = waits_for(&daemon, "go");
     let commands = [1, 2].map(|code| daemon.submit_shell(&format!("echo begun; {script}; exit {code}")));
@@ -351,7 +351,7 @@ fn r126_a_keeper_that_was_killed_is_replaced_by_one_that_has_all_that_runs() {
 }
 
 #[test]
-fn r126_a_closed_standard_input_stays_closed() {
+fn r126_closed_standard_input_stays_closed_after_kill() {
     let mut daemon = durable("");
     let (script, file) = waits_for(&daemon, "go");
     let argv = ["sh", "-c", &format!("cat; {script}; cat; exit 4")].map(Into::into).to_vec();
@@ -370,7 +370,7 @@ fn r126_a_closed_standard_input_stays_closed() {
 }
 
 #[test]
-fn r131_numbers_of_events_and_notices_go_on_after_stops_whether_or_not_anything_has_changed() {
+fn r131_event_and_notice_numbers_never_go_back_after_stops() {
     let mut daemon = durable("");
     let seq = |daemon: &TestDaemon| {
         daemon.client().call::<EventsSubscribe>(&SubscribeParams::default()).unwrap().seq
@@ -395,7 +395,7 @@ fn r131_numbers_of_events_and_notices_go_on_after_stops_whether_or_not_anything_
 }
 
 #[test]
-fn r131_a_plain_stop_and_a_signal_leave_running_what_the_next_daemon_goes_on_with() {
+fn r131_stop_and_sigterm_leave_tasks_running_for_next_daemon() {
     let mut daemon = durable("max_concurrent_tasks = 3");
     let (script, file) = waits_for(&daemon, "go");
     let tasks = [1, 2].map(|code| daemon.submit_shell(&format!("(sleep 1000 &); {script}; exit {code}")));
@@ -431,7 +431,7 @@ fn r131_a_plain_stop_and_a_signal_leave_running_what_the_next_daemon_goes_on_wit
 }
 
 #[test]
-fn r131_what_a_stopped_daemon_can_not_leave_is_cancelled_and_what_was_cut_says_so() {
+fn r131_task_lost_after_stop_says_so_and_restart_keeps_tasks_running() {
     let mut daemon = durable("");
     let lost = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(lost);
@@ -454,7 +454,7 @@ fn r131_what_a_stopped_daemon_can_not_leave_is_cancelled_and_what_was_cut_says_s
 }
 
 #[test]
-fn r131_a_restart_that_ends_what_was_left_says_so() {
+fn r131_restart_into_non_durable_daemon_reports_ended_tasks() {
     let mut daemon = durable("");
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
@@ -470,7 +470,7 @@ fn r131_a_restart_that_ends_what_was_left_says_so() {
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
-fn r126_a_terminal_goes_on_with_its_screen_and_its_job() {
+fn r126_terminal_task_keeps_screen_and_job_across_kill_and_stop() {
     let mut daemon = durable("");
     let id = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
     let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
@@ -501,7 +501,7 @@ fn r126_a_terminal_goes_on_with_its_screen_and_its_job() {
 }
 
 #[test]
-fn r126_a_job_in_a_terminal_ends_while_no_daemon_runs_and_what_it_said_is_kept() {
+fn r126_terminal_job_ending_without_daemon_keeps_exit_and_output() {
     let mut daemon = durable("");
     let (script, file) = waits_for(&daemon, "go");
     let line = format!("{script}; echo last words; exit 6");
@@ -519,7 +519,7 @@ fn r126_a_job_in_a_terminal_ends_while_no_daemon_runs_and_what_it_said_is_kept()
 /// As on a user's machine, nobody waits for the daemon as a child, so it is an orphan like the processes of its
 /// predecessor.
 #[test]
-fn r126_a_daemon_that_bgctl_has_started_is_no_process_of_the_terminals_it_goes_on_with() {
+fn r126_daemon_started_by_bgctl_is_not_counted_among_terminal_task_processes() {
     let home = TestDaemon::builder().config("durable = true").home_only();
     let in_terminal = |line: &str| home.run(&["submit", "--pty", "--shell", line]).success().word::<TaskId>();
     let (script, file) = waits_for(&home, "go");

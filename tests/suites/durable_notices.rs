@@ -60,7 +60,7 @@ fn key(task: TaskId) -> String {
 }
 
 #[test]
-fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not() {
+fn r127_only_undelivered_notices_are_restored_after_kill() {
     let server = HookServer::start();
     let mut daemon = with_server(&server, "");
     let first = ended(&daemon);
@@ -89,7 +89,7 @@ fn r127_notices_that_were_not_delivered_come_back_after_a_kill_and_others_do_not
 }
 
 #[test]
-fn r127_retries_go_on_with_their_count_after_a_kill() {
+fn r127_delivery_retry_count_survives_kill() {
     let server = HookServer::start();
     let later = || Reply::later(503, "0");
     server.order(later());
@@ -113,7 +113,7 @@ fn r127_retries_go_on_with_their_count_after_a_kill() {
 }
 
 #[test]
-fn r127_a_command_that_was_cut_by_a_kill_runs_again_with_the_same_key() {
+fn r127_hook_cut_by_kill_runs_again_with_same_key() {
     let script = "cat > \"$HOME/told\"; [ -e \"$HOME/go\" ]; stays=$?; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"; [ $stays = 0 ] || exec sleep 1000";
     let mut daemon = with_hook(script);
     let keys = daemon.home().join("keys");
@@ -132,7 +132,7 @@ fn r127_a_command_that_was_cut_by_a_kill_runs_again_with_the_same_key() {
 }
 
 #[test]
-fn r127_a_plain_stop_leaves_undelivered_notices_to_the_next_daemon() {
+fn r127_stop_leaves_undelivered_notices_to_next_daemon() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = with_server(&server, "");
@@ -158,7 +158,7 @@ fn r127_a_plain_stop_leaves_undelivered_notices_to_the_next_daemon() {
 }
 
 #[test]
-fn r127_a_notice_of_a_cleared_task_still_has_its_result_after_a_kill() {
+fn r127_notice_of_cleared_task_keeps_result_after_kill() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = with_server(&server, "");
@@ -179,7 +179,7 @@ fn r127_a_notice_of_a_cleared_task_still_has_its_result_after_a_kill() {
 }
 
 #[test]
-fn r127_no_more_notices_come_back_than_a_channel_may_queue() {
+fn r127_restored_notices_do_not_exceed_queue_limit() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = with_server(&server, "[limits]\nchannel_queue = 3");
@@ -193,7 +193,7 @@ fn r127_no_more_notices_come_back_than_a_channel_may_queue() {
 }
 
 #[test]
-fn r127_a_notice_whose_channel_is_not_configured_any_more_is_reported_to_nobody() {
+fn r127_notice_of_removed_channel_is_counted_as_untold_once() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = with_server(&server, "");
@@ -209,7 +209,7 @@ fn r127_a_notice_whose_channel_is_not_configured_any_more_is_reported_to_nobody(
 }
 
 #[test]
-fn r127_lines_that_are_held_for_a_terminal_come_back_after_a_kill() {
+fn r127_notices_held_for_terminal_are_restored_after_kill() {
     let mut daemon = TestDaemon::builder().config("durable = true").env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
     let from = origin(&terminal);
@@ -232,7 +232,7 @@ fn r127_lines_that_are_held_for_a_terminal_come_back_after_a_kill() {
 }
 
 #[test]
-fn r127_what_a_closed_terminal_was_not_told_goes_to_the_next_one_after_a_kill() {
+fn r127_notice_missed_by_closed_terminal_goes_to_next_one_after_kill() {
     let mut daemon = TestDaemon::builder().config("durable = true").start();
     let gate = Gate::new(&daemon, "gate");
     let mut closed = open(&daemon, &BASH);

@@ -47,7 +47,7 @@ fn stopped(daemon: &TestDaemon) -> BTreeSet<i32> {
 }
 
 #[test]
-fn r126_a_continue_that_is_cut_by_a_kill_is_carried_out_by_the_next_daemon() {
+fn r126_continue_cut_by_kill_is_completed_by_next_daemon() {
     let mut daemon = durable();
     let tasks = start_many(&daemon, "echo >> there; exec sleep 1000");
     let selected = select(&tasks);
@@ -78,7 +78,7 @@ fn r126_a_continue_that_is_cut_by_a_kill_is_carried_out_by_the_next_daemon() {
 }
 
 #[test]
-fn r126_a_cancel_that_is_cut_by_a_kill_has_the_next_daemon_send_its_signal() {
+fn r126_cancel_cut_by_kill_is_completed_by_next_daemon() {
     let mut daemon = durable();
     let script = "trap 'echo $$ >> told; exit' HUP; echo >> there; while :; do sleep 1000; done";
     let tasks = start_many(&daemon, script);
@@ -101,7 +101,7 @@ fn r126_a_cancel_that_is_cut_by_a_kill_has_the_next_daemon_send_its_signal() {
 }
 
 #[test]
-fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() {
+fn r131_attempts_ending_during_stop_are_retried_by_next_daemon() {
     let mut daemon = durable();
     let submit = |args: &[&str]| {
         let all = [&["submit"], args].concat();
@@ -148,7 +148,7 @@ fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() 
 /// A slot is free as soon as the next daemon begins, and the end of a foreground job, whose client is gone, makes the
 /// daemon look for the next task to start.
 #[test]
-fn r126_what_waits_for_a_slot_is_started_once_by_the_next_daemon() {
+fn r126_task_waiting_for_slot_is_started_once_by_next_daemon() {
     let config = |slots: u32| format!("durable = true\nmax_concurrent_tasks = {slots}");
     let mut daemon = TestDaemon::builder().config(config(2)).start();
     let mut command = daemon.bgctl(&["run", "--shell", "echo begun > begun; exec sleep 1000"]);

@@ -29,7 +29,7 @@ const OTHER_BOOT: &str = "if [ -e \"$HOME/boot\" ]; then
 fi";
 
 #[test]
-fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root() {
+fn r128_reboot_fails_running_tasks_and_keeps_pending_ones_as_root() {
     must_be_root();
     let mut daemon = TestDaemon::builder().config("durable = true").prelude(OTHER_BOOT).start();
     let ran = endless(&daemon);
@@ -58,7 +58,7 @@ fn r128_what_ran_before_a_reboot_has_failed_and_what_was_pending_goes_on_as_root
 }
 
 #[test]
-fn r128_nothing_waits_longer_after_a_reboot_wherever_the_clock_was_set_as_root() {
+fn r128_clock_change_during_reboot_lengthens_no_wait_as_root() {
     must_be_root();
     for (set, is_early) in [(-24 * HOUR, false), (2 * LONG * HOUR, true)] {
         let clock = WallClock::new();
@@ -126,7 +126,7 @@ bgctl daemon stop --cancel >&2
 "#;
 
 #[test]
-fn r128_a_power_cut_loses_nothing_that_was_answered_with_sync_as_root() {
+fn r128_power_cut_loses_nothing_acknowledged_with_sync_as_root() {
     let machine = Machine::new();
     machine.run_as_alice(&format!("{ON_DISK}{BEFORE_CUT}"), End::Cut).success();
 
@@ -151,7 +151,7 @@ fn r128_a_power_cut_loses_nothing_that_was_answered_with_sync_as_root() {
 
 /// Without a restart of the machine, the kernel's own clock, which nobody can set, continues.
 #[test]
-fn r127_a_clock_that_is_set_while_no_daemon_runs_or_before_an_upgrade_changes_no_wait() {
+fn r127_clock_change_between_daemons_or_before_upgrade_changes_no_wait() {
     for set in [-24 * HOUR, 400 * HOUR] {
         let clock = WallClock::new();
         let mut daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();

@@ -38,7 +38,7 @@ fn file_calls(config: &str) -> String {
 }
 
 #[test]
-fn r125_a_daemon_that_is_not_durable_makes_no_system_call_for_a_journal() {
+fn r125_non_durable_daemon_makes_no_journal_system_calls() {
     let is_of_journal = |call: &&str| {
         let is_write = call.contains("pwrite64(") && !call.contains("phase");
         is_write || ["/journal", "fsync(", "fdatasync("].iter().any(|part| call.contains(part))
@@ -58,7 +58,7 @@ fn is_flushed(line: &str) -> bool {
 }
 
 #[test]
-fn r125_with_sync_an_answer_is_sent_once_its_record_is_on_the_disk() {
+fn r125_sync_mode_replies_only_after_record_is_flushed() {
     const SUBMITS: u64 = 20;
     let log = calls("durable = \"sync\"", "fsync,fdatasync,pwrite64,write,writev,sendto,sendmsg", |daemon| {
         let mut raw = Raw::connect(daemon.socket());
@@ -86,7 +86,7 @@ fn r125_with_sync_an_answer_is_sent_once_its_record_is_on_the_disk() {
 }
 
 #[test]
-fn r125_with_sync_one_flush_serves_many_submits_that_come_together() {
+fn r125_sync_mode_flushes_concurrent_submits_together() {
     const CLIENTS: u64 = 4;
     const EACH: u64 = 100;
     let log = calls("durable = \"sync\"", "fsync,fdatasync", |daemon| {

@@ -86,7 +86,7 @@ pub(super) fn stop(daemon: &TestDaemon) {
 }
 
 #[test]
-fn r126_what_waits_goes_on_with_the_next_daemon() {
+fn r126_waiters_and_followers_continue_with_next_daemon() {
     let mut daemon = durable();
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("seq 20000; read x <gate; seq 20001 40000; exit 4");
@@ -131,7 +131,7 @@ fn r126_what_waits_goes_on_with_the_next_daemon() {
 
 /// A process that the daemon was about to run has copies of its connections while its program can't be read.
 #[test]
-fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
+fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {
     let mut daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 2").start();
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("read x <gate");
@@ -148,7 +148,7 @@ fn r126_a_connection_that_only_a_newborn_has_open_is_given_up() {
 }
 
 #[test]
-fn r126_events_and_an_inbox_go_on_without_a_gap() {
+fn r126_events_continue_without_gap_and_inbox_follows_next_daemon() {
     let mut daemon = durable();
     let mut clients = Clients::none(&daemon);
     let mut events = begin(&daemon, &["events"]);
@@ -188,7 +188,7 @@ fn r126_events_and_an_inbox_go_on_without_a_gap() {
 }
 
 #[test]
-fn r126_a_terminal_that_somebody_looks_at_stays_on_their_screen() {
+fn r126_attached_terminal_continues_with_next_daemon() {
     let mut daemon = durable();
     let line = "printf say:; read x; echo \"you said $x\"; read y";
     let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word::<TaskId>();
@@ -211,7 +211,7 @@ fn count(shown: &[u8], text: &str) -> usize {
 }
 
 #[test]
-fn r126_a_text_that_somebody_looks_at_goes_on_where_it_was() {
+fn r126_attached_text_output_continues_where_it_was() {
     // The second one ends while nobody is watching.
     for is_stopped in [false, true] {
         let mut daemon = durable();
@@ -245,7 +245,7 @@ fn r126_a_text_that_somebody_looks_at_goes_on_where_it_was() {
 }
 
 #[test]
-fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
+fn r126_waiter_fails_if_tasks_are_lost_or_daemon_was_stopped() {
     for (config, kills) in [("", true), ("durable = true", false)] {
         let mut daemon = TestDaemon::builder().config(config).start();
         let id = daemon.submit_shell("exec sleep 1000");
@@ -268,7 +268,7 @@ fn r126_nobody_goes_on_where_the_tasks_are_lost_or_the_daemon_was_stopped() {
 
 /// Only whoever restarts the daemon starts the next one: `--no-start` would not.
 #[test]
-fn r131_whoever_waits_goes_on_after_a_restart() {
+fn r131_waiters_and_followers_continue_after_restart() {
     let mut daemon = durable();
     let gate = Gate::new(&daemon, "gate");
     let submit = ["submit", "--session", "mine", "--shell", "echo begun; read x <gate; echo done; exit 4"];
@@ -308,7 +308,7 @@ fn r131_whoever_waits_goes_on_after_a_restart() {
 }
 
 #[test]
-fn r126_events_say_that_the_daemon_was_stopped_and_an_inbox_waits_for_the_next_one() {
+fn r126_stop_ends_events_and_makes_inbox_wait_for_next_daemon() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
@@ -337,7 +337,7 @@ fn r126_events_say_that_the_daemon_was_stopped_and_an_inbox_waits_for_the_next_o
 }
 
 #[test]
-fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() {
+fn r126_waiter_does_not_restart_daemon_killed_during_stop() {
     let mut daemon = TestDaemon::builder().config("durable = true\n[grace]\ncancel = \"1h\"").start();
     let line = "trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done";
     let id = daemon.submit_shell(line);
@@ -358,7 +358,7 @@ fn r126_nobody_starts_a_daemon_again_that_is_killed_while_it_is_being_stopped() 
 }
 
 #[test]
-fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
+fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
@@ -373,7 +373,7 @@ fn r126_a_next_daemon_that_has_not_the_tasks_is_none() {
 }
 
 #[test]
-fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
+fn r126_waiter_reports_next_daemon_that_fails_to_start() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
@@ -391,7 +391,7 @@ fn r126_a_next_daemon_that_does_not_start_is_what_a_waiter_tells() {
 }
 
 #[test]
-fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
+fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
     let mut daemon = durable();
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
@@ -406,7 +406,7 @@ fn r126_an_option_keeps_a_waiter_from_starting_a_daemon() {
 
 /// The answer is sent by the daemon's first thread.
 #[test]
-fn r126_a_submit_whose_answer_is_lost_is_carried_out_once_as_root() {
+fn r126_submit_with_lost_reply_is_executed_once_as_root() {
     must_be_root();
     for key in [&[][..], &["--key", "k"]] {
         let mut daemon = durable();
@@ -428,7 +428,7 @@ fn r126_a_submit_whose_answer_is_lost_is_carried_out_once_as_root() {
 }
 
 #[test]
-fn r126_a_rerun_whose_answer_is_lost_is_carried_out_once_as_root() {
+fn r126_rerun_with_lost_reply_is_executed_once_as_root() {
     must_be_root();
     let mut daemon = durable();
     let failed = daemon.submit(&["false"]);

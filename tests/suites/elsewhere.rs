@@ -44,7 +44,7 @@ fn until(far: &mut Far, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -
 }
 
 #[test]
-fn r145_a_task_runs_there_and_belongs_here() {
+fn r145_task_runs_on_remote_machine_and_is_tracked_locally() {
     let mut far = two();
     let id = submit(&far, &["--env", "NEW=x y", "--cwd", "/tmp"], "pwd; echo \"$HOME $NEW\"; exit 3");
     let task = ended(&mut far, id);
@@ -64,7 +64,7 @@ fn r145_a_task_runs_there_and_belongs_here() {
 }
 
 #[test]
-fn r164_what_a_run_has_used_there_is_known_here() {
+fn r164_remote_run_usage_is_reported_locally() {
     let mut far = two();
     let line = r#"exec perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
     let id = submit(&far, &[], line);
@@ -78,7 +78,7 @@ fn r164_what_a_run_has_used_there_is_known_here() {
 }
 
 #[test]
-fn r143_an_executor_has_the_programs_copied_to_it() {
+fn r143_bootstrap_copies_programs_to_executor() {
     let mut far = Far::of(TestDaemon::home_only());
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let copying = |bootstrap| {
@@ -100,7 +100,7 @@ fn r143_an_executor_has_the_programs_copied_to_it() {
 }
 
 #[test]
-fn r145_a_check_finds_what_every_task_would_fail_for() {
+fn r145_executor_check_runs_trial_task_without_waiting_for_slot() {
     let mut far = Far::start();
     let ssh = far.path("ssh").display().to_string();
     let config = |folder| {
@@ -122,7 +122,7 @@ fn r145_a_check_finds_what_every_task_would_fail_for() {
 }
 
 #[test]
-fn r145_output_arrives_as_it_is_and_while_it_grows() {
+fn r145_remote_output_arrives_unchanged_while_task_runs() {
     let mut far = two();
     let line = "head -c 3000000 /dev/urandom | tee \"$HOME/sent\"; echo late >&2; read line; echo \"$line\"";
     let id = submit(&far, &["--split", "--stdin-pipe"], line);
@@ -136,7 +136,7 @@ fn r145_output_arrives_as_it_is_and_while_it_grows() {
 }
 
 #[test]
-fn r145_ends_are_told_as_they_were() {
+fn r145_remote_exits_failures_and_cancellations_are_reported_faithfully() {
     let mut far = two();
     let killed = submit(&far, &[], "kill -9 $$");
     assert_eq!(ended(&mut far, killed).exit, Some(Exit::Signal(9)));
@@ -162,7 +162,7 @@ fn r145_ends_are_told_as_they_were() {
 }
 
 #[test]
-fn r145_it_is_held_signalled_paused_and_edited_there() {
+fn r145_remote_task_can_be_held_signalled_paused_and_edited() {
     let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
     far.start_here("");
     let first = submit(&far, &[], "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done");
@@ -195,7 +195,7 @@ fn r145_it_is_held_signalled_paused_and_edited_there() {
 }
 
 #[test]
-fn r150_what_is_ordered_before_a_machine_has_a_task_counts_there() {
+fn r150_hold_and_priority_set_before_submission_apply_remotely() {
     let mut far = two();
     far.wrap("echo 'ssh: connect to host far port 22: No route to host' >&2; exit 255");
     let held = submit(&far, &[], "echo ran");
@@ -228,7 +228,7 @@ fn r150_what_is_ordered_before_a_machine_has_a_task_counts_there() {
 }
 
 #[test]
-fn r145_order_and_attempts_go_across_machines() {
+fn r145_dependencies_and_retries_work_across_machines() {
     let mut far = two();
     let server = submit(&far, &["--ready", "line:^up"], "echo up; sleep 1000");
     let after = far.here().home().join("after");
@@ -253,7 +253,7 @@ fn r145_order_and_attempts_go_across_machines() {
 }
 
 #[test]
-fn r145_a_batch_runs_there() {
+fn r145_batch_runs_on_remote_machine_over_one_connection() {
     let mut far = two();
     let items = far.path("items");
     let lines: Vec<String> = (1..=40).map(|number| number.to_string()).collect();
@@ -273,7 +273,7 @@ fn r145_a_batch_runs_there() {
 }
 
 #[test]
-fn r145_a_cut_connection_loses_nothing() {
+fn r145_cut_connection_loses_neither_output_nor_exit() {
     let mut far = two();
     let line = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; read go; echo end; exit 4";
     let id = submit(&far, &["--stdin-pipe"], line);
@@ -300,7 +300,7 @@ fn r145_a_cut_connection_loses_nothing() {
 }
 
 #[test]
-fn r145_a_submit_whose_answer_was_lost_runs_once() {
+fn r145_remote_submit_with_lost_reply_runs_once() {
     let mut far = two();
     // Each of the first connections ends after a number of bytes from the other machine, later than the one before.
     far.wrap(
@@ -318,7 +318,7 @@ fn r145_a_submit_whose_answer_was_lost_runs_once() {
 }
 
 #[test]
-fn r145_a_daemon_that_was_restarted_there_has_lost_it() {
+fn r145_task_fails_if_remote_daemon_is_killed_or_restarted() {
     let mut far = two();
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
@@ -337,7 +337,7 @@ fn r145_a_daemon_that_was_restarted_there_has_lost_it() {
 }
 
 #[test]
-fn r145_a_machine_out_of_reach_is_waited_for_and_one_that_refuses_is_not() {
+fn r145_unreachable_machine_is_awaited_but_refusing_one_fails_task() {
     let mut far = two();
     far.wrap("test -e \"$0.open\" || { echo 'connect to host far: No route' >&2; exit 255; }");
     let id = submit(&far, &[], "echo there");
@@ -360,7 +360,7 @@ fn r145_a_machine_out_of_reach_is_waited_for_and_one_that_refuses_is_not() {
 }
 
 #[test]
-fn r145_a_cancel_is_answered_without_the_machine_and_carried_out_later() {
+fn r145_cancel_returns_without_connection_and_is_executed_later() {
     let mut far = two();
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
@@ -378,7 +378,7 @@ fn r145_a_cancel_is_answered_without_the_machine_and_carried_out_later() {
 }
 
 #[test]
-fn r145_the_end_of_the_daemon_is_their_end() {
+fn r145_tasks_of_ended_local_daemon_are_ended_on_remote_machine() {
     let mut far = two();
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
@@ -401,7 +401,7 @@ fn r145_the_end_of_the_daemon_is_their_end() {
 }
 
 #[test]
-fn r145_what_can_t_run_there_is_refused_with_a_word() {
+fn r145_options_unsupported_by_executor_are_refused() {
     let far = two();
     for (args, word) in [
         (&["submit", "--on", "moon", "--", "true"][..], "unknown executor \"moon\""),
@@ -417,7 +417,7 @@ fn r145_what_can_t_run_there_is_refused_with_a_word() {
 }
 
 #[test]
-fn r146_resources_without_a_cluster_are_refused_over_the_wire() {
+fn r146_resources_without_cluster_are_refused_over_the_wire() {
     let mut far = two();
     let here = far.here();
     let params = SubmitParams { shell: Some("true".into()), ..here.params() };
@@ -440,7 +440,7 @@ fn r146_resources_without_a_cluster_are_refused_over_the_wire() {
 }
 
 #[test]
-fn r145_a_check_says_whether_it_works() {
+fn r145_executor_check_reports_whether_machine_works() {
     let mut far = two();
     let listed = far.run_here(&["executors"]).success().stdout_text();
     assert_eq!(listed, "local\tlocal\t-\t0\t0\t-\t-\nfar\tssh\tfar\t0\t0\t-\t-\n");

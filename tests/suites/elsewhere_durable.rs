@@ -31,7 +31,7 @@ fn gate(far: &Far, name: &str) -> (PathBuf, String) {
 }
 
 #[test]
-fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
+fn r151_running_waiting_and_ended_remote_tasks_survive_kill() {
     let mut far = two();
     let (first, until_first) = gate(&far, "first");
     let (second, until_second) = gate(&far, "second");
@@ -77,7 +77,7 @@ fn r151_what_ran_waited_or_ended_over_there_goes_on_after_a_kill() {
 }
 
 #[test]
-fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_cancelled() {
+fn r151_remote_tasks_accept_commands_after_kill() {
     let mut far = two();
     let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
     let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
@@ -107,7 +107,7 @@ fn r151_after_a_kill_a_task_over_there_can_be_paused_signalled_written_to_and_ca
 }
 
 #[test]
-fn r151_what_waits_over_there_keeps_its_place_and_can_be_released_after_a_kill() {
+fn r151_waiting_remote_tasks_stay_pending_and_accept_edits_after_kill() {
     let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
     far.start_here("durable = true");
     let (open, until_open) = gate(&far, "open");
@@ -140,7 +140,7 @@ fn r151_what_waits_over_there_keeps_its_place_and_can_be_released_after_a_kill()
 }
 
 #[test]
-fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once() {
+fn r151_remote_submission_in_progress_at_kill_runs_once() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("durable = true");
@@ -174,7 +174,7 @@ fn r151_a_submission_that_was_under_way_at_a_kill_is_found_again_and_runs_once()
 }
 
 #[test]
-fn r151_what_was_left_there_is_ended_once_its_machine_can_be_reached() {
+fn r151_leftover_remote_task_is_ended_once_machine_is_reachable() {
     let mut far = Far::start();
     far.start_here("");
     let id = far.submit_on(&[], "exec sleep 1000");
@@ -188,7 +188,7 @@ fn r151_what_was_left_there_is_ended_once_its_machine_can_be_reached() {
 }
 
 #[test]
-fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() {
+fn r151_leftover_remote_task_is_ended_wherever_connection_is_cut() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");
@@ -213,7 +213,7 @@ fn r151_what_was_left_there_is_ended_wherever_the_connection_is_cut_meanwhile() 
 }
 
 #[test]
-fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
+fn r151_unreachable_machine_at_start_leaves_tasks_undecided() {
     let mut far = two();
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
@@ -248,7 +248,7 @@ fn r151_a_machine_that_can_not_be_reached_at_the_start_decides_nothing() {
 }
 
 #[test]
-fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
+fn r151_stopped_durable_daemon_leaves_remote_tasks_running_and_counts_them() {
     let mut far = two();
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
@@ -279,7 +279,7 @@ fn r151_a_stopped_durable_daemon_leaves_its_tasks_over_there_and_counts_them() {
 }
 
 #[test]
-fn r151_what_a_plain_daemon_has_left_over_there_is_ended_by_a_durable_one_and_the_other_way_round() {
+fn r151_changing_durability_ends_remote_tasks_of_previous_daemon() {
     let mut far = Far::start();
     far.start_here("");
     for config in ["durable = true", ""] {
@@ -293,7 +293,7 @@ fn r151_what_a_plain_daemon_has_left_over_there_is_ended_by_a_durable_one_and_th
 }
 
 #[test]
-fn r151_twenty_kills_lose_nothing_over_there_and_start_nothing_twice() {
+fn r151_twenty_kills_lose_no_remote_task_and_start_none_twice() {
     let mut far = two();
     let mut all = Vec::new();
     for round in 0..20 {
@@ -324,7 +324,7 @@ fn r151_twenty_kills_lose_nothing_over_there_and_start_nothing_twice() {
 }
 
 #[test]
-fn r151_no_byte_from_over_there_is_lost_or_written_twice_by_kills_while_it_flows() {
+fn r151_kills_neither_lose_nor_repeat_streaming_remote_output() {
     let mut far = two();
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
@@ -343,7 +343,7 @@ fn r151_no_byte_from_over_there_is_lost_or_written_twice_by_kills_while_it_flows
 }
 
 #[test]
-fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too() {
+fn r151_gap_in_remote_output_is_counted_once_across_kills() {
     let mut far = Far::of(TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start());
     far.start_here("durable = true");
     let ([write, more], [until_write, until_more]) = {
@@ -383,7 +383,7 @@ fn r151_a_gap_in_the_output_from_over_there_is_one_gap_for_the_next_daemons_too(
 }
 
 #[test]
-fn r131_a_service_that_can_not_leave_tasks_here_leaves_those_elsewhere() {
+fn r131_stopped_service_cancels_local_tasks_but_leaves_remote_ones_running() {
     // This makes the daemon believe that it is a service, but no manager gives it a scope.
     let here = TestDaemon::builder().env("NOTIFY_SOCKET", "/nowhere").home_only();
     let mut far = Far::between(HOST, TestDaemon::start(), here);

@@ -61,7 +61,7 @@ fn refused(far: &mut Far, words: &[&str]) {
 }
 
 #[test]
-fn r145_what_time_does_not_mend_fails_a_task_with_what_to_do() {
+fn r145_permanent_connection_errors_fail_task_with_advice() {
     let mut far = two();
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     refused(&mut far, &["no bgctl there", "install bgd there so that `ssh far bgctl --version` works"]);
@@ -77,7 +77,7 @@ fn r145_what_time_does_not_mend_fails_a_task_with_what_to_do() {
 }
 
 #[test]
-fn r145_a_name_that_does_not_resolve_is_tried_again_until_the_task_is_cancelled() {
+fn r145_task_stays_pending_while_hostname_does_not_resolve() {
     let mut far = Far::start();
     let ssh = far.path("ssh").display().to_string();
     far.start_here(&format!(
@@ -97,7 +97,7 @@ fn r145_a_name_that_does_not_resolve_is_tried_again_until_the_task_is_cancelled(
 }
 
 #[test]
-fn r145_a_banner_and_another_version_do_no_harm() {
+fn r145_login_banner_and_other_version_are_tolerated() {
     let mut far = two();
     edit_messages(&far, "s/\"version\":\"[^\"]*\"/\"version\":\"9.8.7\"/g");
     far.wrap("case \"$*\" in *dial*) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
@@ -116,7 +116,7 @@ fn r145_a_banner_and_another_version_do_no_harm() {
 }
 
 #[test]
-fn r145_a_full_disk_there_ends_the_task_and_what_was_written_is_here() {
+fn r145_full_disk_on_remote_machine_fails_task_and_keeps_written_output() {
     let mut far = Far::of(on_a_small_disk("size=40m"));
     far.start_here("");
     let id = far.submit_on(&[], "exec tr '\\0' x </dev/zero");
@@ -131,7 +131,7 @@ fn r145_a_full_disk_there_ends_the_task_and_what_was_written_is_here() {
 }
 
 #[test]
-fn r145_a_full_disk_here_loses_output_and_says_so() {
+fn r145_full_disk_on_local_machine_loses_output_and_reports_it() {
     let mut far = Far::between(HOST, TestDaemon::start(), on_a_small_disk("size=20m"));
     far.configure_here("");
     far.run_here(&["daemon", "reload"]).success();
@@ -155,7 +155,7 @@ fn r145_a_full_disk_here_loses_output_and_says_so() {
 }
 
 #[test]
-fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
+fn r145_output_dropped_remotely_before_copying_is_counted_as_lost() {
     let mut far = Far::of(TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start());
     far.start_here("");
     let [write, end] = ["write", "end"].map(|name| far.daemon.home().join(name));
@@ -193,7 +193,7 @@ fn r145_what_is_dropped_there_before_it_was_copied_is_counted_here() {
 }
 
 #[test]
-fn r145_a_submit_whose_request_is_cut_at_any_moment_runs_once() {
+fn r145_remote_submit_cut_at_any_moment_runs_once() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");
@@ -225,7 +225,7 @@ fn r145_a_submit_whose_request_is_cut_at_any_moment_runs_once() {
 }
 
 #[test]
-fn r145_a_wrong_clock_there_changes_no_order_of_times() {
+fn r145_wrong_remote_clock_keeps_times_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("clock.c"), folder.path().join("clock.so"));
     fs::write(&source, CLOCK).unwrap();
@@ -254,7 +254,7 @@ fn r145_a_wrong_clock_there_changes_no_order_of_times() {
 }
 
 #[test]
-fn r145_a_slow_link_carries_all_of_it() {
+fn r145_all_operations_work_over_slow_link() {
     let mut far = Far::start();
     let wire = far.wire();
     wire.delay(Duration::from_millis(200));
@@ -292,7 +292,7 @@ fn deaf_to(far: &Far, method: &str, is_once: bool) {
 }
 
 #[test]
-fn r145_a_request_that_is_too_long_for_a_machine_fails_its_task_and_cuts_no_other() {
+fn r145_oversized_request_fails_its_task_and_keeps_connection() {
     let mut far = two();
     let gate = far.daemon.home().join("gate");
     let other = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", gate.display()));
@@ -314,7 +314,7 @@ fn r145_a_request_that_is_too_long_for_a_machine_fails_its_task_and_cuts_no_othe
 }
 
 #[test]
-fn r145_a_long_environment_goes_to_another_machine() {
+fn r145_long_environment_is_sent_to_remote_machine() {
     let mut far = two();
     let (env, line) = (format!("LONG={}", "x".repeat(100_000)), "printf %s \"$LONG\" | wc -c");
     let id = far.submit_on(&["--env", &env], line);
@@ -326,7 +326,7 @@ fn r145_a_long_environment_goes_to_another_machine() {
 }
 
 #[test]
-fn r145_bytes_that_are_long_as_text_are_written_to_another_machine() {
+fn r145_largest_base64_write_reaches_remote_machine() {
     let mut far = two();
     let id = far.submit_on(&["--stdin-pipe"], "tr '\\1' x | wc -c");
     far.running(id);
@@ -341,7 +341,7 @@ fn r145_bytes_that_are_long_as_text_are_written_to_another_machine() {
 }
 
 #[test]
-fn r145_what_could_not_be_removed_there_as_the_connection_broke_is_removed_later() {
+fn r145_remote_removal_cut_by_broken_connection_is_repeated() {
     let mut far = two();
     deaf_to(&far, "task\\.clear", true);
     let id = far.submit_on(&[], "echo done");
@@ -351,7 +351,7 @@ fn r145_what_could_not_be_removed_there_as_the_connection_broke_is_removed_later
 }
 
 #[test]
-fn r145_connections_that_break_at_once_are_made_again_with_pauses() {
+fn r145_immediately_broken_connections_are_retried_with_pauses() {
     let mut far = two();
     let id = far.submit_on(&[], "sleep 1000");
     far.running(id);

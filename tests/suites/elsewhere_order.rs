@@ -34,7 +34,7 @@ fn statuses(tasks: &[Task]) -> Vec<Status> {
 }
 
 #[test]
-fn r145_no_more_of_a_batch_run_there_than_may() {
+fn r145_remote_batch_respects_its_jobs_limit() {
     let mut far = two();
     let gate = far.daemon.home().join("gate");
     let line = format!("until [ -e {} ]; do sleep 0.05; done; echo $0", gate.display());
@@ -55,7 +55,7 @@ fn r145_no_more_of_a_batch_run_there_than_may() {
 }
 
 #[test]
-fn r145_a_batch_there_ends_after_too_many_failures_and_the_failed_ones_run_again() {
+fn r145_remote_batch_stops_at_max_fails_and_reruns_failed_tasks() {
     let mut far = two();
     let line = "test -e \"$HOME/mended\" || exit $0";
     let options = ["--jobs", "1", "--max-fails", "2"];
@@ -78,7 +78,7 @@ fn r145_a_batch_there_ends_after_too_many_failures_and_the_failed_ones_run_again
 }
 
 #[test]
-fn r145_a_server_there_is_restarted_and_ready_by_its_port_there() {
+fn r145_remote_task_restarts_on_failure_and_remote_server_is_ready_by_port() {
     let mut far = two();
     let flaky = far.submit_on(
         &["--restart", "on-failure"],
@@ -105,7 +105,7 @@ fn r145_a_server_there_is_restarted_and_ready_by_its_port_there() {
 }
 
 #[test]
-fn r145_dependencies_go_to_and_fro_between_the_machines() {
+fn r145_dependencies_span_local_and_remote_tasks() {
     let mut far = two();
     let log = far.path("log");
     let note = |name: &str| format!("echo {name} >>{}", log.display());

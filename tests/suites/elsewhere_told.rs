@@ -31,7 +31,7 @@ fn told(far: &mut Far, count: usize) -> Vec<Notice> {
 }
 
 #[test]
-fn r145_ends_there_are_told_here_once() {
+fn r145_remote_completions_are_notified_locally_once() {
     let mut far = with_hook();
     let ends = |all: &[Notice]| {
         let ends = all.iter().filter(|notice| notice.kind.is_end());
@@ -65,7 +65,7 @@ fn r145_ends_there_are_told_here_once() {
 }
 
 #[test]
-fn r145_an_agent_starts_shows_awaits_and_cancels_tasks_there() {
+fn r145_agent_starts_lists_awaits_and_cancels_remote_tasks() {
     let mut far = Far::start();
     far.start_here("");
     let mut mcp = Mcp::spawn(far.here().bgctl(&["mcp", "--structured"]));
@@ -119,7 +119,7 @@ fn r145_an_agent_starts_shows_awaits_and_cancels_tasks_there() {
 }
 
 #[test]
-fn r145_an_agent_is_told_what_can_t_run_there_and_what_is_not_known() {
+fn r145_agent_sees_executor_errors_and_unreachable_machine() {
     let mut far = Far::start();
     far.start_here("");
     let mut mcp = Mcp::spawn(far.here().bgctl(&["mcp", "--structured"]));

@@ -49,7 +49,7 @@ fn escaped(daemon: &TestDaemon) -> (TaskId, Process) {
 }
 
 #[test]
-fn r05_an_escaped_process_ends_with_a_cancel() {
+fn r05_cancel_ends_escaped_process_of_finished_task() {
     let daemon = TestDaemon::start();
     assert_eq!(daemon.status().tree, "session");
     let (id, process) = escaped(&daemon);
@@ -61,7 +61,7 @@ fn r05_an_escaped_process_ends_with_a_cancel() {
 }
 
 #[test]
-fn r05_an_escaped_process_of_a_running_task_ends_with_it() {
+fn r05_cancel_ends_escaped_process_of_running_task() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell(&ESCAPE.replace("& exit 0", "& sleep 1000"));
     let process = noted(&daemon);
@@ -76,7 +76,7 @@ fn r05_an_escaped_process_of_a_running_task_ends_with_it() {
 }
 
 #[test]
-fn r10_r54_an_escaped_process_ends_with_a_clear_and_with_its_session() {
+fn r10_r54_clear_and_session_end_end_escaped_processes() {
     let daemon = TestDaemon::start();
     let (id, process) = escaped(&daemon);
     let params = ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() };
@@ -93,7 +93,7 @@ fn r10_r54_an_escaped_process_ends_with_a_clear_and_with_its_session() {
 }
 
 #[test]
-fn r11_an_escaped_process_ends_with_the_daemon() {
+fn r11_daemon_shutdown_ends_escaped_processes() {
     let mut daemon = TestDaemon::start();
     let (_, process) = escaped(&daemon);
     daemon.client().call::<DaemonShutdown>(&ShutdownParams::default()).unwrap();
@@ -106,7 +106,7 @@ fn r11_an_escaped_process_ends_with_the_daemon() {
 }
 
 #[test]
-fn r09_an_escaped_process_of_a_killed_daemon_is_ended_by_the_next_one() {
+fn r09_next_daemon_ends_escaped_process_of_killed_daemon() {
     let mut daemon = TestDaemon::start();
     let (_, process) = escaped(&daemon);
     daemon.kill9();
@@ -116,7 +116,7 @@ fn r09_an_escaped_process_of_a_killed_daemon_is_ended_by_the_next_one() {
 }
 
 #[test]
-fn r05_what_was_seen_in_a_tree_ends_with_it_whatever_it_rids_itself_of() {
+fn r05_cancel_ends_process_that_shed_its_mark_after_being_seen() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell(SHED);
     let process = noted(&daemon);
@@ -164,7 +164,7 @@ fn held(daemon: &TestDaemon) -> (TaskId, Debugger) {
 }
 
 #[test]
-fn r05_a_cancel_is_answered_although_a_debugger_holds_the_process() {
+fn r05_cancel_returns_while_debugger_holds_process() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
     let (id, debugger) = held(&daemon);
     let task = daemon.cancel(&[id]).remove(0);
@@ -177,7 +177,7 @@ fn r05_a_cancel_is_answered_although_a_debugger_holds_the_process() {
 }
 
 #[test]
-fn r11_a_second_signal_means_now_whoever_holds_a_process() {
+fn r11_second_signal_ends_daemon_while_debugger_holds_process() {
     let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let (_, debugger) = held(&daemon);
     let process = daemon.process();
@@ -192,7 +192,7 @@ fn r11_a_second_signal_means_now_whoever_holds_a_process() {
 
 /// A submitter may have its own mark as its hard limit, which a task inherits and can't raise.
 #[test]
-fn r05_what_a_task_has_submitted_never_carries_its_mark() {
+fn r05_task_submitted_by_another_task_does_not_carry_its_mark() {
     let daemon = TestDaemon::start();
     let home = daemon.home();
     fs::write(home.join("escape"), ESCAPE).unwrap();
@@ -222,7 +222,7 @@ fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
 }
 
 #[test]
-fn r05_a_job_that_stops_the_leader_of_its_terminal_can_be_cancelled() {
+fn r05_job_that_stops_its_terminal_leader_can_be_cancelled() {
     let mut daemon = TestDaemon::start();
     for _ in 0..20 {
         let id = in_terminal(&daemon, "kill -STOP $PPID; echo stopped; exec sleep 1000");
@@ -238,7 +238,7 @@ fn r05_a_job_that_stops_the_leader_of_its_terminal_can_be_cancelled() {
 }
 
 #[test]
-fn r04_a_job_that_stops_the_leader_of_its_terminal_ends_as_itself() {
+fn r04_job_that_stops_its_terminal_leader_reports_its_own_exit() {
     let daemon = TestDaemon::start();
     for _ in 0..20 {
         let id = in_terminal(&daemon, "kill -STOP $PPID; exit 3");

@@ -39,7 +39,7 @@ fn life(watch: &mut Watch, id: TaskId) -> Vec<EventKind> {
 }
 
 #[test]
-fn r55_a_completion_is_told_whether_or_not_anybody_blocked_on_it() {
+fn r55_completion_event_is_sent_with_or_without_blocked_client() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let [alone, awaited] = [(); 2].map(|()| daemon.submit(&["true"]));
@@ -60,7 +60,7 @@ fn r55_a_completion_is_told_whether_or_not_anybody_blocked_on_it() {
 }
 
 #[test]
-fn r55_the_ends_of_a_shutdown_are_told_to_whoever_reads() {
+fn r55_subscriber_receives_every_cancellation_of_a_shutdown() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     // Many times the capacity of the daemon and a socket for one reader.
@@ -83,7 +83,7 @@ fn r55_the_ends_of_a_shutdown_are_told_to_whoever_reads() {
 }
 
 #[test]
-fn each_way_through_life_is_told_in_its_order() {
+fn each_task_lifecycle_emits_events_in_order() {
     use EventKind::{Cancelled, Completed, Failed, Started, Submitted};
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let mut watch = daemon.watch();
@@ -106,7 +106,7 @@ fn each_way_through_life_is_told_in_its_order() {
 }
 
 #[test]
-fn numbers_have_no_holes_and_everybody_hears_the_same() {
+fn event_numbers_have_no_gaps_and_all_subscribers_see_same_events() {
     let daemon = TestDaemon::start();
     let mut watches = [daemon.watch(), daemon.watch()];
     let ids: Vec<TaskId> = (0..60).map(|_| daemon.submit(&["true"])).collect();
@@ -132,7 +132,7 @@ fn numbers_have_no_holes_and_everybody_hears_the_same() {
 }
 
 #[test]
-fn the_effect_of_an_event_can_be_seen_when_it_is_told() {
+fn event_is_sent_after_its_effect_is_visible() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut client = daemon.client();
@@ -151,7 +151,7 @@ fn the_effect_of_an_event_can_be_seen_when_it_is_told() {
 }
 
 #[test]
-fn since_replays_what_came_after_it_and_goes_on() {
+fn since_replays_later_events_and_continues_live() {
     let daemon = TestDaemon::start();
     let first = daemon.submit(&["true"]);
     daemon.block(&[first]);
@@ -178,7 +178,7 @@ fn since_replays_what_came_after_it_and_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_one_gap() {
+fn events_missing_from_history_are_reported_as_one_gap() {
     let config = "[limits]\nevent_history_bytes = 4096\n";
     let daemon = TestDaemon::builder().config(config).start();
     let ids: Vec<TaskId> = (0..40).map(|_| daemon.submit(&["true"])).collect();
@@ -200,7 +200,7 @@ fn what_cannot_be_replayed_is_one_gap() {
 }
 
 #[test]
-fn a_subscription_can_be_for_some_tasks_or_for_one_parent_session() {
+fn subscription_filters_by_tasks_or_parent_session() {
     let daemon = TestDaemon::start();
     let mine = in_session(&daemon, "mine");
     daemon.block(&[mine]);
@@ -229,7 +229,7 @@ fn a_subscription_can_be_for_some_tasks_or_for_one_parent_session() {
 }
 
 #[test]
-fn several_subscriptions_of_one_connection_are_told_apart() {
+fn subscriptions_on_one_connection_have_distinct_ids() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let all = client.call::<EventsSubscribe>(&SubscribeParams::default()).unwrap().subscription;
@@ -252,7 +252,7 @@ fn several_subscriptions_of_one_connection_are_told_apart() {
 }
 
 #[test]
-fn bgctl_prints_one_object_a_line_as_it_happens() {
+fn bgctl_events_prints_one_json_object_per_line() {
     let daemon = TestDaemon::start();
     let first = in_session(&daemon, "s");
     daemon.block(&[first]);
@@ -285,7 +285,7 @@ fn bgctl_prints_one_object_a_line_as_it_happens() {
 }
 
 #[test]
-fn bgctl_ends_with_the_daemon_and_says_so() {
+fn bgctl_events_exits_with_message_when_daemon_stops() {
     let mut daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);
     let mut bgctl = daemon.bgctl(&["events", "--since", "0"]);
@@ -336,7 +336,7 @@ impl Printed {
 }
 
 #[test]
-fn a_script_goes_on_where_it_was_and_is_told_of_another_daemon() {
+fn events_resume_from_cursor_and_cursor_of_old_daemon_is_an_error() {
     let mut daemon = TestDaemon::start();
     let mut expected = 1;
     let mut cursor = "0".to_owned();
@@ -363,7 +363,7 @@ fn a_script_goes_on_where_it_was_and_is_told_of_another_daemon() {
 }
 
 #[test]
-fn a_place_of_another_daemon_is_refused_on_the_wire() {
+fn subscribe_refuses_instance_of_another_daemon() {
     let daemon = TestDaemon::start();
     let instance = daemon.watch().subscribed.instance;
     assert_eq!(instance, daemon.status().instance);
@@ -376,7 +376,7 @@ fn a_place_of_another_daemon_is_refused_on_the_wire() {
 }
 
 #[test]
-fn r26_bgctl_loses_nothing_when_its_connection_breaks() {
+fn r26_bgctl_events_loses_nothing_when_connection_breaks() {
     let mut daemon = TestDaemon::start();
     let relay = Relay::start(daemon.home(), daemon.socket());
     let socket = relay.socket().to_str().unwrap();
@@ -424,7 +424,7 @@ fn r26_bgctl_loses_nothing_when_its_connection_breaks() {
 }
 
 #[test]
-fn bgctl_ends_with_its_reader_though_nothing_happens() {
+fn bgctl_events_exits_when_its_reader_closes_while_idle() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);
     daemon.block(&[id]);

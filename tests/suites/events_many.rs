@@ -182,7 +182,7 @@ fn submit_all(socket: &Path, params: &SubmitParams, progress: &Progress) {
 }
 
 #[test]
-fn r26_twenty_thousand_completions_are_told_to_everybody_who_reads() {
+fn r26_every_active_reader_receives_twenty_thousand_completions() {
     let config = format!("[limits]\nevent_history_bytes = {HISTORY_BYTES}\n");
     let daemon = TestDaemon::builder().config(config).start();
     let socket: PathBuf = daemon.socket().into();

@@ -190,7 +190,7 @@ fn violations(home: &Path) -> Vec<String> {
 }
 
 #[test]
-fn it_says_what_it_can_and_answers() {
+fn agent_reports_capabilities_and_answers_prompts() {
     let home = home();
     let mut client = Client::start(home.path(), &[]);
     let answer = client.initialize();
@@ -217,7 +217,7 @@ fn it_says_what_it_can_and_answers() {
 }
 
 #[test]
-fn updates_have_the_shapes_of_the_protocol() {
+fn session_updates_follow_the_protocol() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
@@ -242,7 +242,7 @@ fn updates_have_the_shapes_of_the_protocol() {
 }
 
 #[test]
-fn a_turn_can_be_cancelled_or_refuse_to_be() {
+fn turn_obeys_or_ignores_cancel() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
@@ -272,7 +272,7 @@ fn a_turn_can_be_cancelled_or_refuse_to_be() {
 }
 
 #[test]
-fn another_process_goes_on_with_a_session() {
+fn another_process_loads_or_resumes_a_session() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
@@ -316,7 +316,7 @@ fn another_process_goes_on_with_a_session() {
 }
 
 #[test]
-fn it_asks_and_hears_the_answers() {
+fn agent_asks_permission_and_reads_the_outcome() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
@@ -359,7 +359,7 @@ fn it_asks_and_hears_the_answers() {
 }
 
 #[test]
-fn sessions_run_side_by_side() {
+fn sessions_run_concurrently_and_second_prompt_is_an_error() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let sessions: Vec<String> = (0..20).map(|_| client.new_session()).collect();
@@ -376,7 +376,7 @@ fn sessions_run_side_by_side() {
 }
 
 #[test]
-fn answers_can_be_too_many_too_late_or_nobodys() {
+fn agent_can_send_duplicate_late_stray_and_garbage_messages() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();
@@ -396,7 +396,7 @@ fn answers_can_be_too_many_too_late_or_nobodys() {
 }
 
 #[test]
-fn it_ends_as_it_is_told() {
+fn agent_exits_as_scripted() {
     let home = home();
     let start = |prompt: &str| {
         let mut client = Client::ready(home.path(), &[]);
@@ -427,7 +427,7 @@ fn it_ends_as_it_is_told() {
 }
 
 #[test]
-fn its_processes_can_be_hard_to_end() {
+fn agent_and_its_children_can_survive_eof_and_sigterm() {
     let home = home();
     let flags = ["--ignore-eof", "--ignore-sigterm", "--child"];
     let mut client = Client::ready(home.path(), &flags);
@@ -455,7 +455,7 @@ fn its_processes_can_be_hard_to_end() {
 }
 
 #[test]
-fn initialize_and_new_can_fail() {
+fn initialize_can_be_delayed_and_session_new_can_fail() {
     let home = home();
     let file = home.path().join("begin");
     let mut client = Client::start(home.path(), &["--initialize-after", file.to_str().unwrap()]);

@@ -25,7 +25,7 @@ fn with_spawned(daemon: &FakeDaemon, rest: &str) -> (TaskId, Process) {
 }
 
 #[test]
-fn r11_the_end_of_the_daemon_ends_a_stubborn_agent_with_its_child() {
+fn r11_daemon_stop_ends_stubborn_agent_and_its_child() {
     for prompt in ["hang", "await go"] {
         let mut daemon = FakeDaemon::start(STUBBORN, "");
         let id = daemon.prompt(prompt);
@@ -42,7 +42,7 @@ fn r11_the_end_of_the_daemon_ends_a_stubborn_agent_with_its_child() {
 }
 
 #[test]
-fn a_stubborn_agent_that_nobody_needs_is_ended_with_its_child() {
+fn idle_stubborn_agent_is_ended_with_its_child() {
     let daemon = FakeDaemon::start(STUBBORN, "keep_warm = \"0s\"");
     let id = daemon.prompt("await go; say done");
     let family = family(&daemon, id);
@@ -52,7 +52,7 @@ fn a_stubborn_agent_that_nobody_needs_is_ended_with_its_child() {
 }
 
 #[test]
-fn r05_cancel_ends_a_stubborn_agent_with_its_child() {
+fn r05_cancel_ends_stubborn_agent_and_its_child() {
     let daemon = FakeDaemon::start(STUBBORN, "");
     let id = daemon.prompt("hang");
     let family = family(&daemon, id);
@@ -61,7 +61,7 @@ fn r05_cancel_ends_a_stubborn_agent_with_its_child() {
 }
 
 #[test]
-fn r04_a_dead_agents_child_is_ended() {
+fn r04_child_of_dead_agent_is_ended() {
     for end in ["die 9", "close-stdout; hang"] {
         let daemon = FakeDaemon::start(STUBBORN, "");
         let id = daemon.prompt(&format!("await go; {end}"));
@@ -73,14 +73,14 @@ fn r04_a_dead_agents_child_is_ended() {
 }
 
 #[test]
-fn a_check_leaves_nothing_of_a_stubborn_agent() {
+fn agents_check_leaves_no_stubborn_agent_process() {
     let daemon = FakeDaemon::start(STUBBORN, "");
     daemon.bgctl_with_fake(&["agents", "--check", "fake"]).success();
     assert_eq!(daemon.task_processes().len(), 0);
 }
 
 #[test]
-fn an_agent_that_never_starts_is_ended_with_its_child() {
+fn agent_that_never_initializes_is_ended_with_its_child() {
     let flags = [STUBBORN, &["--initialize-never"]].concat();
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"1s\"");
     // Repeat until one was quick enough to start its child.
@@ -96,7 +96,7 @@ fn an_agent_that_never_starts_is_ended_with_its_child() {
 }
 
 #[test]
-fn r05_cancel_ends_what_the_turn_has_started() {
+fn r05_cancel_ends_process_started_by_the_turn() {
     let daemon = FakeDaemon::start(&[], "");
     let (id, spawned) = with_spawned(&daemon, "hang");
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
@@ -104,7 +104,7 @@ fn r05_cancel_ends_what_the_turn_has_started() {
 }
 
 #[test]
-fn r05_what_a_cancelled_turn_has_started_ends_with_its_neighbours() {
+fn r05_process_of_cancelled_turn_ends_when_neighbouring_turn_finishes() {
     let daemon = FakeDaemon::start(&[], "");
     let neighbour = daemon.prompt("await go; say done");
     let process = daemon.agent_process(neighbour);
@@ -118,7 +118,7 @@ fn r05_what_a_cancelled_turn_has_started_ends_with_its_neighbours() {
 }
 
 #[test]
-fn what_a_completed_turn_has_started_lives_as_long_as_its_agent() {
+fn process_of_completed_turn_lives_as_long_as_its_agent() {
     let daemon = FakeDaemon::start(&[], "");
     let (id, spawned) = with_spawned(&daemon, "say done");
     let task = daemon.ends_as(id, Status::Completed);
@@ -128,7 +128,7 @@ fn what_a_completed_turn_has_started_lives_as_long_as_its_agent() {
 }
 
 #[test]
-fn r09_a_daemon_that_was_killed_leaves_nothing_to_the_next_one() {
+fn r09_next_daemon_ends_agent_processes_of_killed_daemon() {
     for flags in [&[][..], STUBBORN] {
         let mut daemon = FakeDaemon::start(flags, "");
         let (id, spawned) = with_spawned(&daemon, "say half; hang");

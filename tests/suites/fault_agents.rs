@@ -40,7 +40,7 @@ fn breaks(daemon: &FakeDaemon, prompt: &str, words: &[&str]) -> TaskId {
 }
 
 #[test]
-fn lines_that_are_no_protocol_are_passed_over() {
+fn non_protocol_lines_are_ignored() {
     let daemon = FakeDaemon::start(&["--greeting", "Welcome to Fake!", "--greeting", "{\"a\": 1}"], "");
     survives(&daemon, "garbage Loading the model...; say fine", "fine");
     survives(&daemon, "garbage {\"jsonrpc\"; garbage []; garbage 7; say fine", "fine");
@@ -49,7 +49,7 @@ fn lines_that_are_no_protocol_are_passed_over() {
 }
 
 #[test]
-fn updates_of_the_future_show_only_that_the_agent_moves() {
+fn unknown_updates_do_not_affect_the_turn() {
     let daemon = fake();
     survives(&daemon, "say fi; unknown-update; say ne", "fine");
     let task = daemon.completed("think x; plan; unknown-update");
@@ -57,7 +57,7 @@ fn updates_of_the_future_show_only_that_the_agent_moves() {
 }
 
 #[test]
-fn answers_too_many_are_passed_over() {
+fn surplus_replies_are_ignored() {
     let daemon = fake();
     survives(&daemon, "answer-twice; say fine", "fine");
     survives(&daemon, "answer-other; say fine", "fine");
@@ -69,7 +69,7 @@ fn answers_too_many_are_passed_over() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_and_the_agent_goes_on() {
+fn unsupported_agent_request_is_refused_and_turn_continues() {
     let daemon = fake();
     for method in ["fs/read_text_file", "fs/write_text_file", "terminal/create", "fake/unheard_of"] {
         survives(&daemon, &format!("client-request {method}"), "-32601");
@@ -78,7 +78,7 @@ fn what_is_not_offered_is_refused_and_the_agent_goes_on() {
 }
 
 #[test]
-fn a_long_line_is_taken_and_an_endless_one_ends_the_connection() {
+fn long_line_is_accepted_and_endless_line_ends_the_connection() {
     let daemon = fake();
     let process = daemon.process();
     let task = daemon.completed("line 8000000; say !");
@@ -95,7 +95,7 @@ fn a_long_line_is_taken_and_an_endless_one_ends_the_connection() {
 }
 
 #[test]
-fn r05_a_turn_that_never_ends_is_ended_with_its_process() {
+fn r05_cancel_ends_agent_process_of_turn_that_never_ends() {
     let daemon = FakeDaemon::with(HURRY, &[], "");
     for prompt in ["say half; no-answer", "ignore-cancel; say half; hang"] {
         let id = daemon.prompt(prompt);
@@ -120,7 +120,7 @@ fn r05_a_turn_that_never_ends_is_ended_with_its_process() {
 }
 
 #[test]
-fn r04_a_turn_that_ignores_its_time_limit_is_ended_with_its_process() {
+fn r04_agent_process_of_turn_that_ignores_its_time_limit_is_ended() {
     let daemon = FakeDaemon::with(HURRY, &[], "");
     let params = SubmitParams { time_limit_ms: Some(200), ..daemon.prompt_params("no-answer") };
     let id = daemon.submit_with(&params).id;
@@ -130,7 +130,7 @@ fn r04_a_turn_that_ignores_its_time_limit_is_ended_with_its_process() {
 }
 
 #[test]
-fn r05_a_neighbour_of_a_turn_that_is_ended_by_force_fails_and_says_so() {
+fn r05_neighbour_of_forcibly_ended_turn_fails_with_reason() {
     let daemon = FakeDaemon::with(HURRY, &[], "");
     let (stubborn, neighbour) = (daemon.prompt("no-answer"), daemon.prompt("say half; hang"));
     assert_eq!(daemon.wait_running(stubborn).pid, daemon.wait_running(neighbour).pid);
@@ -141,7 +141,7 @@ fn r05_a_neighbour_of_a_turn_that_is_ended_by_force_fails_and_says_so() {
 }
 
 #[test]
-fn r05_a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
+fn r05_cancelled_turn_stays_cancelled_whatever_the_agent_replies() {
     let daemon = fake();
     for prompt in
         ["cancel-as-end-turn; say half; hang", "ignore-cancel; say half; await late; error -32603 no"]
@@ -167,7 +167,7 @@ fn r05_a_cancelled_turn_is_cancelled_whatever_the_agent_says() {
 }
 
 #[test]
-fn r04_an_agent_that_dies_fails_its_turns_with_its_last_words() {
+fn r04_agent_death_fails_turn_with_exit_reason_and_stderr() {
     let daemon = fake();
     breaks(&daemon, "say half; die 9", &["exited with code 9"]);
     breaks(&daemon, "die 9", &["exited with code 9"]);
@@ -178,7 +178,7 @@ fn r04_an_agent_that_dies_fails_its_turns_with_its_last_words() {
 }
 
 #[test]
-fn r04_a_death_fails_all_turns_of_one_process_and_none_of_another() {
+fn r04_agent_death_fails_all_turns_of_that_process_only() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 3", &[], "max_sessions = 2");
     let dies = daemon.prompt("await go; stderr I was ill; die 9");
     let neighbour = {
@@ -200,7 +200,7 @@ fn r04_a_death_fails_all_turns_of_one_process_and_none_of_another() {
 }
 
 #[test]
-fn text_after_the_end_of_a_turn_is_kept_and_changes_nothing() {
+fn text_after_turn_end_is_kept_without_changing_the_result() {
     let daemon = fake();
     let mut watch = daemon.watch();
     let task = daemon.completed("late and one more thing\\n; say done");
@@ -223,7 +223,7 @@ fn text_after_the_end_of_a_turn_is_kept_and_changes_nothing() {
 }
 
 #[test]
-fn r04_an_agent_that_does_not_start_says_why() {
+fn r04_agent_start_failure_reports_the_reason() {
     for (flags, words) in [
         (&["--exit-at-start", "3", "--stderr", "no licence here"][..], &["code 3", "no licence here"][..]),
         (&["--exit-at-start", "0"], &["code 0"]),
@@ -243,7 +243,7 @@ fn r04_an_agent_that_does_not_start_says_why() {
 }
 
 #[test]
-fn r04_an_agent_that_says_nothing_is_given_up() {
+fn r04_silent_agent_fails_after_start_timeout() {
     let flags = ["--initialize-never", "--ignore-sigterm", "--ignore-eof"];
     let daemon = FakeDaemon::start(&flags, "start_timeout = \"500ms\"");
     let error = loop {
@@ -258,7 +258,7 @@ fn r04_an_agent_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn an_agent_that_begins_to_work_again_is_started_again() {
+fn agent_is_started_again_after_an_earlier_start_timeout() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "start_timeout = \"500ms\"");
     daemon.failed("say never");
     daemon.touch("begin");
@@ -275,7 +275,7 @@ fn an_agent_that_begins_to_work_again_is_started_again() {
 }
 
 #[test]
-fn r20_a_flood_of_an_agent_is_told_at_a_pace_and_completely() {
+fn r20_flood_of_agent_updates_is_throttled_and_fully_counted() {
     const CALLS: u64 = 5000;
     let daemon = fake();
     let mut watch = daemon.watch();
@@ -297,7 +297,7 @@ fn r20_a_flood_of_an_agent_is_told_at_a_pace_and_completely() {
 }
 
 #[test]
-fn r20_the_daemon_answers_and_cancels_while_an_agent_floods_it() {
+fn r20_daemon_replies_and_cancels_while_agent_floods_it() {
     let daemon = fake();
     let id = daemon.prompt("flood 0");
     let many = |task: &Task| task.progress.tool_calls > 1000;
@@ -308,7 +308,7 @@ fn r20_the_daemon_answers_and_cancels_while_an_agent_floods_it() {
 }
 
 #[test]
-fn r04_an_agent_that_opens_no_session_any_more_is_replaced() {
+fn r04_agent_that_stops_opening_sessions_is_replaced() {
     let daemon = FakeDaemon::start(&["--new-sessions", "1"], "start_timeout = \"3s\"\nkeep_warm = \"1h\"");
     let hung = daemon.completed("say first").pid;
     let (_, error) = daemon.failed("say never");
@@ -318,7 +318,7 @@ fn r04_an_agent_that_opens_no_session_any_more_is_replaced() {
 }
 
 #[test]
-fn r05_a_prompt_that_is_cancelled_while_its_session_is_opened_leaves_no_agent_that_hangs() {
+fn r05_agent_that_hung_opening_cancelled_session_is_not_reused() {
     let daemon = FakeDaemon::start(&["--new-sessions", "2"], "keep_warm = \"1h\"");
     let neighbour = daemon.prompt("await go; say fine");
     let hung = daemon.wait_running(neighbour).pid;

@@ -53,7 +53,7 @@ fn nothing_is_left(daemon: &TestDaemon, running: usize) {
 }
 
 #[test]
-fn r09_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
+fn r09_next_start_ends_everything_a_killed_daemon_left() {
     let mut daemon = TestDaemon::start();
     let done = daemon.submit(&["echo", "done"]);
     daemon.block(&[done]);
@@ -76,7 +76,7 @@ fn r09_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end() {
 }
 
 #[test]
-fn r09_clients_of_a_killed_daemon_are_told_and_bgctl_starts_the_next_one() {
+fn r09_clients_of_killed_daemon_get_error_and_bgctl_starts_another() {
     let mut daemon = TestDaemon::start();
     let tree = tree(&daemon);
     let task = daemon.submit(&["sleep", "1000"]);
@@ -100,7 +100,7 @@ fn r09_clients_of_a_killed_daemon_are_told_and_bgctl_starts_the_next_one() {
 }
 
 #[test]
-fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
+fn r09_next_bgctl_reports_lost_tasks_and_log_path() {
     let mut daemon = TestDaemon::start();
     let done = daemon.submit(&["true"]);
     let runs = daemon.submit(&["sleep", "1000"]);
@@ -138,7 +138,7 @@ fn r09_the_next_bgctl_says_that_tasks_were_lost_and_where_the_log_is() {
 }
 
 #[test]
-fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing() {
+fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing_behind() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon =
             TestDaemon::builder().config(format!("max_concurrent_tasks = 1\n{NO_HURRY}")).start();
@@ -172,7 +172,7 @@ fn output_of(process: &Process) -> std::path::PathBuf {
 }
 
 #[test]
-fn r11_a_second_signal_does_not_wait_for_the_grace() {
+fn r11_second_signal_skips_the_grace_period() {
     let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
     let task = stubborn(&daemon);
     let process = daemon.process();
@@ -190,7 +190,7 @@ fn r11_a_second_signal_does_not_wait_for_the_grace() {
 }
 
 #[test]
-fn r11_the_grace_of_a_shutdown_ends_with_sigkill() {
+fn r11_shutdown_sends_sigkill_when_grace_expires() {
     let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
     let task = stubborn(&daemon);
     let params = ShutdownParams { grace_ms: Some(100), cancel: true };
@@ -201,7 +201,7 @@ fn r11_the_grace_of_a_shutdown_ends_with_sigkill() {
 }
 
 #[test]
-fn r03_sighup_reads_the_configuration_again() {
+fn r03_sighup_reloads_configuration() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = daemon.submit(&["sleep", "1000"]);
     let second = daemon.submit(&["sleep", "1000"]);
@@ -219,7 +219,7 @@ fn r03_sighup_reads_the_configuration_again() {
 }
 
 #[test]
-fn r22_a_clock_that_is_set_back_changes_no_timeout() {
+fn r22_setting_clock_back_changes_no_timeout() {
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().prelude(clock.prelude()).config(NO_HURRY).start();
 

@@ -42,7 +42,7 @@ fn all_begun(
 }
 
 #[test]
-fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
+fn tasks_fail_with_clear_error_when_descriptors_run_out() {
     let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
     let mut client = daemon.client();
     let params = SubmitParams { argv: Some(vec!["sleep".into(), "1000".into()]), ..daemon.params() };
@@ -70,7 +70,7 @@ fn tasks_that_find_no_descriptor_say_so_and_nothing_else_dies() {
 }
 
 #[test]
-fn clients_that_find_no_descriptor_are_told_and_those_inside_can_end_their_tasks() {
+fn clients_are_refused_without_descriptors_while_connected_ones_can_cancel() {
     let daemon = TestDaemon::builder().config(MANY).prelude("ulimit -n 64").start();
     let mut inside = daemon.client();
     // A connection that has never sent anything would be dropped to make room for others.
@@ -120,7 +120,7 @@ fn daemon_children(daemon: &TestDaemon) -> Vec<Process> {
 }
 
 #[test]
-fn a_refused_fork_fails_the_task_alone_as_root() {
+fn refused_fork_fails_only_its_task_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(), || {
         // The limit counts processes and threads of the user: those of the daemon, this thread, and a few more.
@@ -163,7 +163,7 @@ fn clear(daemon: &TestDaemon) {
 }
 
 #[test]
-fn on_a_full_disk_the_task_gets_the_error_itself_and_the_daemon_says_so() {
+fn full_disk_fails_the_writing_task_and_daemon_warns() {
     let daemon = on_a_small_disk("size=80m");
     assert_eq!(daemon.status().warnings, Vec::<String>::new());
     let id = daemon.submit_shell("head -c 200000000 /dev/zero; code=$?; echo survived $code >&2; exit $code");
@@ -185,7 +185,7 @@ fn on_a_full_disk_the_task_gets_the_error_itself_and_the_daemon_says_so() {
 }
 
 #[test]
-fn on_a_full_disk_where_no_file_can_be_made_new_tasks_fail_with_that_word() {
+fn full_disk_without_free_inodes_fails_new_tasks_with_clear_error() {
     let daemon = on_a_small_disk("size=80m,nr_inodes=128");
     // Enough outputs to make room again when they are cleared.
     let first: Vec<_> = (0..20).map(|_| daemon.submit(&["true"])).collect();
@@ -219,7 +219,7 @@ fn on_a_full_disk() -> TestDaemon {
 const WHY: &str = "No space left on device";
 
 #[test]
-fn a_terminal_on_a_full_disk_says_on_its_task_what_is_lost() {
+fn terminal_task_on_full_disk_reports_lost_output() {
     let daemon = on_a_full_disk();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let mut watch = daemon.watch();
@@ -256,7 +256,7 @@ fn a_terminal_on_a_full_disk_says_on_its_task_what_is_lost() {
 }
 
 #[test]
-fn pipes_that_are_drained_to_a_full_disk_say_on_their_task_what_is_lost() {
+fn handed_over_pipe_on_full_disk_reports_lost_output() {
     let daemon = on_a_full_disk();
     let (mut job, reader) = Job::shell(&daemon, "read word; seq -f %099.0f 20000; echo $word");
     let task = job.hand_over_pipe(&daemon, &reader);

@@ -50,7 +50,7 @@ fn output_path(daemon: &TestDaemon, id: TaskId) -> PathBuf {
 }
 
 #[test]
-fn r04_a_program_that_can_t_be_started_fails_with_a_word_that_names_it() {
+fn r04_program_that_cannot_start_fails_with_error_that_names_it() {
     let daemon = TestDaemon::start();
     let task =
         fails_with(&daemon, &["no-such-program-here"], "no-such-program-here: command not found in PATH");
@@ -69,7 +69,7 @@ fn r04_a_program_that_can_t_be_started_fails_with_a_word_that_names_it() {
 }
 
 #[test]
-fn r04_why_a_task_failed_is_told_in_numbers_too() {
+fn r04_task_failure_has_kind_errno_exit_code_and_signal() {
     let daemon = TestDaemon::start();
     let plain = script(&daemon, "plain", "#!/bin/sh\n", 0o644);
     let failure = |argv: &[&str]| daemon.block(&[daemon.submit(argv)])[0].failure.clone().expect("it fails");
@@ -103,7 +103,7 @@ fn r04_why_a_task_failed_is_told_in_numbers_too() {
 }
 
 #[test]
-fn r04_a_script_without_a_first_line_is_run_by_the_shell() {
+fn r04_script_without_shebang_runs_in_shell() {
     let daemon = TestDaemon::start();
     let path = script(&daemon, "bare", "echo \"$0|$1\"\n", 0o755);
     let id = daemon.submit(&[path.to_str().unwrap(), "an argument"]);
@@ -112,7 +112,7 @@ fn r04_a_script_without_a_first_line_is_run_by_the_shell() {
 }
 
 #[test]
-fn r04_a_folder_that_is_gone_is_named() {
+fn r04_missing_working_folder_is_named_in_error() {
     let daemon = TestDaemon::start();
     let gone = daemon.home().join("gone");
     let file = script(&daemon, "file", "", 0o644);
@@ -130,7 +130,7 @@ fn r04_a_folder_that_is_gone_is_named() {
 }
 
 #[test]
-fn r05_a_child_that_ignores_sigterm_is_killed_after_the_grace() {
+fn r05_child_that_ignores_sigterm_is_killed_after_grace() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"200ms\"").start();
     let id = daemon.submit_shell("trap '' TERM; echo deaf; while :; do sleep 1000; done");
     let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
@@ -142,7 +142,7 @@ fn r05_a_child_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
+fn r05_child_forked_after_sigterm_is_signalled_too() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell("trap 'sleep 1000 & exit 0' TERM; echo up; while :; do sleep 0.01; done");
     daemon.wait_running(id);
@@ -152,7 +152,7 @@ fn r05_a_child_that_was_born_too_late_for_the_signal_is_told_to_end_too() {
 }
 
 #[test]
-fn r05_a_child_that_swallows_the_signal_before_it_runs_its_program_is_told_again() {
+fn r05_child_that_swallows_sigterm_before_exec_is_signalled_again() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     // A child that is still a copy of its parent, with its handler, as every child is for a moment; and a parent that
     // waits for it. The leader's handler runs another program, which must not receive the signal.
@@ -170,7 +170,7 @@ fn r05_a_child_that_swallows_the_signal_before_it_runs_its_program_is_told_again
 }
 
 #[test]
-fn r05_who_puts_things_in_order_may_start_helpers_for_it() {
+fn r05_sigterm_handler_may_start_helpers_for_cleanup() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let script = "trap 'sh help; exit 0' TERM; echo up > child; while :; do sleep 0.01; done";
     fs::write(daemon.home().join("tidy"), script).unwrap();
@@ -191,7 +191,7 @@ fn r05_who_puts_things_in_order_may_start_helpers_for_it() {
 }
 
 #[test]
-fn r05_a_child_that_forks_away_or_leaves_its_session_is_ended_by_cancel() {
+fn r05_cancel_ends_children_that_fork_away_or_leave_the_session() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell(
         "(sh -c 'echo $$ > forked; exec sleep 1000' &)
@@ -211,7 +211,7 @@ fn r05_a_child_that_forks_away_or_leaves_its_session_is_ended_by_cancel() {
 }
 
 #[test]
-fn r05_a_child_that_closes_its_output_early_is_ended_by_cancel() {
+fn r05_cancel_ends_child_that_closed_its_output() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell("echo before; exec >&- 2>&- <&-; echo $$ > note; sleep 1000");
     let shell = noted(&daemon, "note");
@@ -223,7 +223,7 @@ fn r05_a_child_that_closes_its_output_early_is_ended_by_cancel() {
 }
 
 #[test]
-fn r05_a_child_that_stops_itself_is_ended_by_cancel_within_the_grace() {
+fn r05_cancel_ends_stopped_child_within_grace() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     // A second process reports when the first one has really stopped.
     let id = daemon.submit_shell(
@@ -247,7 +247,7 @@ fn lingering(daemon: &TestDaemon) -> (TaskId, Process) {
 }
 
 #[test]
-fn r06_what_outlives_its_leader_is_shown_and_ended_by_cancel_clear_and_shutdown() {
+fn r06_lingering_process_is_shown_and_ended_by_cancel_clear_and_shutdown() {
     let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
     let (id, child) = lingering(&daemon);
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
@@ -267,7 +267,7 @@ fn r06_what_outlives_its_leader_is_shown_and_ended_by_cancel_clear_and_shutdown(
 }
 
 #[test]
-fn r20_an_output_goes_on_while_children_of_an_ended_leader_hold_it() {
+fn r20_output_continues_while_children_of_ended_leader_hold_it() {
     let daemon = TestDaemon::start();
     let fifo = daemon.home().join("fifo");
     let id = daemon.submit_shell("mkfifo fifo; (read word < fifo; echo \"late $word\") & echo first");
@@ -281,7 +281,7 @@ fn r20_an_output_goes_on_while_children_of_an_ended_leader_hold_it() {
 }
 
 #[test]
-fn r04_a_leader_that_is_killed_from_outside_has_failed() {
+fn r04_task_fails_when_its_leader_is_killed_externally() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("sleep 1000 & echo $! > note; wait");
     let child = noted(&daemon, "note");
@@ -296,7 +296,7 @@ fn r04_a_leader_that_is_killed_from_outside_has_failed() {
 }
 
 #[test]
-fn r20_a_gigabyte_on_one_line_costs_the_daemon_nothing() {
+fn r20_gigabyte_line_does_not_grow_daemon_memory() {
     const COUNT: u64 = 1_000_000_000;
     let daemon = TestDaemon::start();
     let process = daemon.process();
@@ -328,7 +328,7 @@ fn r20_a_gigabyte_on_one_line_costs_the_daemon_nothing() {
 }
 
 #[test]
-fn r20_bytes_that_are_no_text_come_out_as_they_went_in() {
+fn r20_non_utf8_output_is_returned_byte_for_byte() {
     let daemon = TestDaemon::start();
     let bytes: Vec<u8> = (0..=255).cycle().take(100_003).chain(*b"\nend \xff\xfe\n").collect();
     fs::write(daemon.home().join("bytes"), &bytes).unwrap();

@@ -15,7 +15,7 @@ use bgd_tests::{Outcome, Process, Raw, TestDaemon, Word, bgd_path, wait};
 use rustix::process::Signal;
 
 #[test]
-fn r01_a_hundred_first_calls_start_one_daemon() {
+fn r01_hundred_concurrent_first_calls_start_one_daemon() {
     let home = TestDaemon::home_only();
     let children: Vec<_> = (0..100)
         .map(|number| {
@@ -42,7 +42,7 @@ fn r01_a_hundred_first_calls_start_one_daemon() {
 }
 
 #[test]
-fn r01_a_daemon_that_was_just_killed_and_still_accepts_is_replaced() {
+fn r01_dying_daemon_that_still_accepts_is_replaced() {
     let home = TestDaemon::home_only();
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     let dying = UnixListener::bind(home.socket()).unwrap();
@@ -62,7 +62,7 @@ fn leave_stale_files(home: &TestDaemon) {
 }
 
 #[test]
-fn r01_a_stale_socket_and_stale_locks_stand_in_nobodys_way() {
+fn r01_stale_socket_and_stale_locks_do_not_block_start() {
     let mut daemon = TestDaemon::home_only();
     leave_stale_files(&daemon);
     daemon.launch();
@@ -78,7 +78,7 @@ fn r01_a_stale_socket_and_stale_locks_stand_in_nobodys_way() {
 
 /// As between the stop and the start of a restart.
 #[test]
-fn r131_a_stop_waits_for_whoever_is_about_to_start_a_daemon() {
+fn r131_daemon_stop_waits_for_start_in_progress() {
     let mut daemon = TestDaemon::home_only();
     fs::DirBuilder::new().mode(0o700).create(daemon.socket().parent().unwrap()).unwrap();
     let turn = fs::File::create(daemon.socket_path().beside("start")).unwrap();
@@ -98,7 +98,7 @@ fn r131_a_stop_waits_for_whoever_is_about_to_start_a_daemon() {
 }
 
 #[test]
-fn r01_a_second_daemon_says_that_the_place_is_taken() {
+fn r01_second_daemon_reports_that_socket_is_taken() {
     let daemon = TestDaemon::start();
     let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
     let second = daemon.second();
@@ -134,7 +134,7 @@ sys.stdin.read()
 ";
 
 #[test]
-fn r01_a_start_does_not_wait_for_another_one_that_is_stopped() {
+fn r01_start_fails_with_hint_when_lock_holder_is_stopped() {
     let home = TestDaemon::home_only();
     let lock = home.state_dir().join("instances.lock");
     fs::create_dir_all(home.state_dir()).unwrap();
@@ -160,7 +160,7 @@ fn r01_a_start_does_not_wait_for_another_one_that_is_stopped() {
 }
 
 #[test]
-fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word_as_root() {
+fn r01_untrusted_runtime_folder_is_refused_with_specific_error_as_root() {
     must_be_root();
     let mut home = TestDaemon::home_only();
     let run = home.home().join("run");
@@ -191,7 +191,7 @@ fn r01_a_runtime_folder_that_must_not_be_trusted_is_refused_with_its_own_word_as
 }
 
 #[test]
-fn r01_a_folder_that_can_t_be_written_is_named() {
+fn r01_unwritable_folder_is_named_in_error() {
     let programs = Programs::copy();
     not_as_root(unused_uid(), || {
         let mut home = TestDaemon::builder()
@@ -255,7 +255,7 @@ fn r01_another_user_is_refused_as_root() {
 }
 
 #[test]
-fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
+fn r01_root_is_refused_unless_allow_root_is_set_as_root() {
     let programs = Programs::copy();
     let uid = unused_uid();
     let mut home = as_user(uid, || TestDaemon::builder().prelude(programs.exec()).start());
@@ -275,7 +275,7 @@ fn r01_root_is_refused_too_unless_it_is_allowed_as_root() {
 }
 
 #[test]
-fn r01_a_service_manager_s_socket_is_taken_and_left_in_its_place() {
+fn r01_socket_of_service_manager_is_used_and_left_in_place() {
     let home = TestDaemon::home_only();
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     let mut command = Command::new("systemd-socket-activate");
@@ -306,7 +306,7 @@ fn r01_a_service_manager_s_socket_is_taken_and_left_in_its_place() {
 }
 
 #[test]
-fn r01_a_service_manager_is_told_when_the_daemon_is_ready_and_when_it_ends() {
+fn r01_service_manager_is_notified_of_ready_and_stopping() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -323,7 +323,7 @@ fn r01_a_service_manager_is_told_when_the_daemon_is_ready_and_when_it_ends() {
 }
 
 #[test]
-fn r01_a_daemon_whose_starter_is_gone_serves_on() {
+fn r01_daemon_started_by_bgctl_leads_its_own_session() {
     let home = TestDaemon::home_only();
     home.run(&["submit", "--", "sleep", "1000"]).success();
     let daemon = Process::open(home.pid()).unwrap();

@@ -26,7 +26,7 @@ fn escaped(daemon: &TestDaemon) -> Process {
 }
 
 #[test]
-fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left_as_root() {
+fn r05_cancel_ends_escaped_process_in_cgroup_and_leaves_no_cgroup_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon(NO_HURRY);
     assert_eq!(daemon.status().tree, "cgroup");
@@ -49,7 +49,7 @@ fn r05_in_cgroups_nothing_escapes_a_cancel_and_no_cgroup_is_left_as_root() {
 }
 
 #[test]
-fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
+fn r06_cancel_ends_lingering_process_in_cgroup_and_leaves_no_cgroup_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon(NO_HURRY);
     let id = daemon.submit_shell(ESCAPE.trim_end_matches("; sleep 1000"));
@@ -74,7 +74,7 @@ fn r06_in_cgroups_what_lingers_is_seen_and_its_cgroup_goes_with_it_as_root() {
 }
 
 #[test]
-fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_end_as_root() {
+fn r09_next_start_ends_cgroup_processes_of_killed_daemon_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon(NO_HURRY);
     daemon.submit_shell(ESCAPE);
@@ -94,7 +94,7 @@ fn r09_in_cgroups_a_killed_daemon_leaves_nothing_that_the_next_start_does_not_en
 /// A service manager signals the processes of a unit cgroup by cgroup. If one vanishes meanwhile, systemd takes that
 /// for a failure and kills the rest, including the daemon in the middle of its work.
 #[test]
-fn r11_a_daemon_that_is_signalled_to_end_removes_the_cgroups_of_its_tasks_last_as_root() {
+fn r11_signalled_daemon_removes_task_cgroups_last_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon("");
     let instance = daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance;
@@ -114,7 +114,7 @@ fn r11_a_daemon_that_is_signalled_to_end_removes_the_cgroups_of_its_tasks_last_a
 
 /// The threads that look for the processes of a task have small stacks.
 #[test]
-fn r05_a_task_that_nests_cgroups_deep_is_cancelled_and_none_is_left_as_root() {
+fn r05_cancel_removes_deeply_nested_cgroups_as_root() {
     let cgroup = Delegated::new();
     let mut daemon = cgroup.daemon(NO_HURRY);
     let line = format!(

@@ -37,7 +37,7 @@ fn write(daemon: &TestDaemon, id: bgd_tests::shared::id::TaskId, data: &str) {
 }
 
 #[test]
-fn r20_an_output_is_followed_where_nothing_can_be_watched_as_root() {
+fn r20_output_is_followed_without_inotify_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -55,7 +55,7 @@ fn r20_an_output_is_followed_where_nothing_can_be_watched_as_root() {
 }
 
 #[test]
-fn r20_an_output_is_followed_on_a_terminal_where_nothing_can_be_watched_as_root() {
+fn r20_output_is_followed_on_terminal_without_inotify_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -71,7 +71,7 @@ fn r20_an_output_is_followed_on_a_terminal_where_nothing_can_be_watched_as_root(
 }
 
 #[test]
-fn r61_a_job_leaves_a_terminal_and_comes_back_where_nothing_can_be_watched_as_root() {
+fn r61_job_detaches_and_reattaches_without_inotify_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().prelude(without_inotify()).start();
     let mut job = Terminal::open(&bgctl(&daemon, &["run", "--", "cat"]));
@@ -91,7 +91,7 @@ fn r61_a_job_leaves_a_terminal_and_comes_back_where_nothing_can_be_watched_as_ro
 }
 
 #[test]
-fn r08_a_daemon_that_can_watch_nothing_looks_and_says_so_as_root() {
+fn r08_daemon_without_inotify_polls_and_warns_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder()
         .prelude(without_inotify())

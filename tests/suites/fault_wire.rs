@@ -48,7 +48,7 @@ fn until_connections(daemon: &TestDaemon, count: u64) {
 }
 
 #[test]
-fn frames_up_to_the_limit_are_taken_and_longer_ones_are_refused() {
+fn frames_up_to_limit_are_accepted_and_longer_ones_refused() {
     let daemon = TestDaemon::start();
     let hello = r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
     let mut client = connect(&daemon);
@@ -79,7 +79,7 @@ fn frames_up_to_the_limit_are_taken_and_longer_ones_are_refused() {
 }
 
 #[test]
-fn half_a_frame_is_dropped_with_its_connection() {
+fn incomplete_frame_is_dropped_when_connection_closes() {
     let daemon = TestDaemon::start();
     let mut client = connect(&daemon);
     client.send(br#"{"jsonrpc":"2.0","id":1,"method":"daemon.shutdown""#).unwrap();
@@ -100,7 +100,7 @@ fn half_a_frame_is_dropped_with_its_connection() {
 }
 
 #[test]
-fn what_is_no_json_is_refused_and_the_connection_stays() {
+fn invalid_json_is_refused_and_connection_stays_open() {
     let daemon = TestDaemon::start();
     let mut client = connect(&daemon);
     let mut binary: Vec<u8> = (0..=255).filter(|byte| *byte != b'\n').collect();
@@ -122,7 +122,7 @@ fn what_is_no_json_is_refused_and_the_connection_stays() {
 }
 
 #[test]
-fn deeply_nested_json_is_refused_and_the_connection_stays() {
+fn deeply_nested_json_is_answered_and_connection_stays_open() {
     let daemon = TestDaemon::start();
     let mut client = connect(&daemon);
     let deep = 200_000;
@@ -153,7 +153,7 @@ fn deeply_nested_json_is_refused_and_the_connection_stays() {
 }
 
 #[test]
-fn an_endless_frame_costs_no_more_than_its_limit() {
+fn endless_frame_is_refused_without_growing_memory() {
     let daemon = TestDaemon::start();
     let process = daemon.process();
     let idle = peak(&process);
@@ -174,7 +174,7 @@ fn an_endless_frame_costs_no_more_than_its_limit() {
 }
 
 #[test]
-fn a_client_that_never_reads_costs_little_and_slows_nobody() {
+fn client_that_never_reads_costs_little_memory_and_delays_nobody() {
     const REQUESTS: u64 = 400;
     const CHUNK: usize = 256 * 1024;
     let daemon = TestDaemon::start();
@@ -233,7 +233,7 @@ fn a_client_that_never_reads_costs_little_and_slows_nobody() {
 }
 
 #[test]
-fn answers_with_many_tasks_cost_little_while_their_client_does_not_read() {
+fn replies_with_many_tasks_cost_little_memory_while_unread() {
     const TASKS: usize = 3000;
     const REQUESTS: u64 = 25;
     let daemon = TestDaemon::start();
@@ -263,7 +263,7 @@ fn answers_with_many_tasks_cost_little_while_their_client_does_not_read() {
 }
 
 #[test]
-fn a_slow_reader_gets_every_answer_also_when_no_descriptor_is_left() {
+fn slow_reader_gets_every_reply_even_without_free_descriptors() {
     const REQUESTS: u64 = 60;
     let daemon = TestDaemon::start();
     let text = "x".repeat(100_000);
@@ -284,7 +284,7 @@ fn a_slow_reader_gets_every_answer_also_when_no_descriptor_is_left() {
 }
 
 #[test]
-fn nothing_wakes_the_daemon_when_its_answer_is_read() {
+fn reading_a_reply_does_not_wake_the_daemon() {
     const ROUNDS: u64 = 50;
     let daemon = TestDaemon::start();
     let process = daemon.process();
@@ -308,7 +308,7 @@ fn nothing_wakes_the_daemon_when_its_answer_is_read() {
 }
 
 #[test]
-fn r55_a_subscriber_that_never_reads_loses_its_subscription_and_is_told_so() {
+fn r55_subscriber_that_never_reads_loses_subscription_and_gets_final_gap() {
     let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";
     let daemon = TestDaemon::builder().config(config).start();
     let process = daemon.process();
@@ -355,7 +355,7 @@ fn may_open(descriptors: u64) {
 }
 
 #[test]
-fn of_two_thousand_connections_those_above_the_limit_are_told_and_the_others_served() {
+fn connections_above_the_limit_are_refused_and_others_served() {
     may_open(4096);
     let daemon = TestDaemon::start();
     let mut clients: Vec<Raw> = (0..1024).map(|_| connect(&daemon)).collect();
@@ -380,7 +380,7 @@ fn of_two_thousand_connections_those_above_the_limit_are_told_and_the_others_ser
 }
 
 #[test]
-fn two_thousand_connections_are_served_where_they_are_allowed() {
+fn two_thousand_connections_are_served_when_limit_allows() {
     may_open(4096);
     let daemon = TestDaemon::builder()
         .config("[limits]\nconnections = 4000")
@@ -401,7 +401,7 @@ fn two_thousand_connections_are_served_where_they_are_allowed() {
 }
 
 #[test]
-fn r22_a_waiting_client_that_is_gone_is_forgotten() {
+fn r22_disconnected_waiter_is_forgotten() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);
     for number in 0..50 {

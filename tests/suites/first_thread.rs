@@ -59,7 +59,7 @@ fn left(daemon: &TestDaemon) -> (TaskId, Process) {
 }
 
 #[test]
-fn r05_a_task_whose_first_thread_has_ended_is_cancelled() {
+fn r05_task_whose_first_thread_has_ended_can_be_cancelled() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     assert_eq!(daemon.status().tree, "session");
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
@@ -75,7 +75,7 @@ fn r05_a_task_whose_first_thread_has_ended_is_cancelled() {
 }
 
 #[test]
-fn r05_a_child_whose_first_thread_has_ended_ends_with_its_task() {
+fn r05_cancel_ends_child_whose_first_thread_has_ended() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     for line in [format!("{LEADERLESS} & wait"), format!("setsid -f {LEADERLESS}; sleep 1000")] {
         let id = daemon.submit_shell(&line);
@@ -87,7 +87,7 @@ fn r05_a_child_whose_first_thread_has_ended_ends_with_its_task() {
 }
 
 #[test]
-fn r05_a_process_whose_first_thread_has_ended_lingers_until_its_task_is_cancelled() {
+fn r05_process_whose_first_thread_has_ended_lingers_until_cancel() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let (id, process) = left(&daemon);
     assert!(!daemon.cancel(&[id])[0].lingering);
@@ -95,7 +95,7 @@ fn r05_a_process_whose_first_thread_has_ended_lingers_until_its_task_is_cancelle
 }
 
 #[test]
-fn r09_r11_no_process_whose_first_thread_has_ended_outlives_the_daemon() {
+fn r09_r11_stop_or_next_start_ends_process_whose_first_thread_has_ended() {
     let mut daemon = TestDaemon::start();
     let (_, process) = left(&daemon);
     assert!(daemon.stop().success());
@@ -109,7 +109,7 @@ fn r09_r11_no_process_whose_first_thread_has_ended_outlives_the_daemon() {
 }
 
 #[test]
-fn r05_r70_a_handed_process_whose_first_thread_has_ended_is_cancelled() {
+fn r05_r70_handed_over_process_whose_first_thread_has_ended_can_be_cancelled() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let home = daemon.home();
     let (mut job, pipe) = Job::shell(&daemon, &format!("cd '{}'; exec {LEADERLESS}", home.display()));
@@ -123,7 +123,7 @@ fn r05_r70_a_handed_process_whose_first_thread_has_ended_is_cancelled() {
 }
 
 #[test]
-fn r106_r164_a_process_whose_first_thread_has_ended_is_measured_and_paused() {
+fn r106_r164_process_whose_first_thread_has_ended_is_measured_and_paused() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell(&format!("exec {LEADERLESS}"));
     let process = leaderless(&daemon);

@@ -51,7 +51,7 @@ fn write(daemon: &TestDaemon, task: TaskId) {
 }
 
 #[test]
-fn r61_r62_r67_a_job_is_handed_over_once_and_goes_on() {
+fn r61_r62_r67_foreground_job_is_backgrounded_once_and_continues() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let waits =
         SubmitParams { stdin: Some(Stdin::Pipe), ..shell(&daemon, "echo one; read line; echo $line") };
@@ -76,7 +76,7 @@ fn r61_r62_r67_a_job_is_handed_over_once_and_goes_on() {
 }
 
 #[test]
-fn r64_r71_a_direct_job_stays_and_ends_with_its_client() {
+fn r64_r71_direct_job_cannot_be_backgrounded_and_ends_with_its_client() {
     let daemon = TestDaemon::start();
     let line = "trap 'echo hung up; exit 0' HUP; echo ready; sleep 1000 & wait";
     let params = SubmitParams { direct: true, stdin: Some(Stdin::Pipe), ..shell(&daemon, line) };
@@ -94,7 +94,7 @@ fn r64_r71_a_direct_job_stays_and_ends_with_its_client() {
 }
 
 #[test]
-fn r66_a_job_that_ended_first_is_shown_with_its_end() {
+fn r66_backgrounding_an_ended_job_returns_its_exit_code() {
     let daemon = TestDaemon::start();
     let (mut client, id) = job(&daemon, &shell(&daemon, "exit 3"));
     daemon.block(&[id]);
@@ -105,7 +105,7 @@ fn r66_a_job_that_ended_first_is_shown_with_its_end() {
 }
 
 #[test]
-fn r71_a_job_that_ignores_sighup_is_killed_after_the_grace() {
+fn r71_job_that_ignores_sighup_is_killed_after_grace() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"100ms\"").start();
     let params = shell(&daemon, "trap '' HUP; echo ready; while :; do sleep 1000; done");
     let mut watch = daemon.watch();
@@ -120,7 +120,7 @@ fn r71_a_job_that_ignores_sighup_is_killed_after_the_grace() {
 /// A prompt is submitted only once its agent's program has been found. A client that disconnects before that leaves no
 /// job behind that nobody could end.
 #[test]
-fn r69_r71_a_prompt_whose_client_goes_before_its_agent_is_found_does_not_linger() {
+fn r69_r71_prompt_whose_client_leaves_before_agent_is_found_does_not_linger() {
     let program = helper_path("fake_acp");
     let folder = program.parent().expect("it is in a folder").to_string_lossy();
     let daemon = FakeDaemon::with("[agents.far]\ncommand = [\"fake_acp\"]\n", &[], "");

@@ -19,7 +19,7 @@ use bgd_tests::user::{must_be_root, on_a_small_disk};
 use bgd_tests::{Process, TestDaemon, wait};
 
 #[test]
-fn r70_a_child_goes_on_in_the_background_as_the_same_process() {
+fn r70_handed_over_child_continues_as_the_same_process() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let (mut job, mut reader) = Job::shell(&daemon, "echo before; read x; echo after; exit 7");
@@ -97,7 +97,7 @@ fn cut(daemon: &TestDaemon, bytes: u64, behind: usize, reader: OwnedFd, writer: 
 }
 
 #[test]
-fn r62_in_mid_stream_the_two_parts_are_the_whole() {
+fn r62_handoff_in_mid_stream_neither_loses_nor_repeats_output() {
     let daemon = TestDaemon::start();
     let (reader, writer) = io::pipe().unwrap();
     cut(&daemon, 256 << 20, 20_000_123, reader.into(), writer.into());
@@ -111,7 +111,7 @@ fn r62_in_mid_stream_the_two_parts_are_the_whole() {
 }
 
 #[test]
-fn r70_two_pipes_are_two_outputs_and_one_is_one() {
+fn r70_two_pipes_give_two_streams_and_one_pipe_gives_one() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let pair = |client: &mut Client, kinds: [HandoffStream; 2]| {
@@ -151,7 +151,7 @@ fn r70_two_pipes_are_two_outputs_and_one_is_one() {
 }
 
 #[test]
-fn r70_a_job_without_streams_has_an_empty_output() {
+fn r70_job_without_streams_has_empty_output() {
     let daemon = TestDaemon::start();
     let mut job = Job::start(&daemon, Command::new("cat").stdout(Stdio::null()));
     let task = job.hand_over(&mut daemon.client(), &[]);
@@ -163,7 +163,7 @@ fn r70_a_job_without_streams_has_an_empty_output() {
 }
 
 #[test]
-fn r70_descendants_write_on_when_the_job_has_ended() {
+fn r70_descendants_keep_writing_after_the_job_ends() {
     let daemon = TestDaemon::start();
     let line = "read x; exec 3<&0; echo now
         setsid sh -c 'read x <&3; echo later; read x <&3; seq 100000; touch done' &";
@@ -186,7 +186,7 @@ fn r70_descendants_write_on_when_the_job_has_ended() {
 }
 
 #[test]
-fn the_output_of_a_job_is_bounded_like_any_other() {
+fn output_of_handed_over_job_is_bounded() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
     let (reader, writer) = io::pipe().unwrap();
     let mut job = Job::of(numbers(16 << 20, writer));
@@ -203,7 +203,7 @@ fn the_output_of_a_job_is_bounded_like_any_other() {
 }
 
 #[test]
-fn a_full_disk_does_not_stop_a_job_as_root() {
+fn full_disk_does_not_stop_handed_over_job_as_root() {
     // A daemon in a user namespace cannot see how a job outside of it has ended.
     must_be_root();
     let daemon = on_a_small_disk("size=20m");
@@ -229,7 +229,7 @@ fn a_full_disk_does_not_stop_a_job_as_root() {
 }
 
 #[test]
-fn r70_the_program_that_started_it_may_die_right_after() {
+fn r70_job_survives_death_of_its_parent_right_after_handoff() {
     let daemon = TestDaemon::start();
     let script = r#"
 import json, os, signal, socket, subprocess, sys

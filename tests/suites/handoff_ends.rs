@@ -45,7 +45,7 @@ fn ended(daemon: &TestDaemon, client: &mut Client, line: &str, parent: Parent) -
 }
 
 #[test]
-fn r70_the_exit_is_the_true_one_whatever_the_parent_does() {
+fn r70_exit_of_handed_over_job_is_exact_whenever_its_parent_waits() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let cases = [
@@ -68,7 +68,7 @@ fn r70_the_exit_is_the_true_one_whatever_the_parent_does() {
 }
 
 #[test]
-fn r70_a_zombie_of_a_parent_that_does_not_wait_has_its_exit_too() {
+fn r70_exit_of_unreaped_zombie_is_recorded() {
     let daemon = TestDaemon::start();
     let script = r#"
 import json, os, socket, subprocess, sys
@@ -99,7 +99,7 @@ print(child.wait(), flush=True)
 }
 
 #[test]
-fn r66_at_the_end_of_a_job_it_is_handed_over_or_finished_and_never_both() {
+fn r66_job_that_ends_during_handoff_is_either_handed_over_or_finished() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let mut handed = Vec::new();
@@ -160,7 +160,7 @@ fn cancel(daemon: &TestDaemon, id: bgd_shared::id::TaskId, grace_ms: u64) -> Tas
 }
 
 #[test]
-fn r05_cancel_takes_the_tree_of_what_was_handed_over() {
+fn r05_cancel_ends_whole_tree_of_handed_over_job() {
     let daemon = TestDaemon::start();
     // A child, and a descendant that left the session and ignores SIGTERM, with children that heed and ignore it.
     let line =
@@ -189,7 +189,7 @@ fn r05_cancel_takes_the_tree_of_what_was_handed_over() {
 }
 
 #[test]
-fn r05_cancel_touches_nobody_beside_the_job() {
+fn r05_cancel_of_handed_over_job_spares_its_siblings() {
     let daemon = TestDaemon::start();
     // Both are in the group and the session of this test, and one is not handed over.
     let (mut job, reader) = Job::shell(&daemon, "read x");
@@ -202,7 +202,7 @@ fn r05_cancel_touches_nobody_beside_the_job() {
 }
 
 #[test]
-fn what_is_left_of_a_jobs_group_lingers_until_it_is_cancelled() {
+fn rest_of_job_process_group_lingers_until_cancel() {
     let daemon = TestDaemon::start();
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "read x; sleep 1000 & echo $!"]).process_group(0);
@@ -220,7 +220,7 @@ fn what_is_left_of_a_jobs_group_lingers_until_it_is_cancelled() {
 }
 
 #[test]
-fn signals_reach_the_job_or_its_tree() {
+fn signal_reaches_the_job_alone_or_its_whole_tree() {
     let daemon = TestDaemon::start();
     let line = "trap 'echo parent' USR1; exec 3<&0
         (trap 'echo child' USR1; echo up; until read x; do :; done) <&3 &
@@ -244,7 +244,7 @@ fn signals_reach_the_job_or_its_tree() {
 }
 
 #[test]
-fn r11_shutdown_ends_what_was_handed_over() {
+fn r11_shutdown_ends_handed_over_job() {
     let mut daemon = TestDaemon::start();
     let (mut job, reader) = Job::shell(&daemon, "setsid sleep 1000 & echo up; wait");
     let mut reader = reader;
@@ -257,7 +257,7 @@ fn r11_shutdown_ends_what_was_handed_over() {
 }
 
 #[test]
-fn when_the_daemon_is_killed_the_job_meets_a_broken_pipe() {
+fn handed_over_job_gets_broken_pipe_when_daemon_is_killed() {
     let mut daemon = TestDaemon::start();
     let (mut job, reader) = Job::shell(&daemon, "while read x; do echo $x; done");
     let task = job.hand_over_pipe(&daemon, &reader);
@@ -277,7 +277,7 @@ fn on_an_older_kernel() -> TestDaemon {
 }
 
 #[test]
-fn r70_on_an_older_kernel_the_parent_tells_or_nobody_knows() {
+fn r70_on_older_kernel_exit_is_reported_by_parent_or_unknown() {
     let daemon = on_an_older_kernel();
     let mut client = daemon.client();
     // Before the job is reaped, its exit is visible.

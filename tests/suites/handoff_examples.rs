@@ -46,7 +46,7 @@ fn examples(daemon: &TestDaemon, folder: &Path) -> [Command; 5] {
 }
 
 #[test]
-fn r70_examples_hand_over_and_go_while_the_command_stays() {
+fn r70_examples_hand_over_command_and_exit_while_it_continues() {
     let daemon = TestDaemon::start();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     for command in examples(&daemon, &real()) {
@@ -86,7 +86,7 @@ fn confined(daemon: &TestDaemon) -> PathBuf {
 
 /// As in a container with Docker's default seccomp filter.
 #[test]
-fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number() {
+fn r70_bgctl_hands_over_pipe_without_pidfd_getfd() {
     let daemon = TestDaemon::start();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     let folder = confined(&daemon);
@@ -111,7 +111,7 @@ fn r70_bgctl_hands_over_a_pipe_where_no_descriptor_can_be_copied_by_its_number()
 /// If the job ends before the handoff, the example shows all of its output and its exit code. At the moment
 /// of its end either may come first, but never both.
 #[test]
-fn r66_examples_show_the_end_that_came_first() {
+fn r66_examples_report_exit_code_or_handoff_whichever_came_first() {
     let daemon = TestDaemon::start();
     for mut command in examples(&daemon, &real()) {
         let output = command.args(["2", "sh", "-c", "echo one; exit 3"]).output().unwrap();

@@ -75,7 +75,7 @@ impl Scene {
 }
 
 #[test]
-fn r70_only_the_family_of_a_process_hands_it_over() {
+fn r70_only_parent_or_sibling_may_hand_over_a_process() {
     let mut scene = Scene::new();
     // A grandchild of this process: its parent may hand it over, and so may other children of that parent,
     // such as the `bgctl` that a shell runs.
@@ -98,7 +98,7 @@ fn r70_only_the_family_of_a_process_hands_it_over() {
 }
 
 #[test]
-fn r64_what_the_user_started_directly_is_not_handed_over() {
+fn r64_process_started_directly_by_user_is_not_handed_over() {
     let mut scene = Scene::new();
     let (job, reader) = Job::shell(&scene.daemon, "read x");
     let params = HandoffParams {
@@ -112,7 +112,7 @@ fn r64_what_the_user_started_directly_is_not_handed_over() {
 }
 
 #[test]
-fn r66_one_that_has_ended_is_told_with_its_exit() {
+fn r66_handoff_of_ended_process_is_refused_with_its_exit() {
     let mut scene = Scene::new();
     for (line, how) in
         [("exit 0", "exited with code 0"), ("exit 9", "exited with code 9"), ("kill -9 $$", "signal 9")]
@@ -134,7 +134,7 @@ fn r66_one_that_has_ended_is_told_with_its_exit() {
 }
 
 #[test]
-fn r70_the_pidfd_and_the_number_are_one_process() {
+fn r70_handoff_refuses_pidfd_that_does_not_match_pid() {
     let mut scene = Scene::new();
     let (job, _reader) = Job::shell(&scene.daemon, "read x");
     let (other, _other_reader) = Job::shell(&scene.daemon, "read x");
@@ -161,7 +161,7 @@ fn r70_the_pidfd_and_the_number_are_one_process() {
 }
 
 #[test]
-fn r70_a_process_of_another_user_stays_where_it_is_as_root() {
+fn r70_handoff_refuses_process_of_another_user_as_root() {
     must_be_root();
     let mut scene = Scene::new();
     let (reader, writer) = io::pipe().unwrap();
@@ -186,7 +186,7 @@ fn r70_a_process_of_another_user_stays_where_it_is_as_root() {
 }
 
 #[test]
-fn r70_the_daemon_and_those_that_it_runs_under_are_nobodys_task() {
+fn r70_handoff_refuses_daemon_its_ancestors_and_kernel_threads() {
     let mut scene = Scene::new();
     for pid in [scene.daemon.pid(), std::process::id().cast_signed()] {
         let params = HandoffParams { pid, ..scene_params() };
@@ -209,7 +209,7 @@ fn scene_params() -> HandoffParams {
 }
 
 #[test]
-fn r70_a_process_of_a_task_is_not_handed_over_again() {
+fn r70_handoff_refuses_process_that_belongs_to_a_task() {
     let mut scene = Scene::new();
     // Processes of a task that the daemon started: the leader, and a process that left its session.
     let line = "setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000' & sleep 1000";
@@ -240,7 +240,7 @@ fn r70_a_process_of_a_task_is_not_handed_over_again() {
 }
 
 #[test]
-fn r70_descriptors_are_what_they_are_said_to_be() {
+fn r70_handoff_refuses_descriptors_of_wrong_kind_or_number() {
     let mut scene = Scene::new();
     let (job, reader) = Job::shell(&scene.daemon, "read x");
     let file: OwnedFd = File::create(scene.daemon.home().join("f")).unwrap().into();
@@ -276,7 +276,7 @@ fn r70_descriptors_are_what_they_are_said_to_be() {
 }
 
 #[test]
-fn params_that_say_nothing_useful_are_refused() {
+fn invalid_handoff_params_are_refused_and_valid_ones_used() {
     let mut scene = Scene::new();
     let (job, _reader) = Job::shell(&scene.daemon, "read x");
     let good = job.params();
@@ -311,7 +311,7 @@ fn params_that_say_nothing_useful_are_refused() {
 }
 
 #[test]
-fn a_full_registry_leaves_the_job_with_its_parent() {
+fn full_registry_leaves_job_and_output_with_its_parent() {
     let daemon = TestDaemon::builder().config("[limits]\ntasks = 1\n").start();
     daemon.block(&[daemon.submit(&["true"])]);
     let (mut job, mut reader) = Job::shell(&daemon, "echo mine; read x; echo mine, too");
@@ -329,7 +329,7 @@ fn a_full_registry_leaves_the_job_with_its_parent() {
 }
 
 #[test]
-fn only_of_what_was_handed_over_an_exit_is_told() {
+fn exit_report_is_accepted_only_for_handed_over_tasks() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let own = daemon.submit(&["true"]);

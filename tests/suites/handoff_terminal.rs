@@ -79,7 +79,7 @@ fn in_terminal(
 }
 
 #[test]
-fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
+fn r70_handed_over_terminal_job_can_be_attached() {
     let daemon = TestDaemon::start();
     for last_word in ["die", "wait"] {
         let python = ["python3", "-c", TALK];
@@ -111,7 +111,7 @@ fn r70_whoever_attaches_is_in_the_terminal_of_a_job() {
 }
 
 #[test]
-fn r62_what_a_terminal_shows_before_and_after_is_the_whole() {
+fn r62_terminal_handoff_neither_loses_nor_repeats_output() {
     let daemon = TestDaemon::start();
     // More than fits into a terminal, so that the job cannot end before it is handed over. It ends right after its last
     // byte.
@@ -145,7 +145,7 @@ impl Drop for Kill {
 }
 
 #[test]
-fn r70_a_terminal_without_a_size_gets_the_usual_one_and_is_closed_with_its_task() {
+fn r70_terminal_without_size_gets_default_size_and_closes_with_its_task() {
     let daemon = TestDaemon::start();
     let line = "setsid sh -c 'trap \"\" HUP; exec sleep 1000' & echo $! >pid; echo up; trap '' HUP; wait";
     let (mut parent, mut said, id) = in_terminal(&daemon, (0, 0), "up\r\n".len(), &["sh", "-c", line]);
@@ -185,7 +185,7 @@ fn over_the_wire(daemon: &TestDaemon, id: TaskId) -> String {
 }
 
 #[test]
-fn r70_a_file_is_read_where_it_is_and_left_alone() {
+fn r70_handed_over_output_file_is_read_in_place_and_left_alone() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
     let path = daemon.home().join("log");
     fs::write(&path, "before\n").unwrap();
@@ -220,7 +220,7 @@ fn r70_a_file_is_read_where_it_is_and_left_alone() {
 }
 
 #[test]
-fn r70_a_file_that_is_taken_away_is_an_error_that_names_it() {
+fn r70_removed_output_file_is_named_in_error() {
     let daemon = TestDaemon::start();
     let path = daemon.home().join("log");
     let mut file = File::create_new(&path).unwrap();

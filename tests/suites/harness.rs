@@ -5,7 +5,7 @@ use bgd_shared::task::Status;
 use bgd_tests::{Process, TestDaemon, Word};
 
 #[test]
-fn a_daemon_runs_a_task_and_ends() {
+fn daemon_runs_a_task_and_stops() {
     let mut daemon = TestDaemon::start();
     let process = daemon.process();
     let task = daemon.submit(&["printf", "%s|", "a b", "$HOME"]);
@@ -18,7 +18,7 @@ fn a_daemon_runs_a_task_and_ends() {
 }
 
 #[test]
-fn events_are_what_a_test_waits_for() {
+fn tests_can_wait_for_events() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let task = daemon.submit(&["sleep", "1000"]);
@@ -32,7 +32,7 @@ fn events_are_what_a_test_waits_for() {
 }
 
 #[test]
-fn a_killed_daemon_may_leave_processes_until_the_next_start() {
+fn next_start_ends_processes_of_killed_daemon() {
     let mut daemon = TestDaemon::start();
     let task = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(task);
@@ -43,7 +43,7 @@ fn a_killed_daemon_may_leave_processes_until_the_next_start() {
 }
 
 #[test]
-fn bgctl_starts_a_daemon_and_the_harness_ends_it() {
+fn dropping_a_home_ends_daemon_started_by_bgctl() {
     let home = TestDaemon::home_only();
     let id = home.run(&["submit", "--", "true"]).success().stdout_text();
     home.run(&["block", id.trim()]).success();
@@ -53,7 +53,7 @@ fn bgctl_starts_a_daemon_and_the_harness_ends_it() {
 }
 
 #[test]
-fn the_second_daemon_of_a_home_is_told_that_the_place_is_taken() {
+fn second_daemon_of_a_home_reports_that_socket_is_taken() {
     let daemon = TestDaemon::start();
     assert_eq!(daemon.second().word, Word::Taken);
     assert!(daemon.process().is_alive());

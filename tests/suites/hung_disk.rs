@@ -50,7 +50,7 @@ fn is_served(daemon: &TestDaemon) {
 }
 
 #[test]
-fn r05_files_on_a_disk_that_hangs_hold_up_no_other_task_as_root() {
+fn r05_ready_file_on_hung_disk_delays_no_other_task_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let disk = HungDisk::mount(&daemon.home().join("hung"));
@@ -67,7 +67,7 @@ fn r05_files_on_a_disk_that_hangs_hold_up_no_other_task_as_root() {
 }
 
 #[test]
-fn r05_folders_on_a_disk_that_hangs_hold_up_no_other_start_as_root() {
+fn r05_working_folder_on_hung_disk_delays_no_other_start_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let disk = HungDisk::mount(&daemon.home().join("hung"));
@@ -119,7 +119,7 @@ fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
 }
 
 #[test]
-fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
+fn r05_output_on_hung_disk_delays_no_other_output_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let folder = daemon.home().join("there");
@@ -143,7 +143,7 @@ fn r05_an_output_on_a_disk_that_hangs_holds_up_no_other_output_as_root() {
 }
 
 #[test]
-fn r55_an_inbox_is_read_although_the_disk_of_an_output_hangs_as_root() {
+fn r55_inbox_is_readable_while_disk_of_an_output_hangs_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let folder = daemon.home().join("there");
@@ -173,7 +173,7 @@ fn cancel_at_once(daemon: &TestDaemon, id: TaskId) -> Task {
 }
 
 #[test]
-fn r05_a_cancel_does_not_wait_for_a_start_that_hangs_as_root() {
+fn r05_cancel_does_not_wait_for_hung_start_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let disk = HungDisk::mount(&daemon.home().join("hung"));
@@ -195,7 +195,7 @@ fn r05_a_cancel_does_not_wait_for_a_start_that_hangs_as_root() {
 }
 
 #[test]
-fn r05_a_process_that_starts_after_all_is_ended_if_its_task_was_given_up() {
+fn r05_process_that_starts_late_is_ended_if_its_task_was_cancelled() {
     let daemon = TestDaemon::start();
     // The first attempt replaces its output with a FIFO; the second one opens the FIFO and waits for a reader.
     let hang = "if [ -e begun ]; then exec sleep 1000; fi; touch begun; out=$(readlink /proc/$$/fd/1)
@@ -221,7 +221,7 @@ fn r05_a_process_that_starts_after_all_is_ended_if_its_task_was_given_up() {
 }
 
 #[test]
-fn r126_a_durable_daemon_starts_although_the_disk_of_an_output_hangs_as_root() {
+fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
     must_be_root();
     let mut daemon = TestDaemon::builder().config("durable = true").start();
     let folder = daemon.home().join("there");
@@ -244,7 +244,7 @@ fn r126_a_durable_daemon_starts_although_the_disk_of_an_output_hangs_as_root() {
 
 /// Tests both the default folder of a bus and one that is named.
 #[test]
-fn r51_a_desktop_on_a_disk_that_hangs_delays_no_other_channel_as_root() {
+fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
     must_be_root();
     let told = "[channels.told]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"echo >> $HOME/told\"]\n";
     for name in ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
@@ -287,7 +287,7 @@ fn unix_address(socket: &Path) -> OsString {
 }
 
 #[test]
-fn r51_the_configuration_is_read_again_and_again_while_a_token_is_on_a_disk_that_hangs_as_root() {
+fn r51_configuration_reloads_while_token_file_is_on_hung_disk_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let disk = HungDisk::mount(&daemon.home().join("hung"));

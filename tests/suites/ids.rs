@@ -18,7 +18,7 @@ fn refused(daemon: &TestDaemon, params: &IdParams) -> RpcError {
 }
 
 #[test]
-fn a_prefix_names_a_task_and_an_ambiguous_one_is_never_guessed() {
+fn unique_prefix_names_a_task_and_ambiguous_prefix_is_refused() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = daemon.submit(&["sleep", "1000"]);
     let mut by_prefix: HashMap<String, TaskId> = HashMap::new();
@@ -52,7 +52,7 @@ fn a_prefix_names_a_task_and_an_ambiguous_one_is_never_guessed() {
 }
 
 #[test]
-fn the_same_key_in_the_same_parent_session_gives_the_same_task() {
+fn same_key_in_same_parent_session_returns_same_task() {
     let daemon = TestDaemon::start();
     let submit = |session: Option<&str>, key: &str| {
         let params = SubmitParams {

@@ -77,7 +77,7 @@ impl Reader {
 }
 
 #[test]
-fn r55_a_completion_is_in_the_inbox_whether_or_not_anybody_blocked_on_it() {
+fn r55_completion_reaches_inbox_with_or_without_blocked_client() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let alone = daemon.submit_in("s", "echo alone");
@@ -114,7 +114,7 @@ fn r55_a_completion_is_in_the_inbox_whether_or_not_anybody_blocked_on_it() {
 }
 
 #[test]
-fn an_item_comes_until_it_is_acknowledged_and_never_after() {
+fn item_is_returned_until_acknowledged_and_never_after() {
     let daemon = TestDaemon::start();
     let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
     let items = daemon.inbox("s");
@@ -138,7 +138,7 @@ fn an_item_comes_until_it_is_acknowledged_and_never_after() {
 }
 
 #[test]
-fn what_was_told_is_there_when_its_task_is_cleared() {
+fn notice_survives_clearing_its_task_and_goes_with_its_session() {
     let daemon = TestDaemon::start();
     let id = done(&daemon, "echo text");
     daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap();
@@ -152,7 +152,7 @@ fn what_was_told_is_there_when_its_task_is_cleared() {
 }
 
 #[test]
-fn a_full_inbox_drops_the_oldest_and_says_how_many() {
+fn full_inbox_drops_oldest_and_reports_count() {
     let daemon = TestDaemon::builder().config("[limits]\ninbox_items = 3\n").start();
     let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
     let page = read(&daemon, &InboxReadParams::default());
@@ -173,7 +173,7 @@ fn a_full_inbox_drops_the_oldest_and_says_how_many() {
 }
 
 #[test]
-fn each_run_of_an_agent_is_told_with_its_own_answer() {
+fn each_agent_run_gets_a_notice_with_its_own_result() {
     let daemon = FakeDaemon::start(&[], "");
     let params = daemon.prompt_params("say one");
     let params = bgd_shared::request::SubmitParams { session: Some("s".into()), ..params };
@@ -205,7 +205,7 @@ fn each_run_of_an_agent_is_told_with_its_own_answer() {
 }
 
 #[test]
-fn what_an_agent_asks_is_told_with_how_to_answer() {
+fn agent_question_notice_contains_the_answer_command() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let params = daemon.prompt_params("ask Run make?");
     let params = bgd_shared::request::SubmitParams { session: Some("s".into()), ..params };
@@ -221,7 +221,7 @@ fn what_an_agent_asks_is_told_with_how_to_answer() {
 }
 
 #[test]
-fn an_item_wakes_whoever_waits_without_polling() {
+fn new_item_wakes_waiter_without_polling() {
     let daemon = TestDaemon::start();
     let mut strace = daemon.bgctl(&[]);
     let log = daemon.home().join("calls");
@@ -251,7 +251,7 @@ fn an_item_wakes_whoever_waits_without_polling() {
 }
 
 #[test]
-fn waiting_ends_with_the_first_item_or_the_time() {
+fn wait_ends_with_first_item_or_timeout() {
     let daemon = TestDaemon::start();
     let args = ["inbox", "--session", "s", "--wait"];
     let outcome = daemon.run(&[&args[..], &["1ms"]].concat()).expect_code(75);
@@ -269,7 +269,7 @@ fn waiting_ends_with_the_first_item_or_the_time() {
 }
 
 #[test]
-fn everybody_who_waits_is_woken() {
+fn new_item_wakes_every_waiter_of_its_session() {
     let daemon = TestDaemon::start();
     let mut clients = [daemon.client(), daemon.client(), daemon.client()];
     let params =
@@ -290,7 +290,7 @@ fn everybody_who_waits_is_woken() {
 }
 
 #[test]
-fn following_prints_each_item_once_as_it_comes() {
+fn follow_prints_each_item_once_and_survives_daemon_restarts() {
     let mut daemon = TestDaemon::start();
     let early = done(&daemon, "true");
     let mut plain = Reader::start(&daemon, &["--follow", "--json"]);
@@ -326,7 +326,7 @@ fn following_prints_each_item_once_as_it_comes() {
 }
 
 #[test]
-fn following_ends_with_its_reader_though_no_daemon_runs() {
+fn follow_exits_with_its_reader_while_no_daemon_runs() {
     let mut daemon = TestDaemon::start();
     let id = done(&daemon, "true");
     let mut reader = Reader::start(&daemon, &["--follow", "--json"]);
@@ -337,7 +337,7 @@ fn following_ends_with_its_reader_though_no_daemon_runs() {
 }
 
 #[test]
-fn following_can_acknowledge_and_outlives_a_pause_of_the_daemon() {
+fn follow_acknowledges_and_survives_sigstop_of_the_daemon() {
     let daemon = TestDaemon::start();
     let mut acks = Reader::start(&daemon, &["-f", "--json", "--ack"]);
     for _ in 0..20 {
@@ -357,7 +357,7 @@ fn following_can_acknowledge_and_outlives_a_pause_of_the_daemon() {
 }
 
 #[test]
-fn nothing_is_acknowledged_that_nobody_has_read() {
+fn unread_notices_are_never_acknowledged() {
     let daemon = TestDaemon::start();
     let id = done(&daemon, "echo text");
     for args in [&["inbox", "--ack"][..], &["inbox", "--ack", "--json"], &["inbox", "--ack", "--wait", "1h"]]
@@ -383,7 +383,7 @@ fn nothing_is_acknowledged_that_nobody_has_read() {
 }
 
 #[test]
-fn a_long_inbox_comes_in_pages() {
+fn long_inbox_is_returned_in_pages() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 8").start();
     let ids: Vec<TaskId> = (0..250).map(|_| daemon.submit_in("s", ":")).collect();
     daemon.block(&ids);
@@ -402,7 +402,7 @@ fn a_long_inbox_comes_in_pages() {
 }
 
 #[test]
-fn the_text_does_nothing_to_a_terminal_and_has_a_blank_line_between_notices() {
+fn notice_text_has_no_control_characters_and_blank_lines_between_notices() {
     let daemon = TestDaemon::start();
     done(&daemon, "printf '\\033[2Jred\\007\\r\\n'");
     done(&daemon, "exit 3");
@@ -415,7 +415,7 @@ fn the_text_does_nothing_to_a_terminal_and_has_a_blank_line_between_notices() {
 }
 
 #[test]
-fn the_inboxes_of_all_sessions_are_shown_one_after_the_other() {
+fn all_sessions_flag_shows_inboxes_one_after_another() {
     let daemon = TestDaemon::start();
     let all = |args: &[&str]| daemon.run(&[&["inbox", "--all-sessions", "--json"], args].concat()).success();
     assert_eq!(all(&[]).stdout_text(), "");
@@ -454,7 +454,7 @@ fn the_inboxes_of_all_sessions_are_shown_one_after_the_other() {
 }
 
 #[test]
-fn whoever_waits_is_given_one_end_at_a_time() {
+fn wait_returns_one_item_at_a_time_by_default() {
     let daemon = TestDaemon::start();
     let ids = [done(&daemon, "echo one"), done(&daemon, "echo two"), done(&daemon, "echo three")];
     let next = |args: &[&str]| -> Vec<TaskId> {

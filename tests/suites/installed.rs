@@ -49,7 +49,7 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn r170_completions_are_removed_without_a_trace() {
+fn r170_completions_uninstall_leaves_no_trace_and_spares_foreign_files() {
     let home = home();
     let before = below(home.home());
     for shell in ["bash", "zsh", "fish", "nushell"] {
@@ -77,7 +77,7 @@ fn r170_completions_are_removed_without_a_trace() {
 }
 
 #[test]
-fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
+fn r170_man_finds_installed_pages_until_they_are_uninstalled() {
     let home = home();
     // As after `cargo install`.
     let bin = home.home().join(".cargo/bin");
@@ -127,7 +127,7 @@ fn r170_man_finds_the_pages_that_were_installed_until_they_are_removed() {
 }
 
 #[test]
-fn r170_pages_of_a_program_elsewhere_go_to_the_users_data_and_manpath_is_told() {
+fn r170_pages_go_to_user_data_folder_with_manpath_hint() {
     let home = home();
     let programs = Programs::copy();
     let mut install = Command::new(programs.path().join("bgctl"));
@@ -144,7 +144,7 @@ fn r170_pages_of_a_program_elsewhere_go_to_the_users_data_and_manpath_is_told() 
 }
 
 #[test]
-fn r168_doctor_says_where_man_does_not_look_for_pages_that_are_installed() {
+fn r168_doctor_reports_installed_pages_that_man_does_not_find() {
     let home = home();
     let programs = Programs::copy();
     let run = |args: &[&str], manpath: &str| {
@@ -168,7 +168,7 @@ fn r168_doctor_says_where_man_does_not_look_for_pages_that_are_installed() {
 }
 
 #[test]
-fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
+fn r170_units_are_uninstalled_with_the_link_that_enabled_the_socket() {
     let home = home();
     let before = below(home.home());
     run(&home, &["daemon", "install"]).success();
@@ -207,7 +207,7 @@ fn r170_units_are_removed_with_the_link_that_enabled_the_socket() {
 }
 
 #[test]
-fn r170_a_page_is_readable_on_a_terminal_without_being_installed() {
+fn r170_page_is_readable_on_a_terminal_without_installation() {
     let home = TestDaemon::home_only();
     let mut command = home.bgctl(&["man", "bgd-order"]);
     command.env("MANPAGER", "cat");

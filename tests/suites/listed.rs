@@ -19,7 +19,7 @@ fn waits_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
 }
 
 #[test]
-fn r166_columns_and_order_are_chosen() {
+fn r166_list_columns_and_sort_order_can_be_chosen() {
     let daemon = TestDaemon::start();
     for (name, tag) in [("b", "x"), ("a", "y"), ("c", "x")] {
         let id: TaskId = daemon.run(&["submit", "-d", name, "--tag", tag, "--", "true"]).success().word();
@@ -43,7 +43,7 @@ fn r166_columns_and_order_are_chosen() {
 const WORK: &str = r#"perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
 
 #[test]
-fn r164_a_list_shows_what_tasks_use_and_is_sorted_by_it() {
+fn r164_list_shows_and_sorts_by_resource_usage() {
     let daemon = TestDaemon::start();
     // Not in a folder on a memory file system.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -68,7 +68,7 @@ fn r164_a_list_shows_what_tasks_use_and_is_sorted_by_it() {
 }
 
 #[test]
-fn r164_a_list_measures_running_tasks() {
+fn r164_list_measures_running_tasks() {
     let daemon = TestDaemon::start();
     waits_at(&daemon, "waits", "");
     let line = r#"perl -e '$x = "x" x (64 << 20); open F, ">there"; close F; sleep 1000'"#;
@@ -88,7 +88,7 @@ fn r164_a_list_measures_running_tasks() {
 }
 
 #[test]
-fn r166_a_watched_table_is_kept_true() {
+fn r166_watched_list_is_kept_up_to_date() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl list --watch --columns status,description");
@@ -132,7 +132,7 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
 }
 
 #[test]
-fn r165_a_block_that_is_left_by_ctrl_c_takes_back_what_the_terminal_was_told() {
+fn r165_ctrl_c_during_block_resets_terminal_progress() {
     let daemon = TestDaemon::start();
     let told = waits_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
     let mut shell = Terminal::shell(&daemon);
@@ -147,7 +147,7 @@ fn r165_a_block_that_is_left_by_ctrl_c_takes_back_what_the_terminal_was_told() {
 }
 
 #[test]
-fn r165_run_passes_on_what_its_job_tells_the_terminal() {
+fn r165_run_passes_on_progress_sequence_of_its_job_and_resets_it() {
     let daemon = TestDaemon::start();
     let mut run = Terminal::bgctl(&daemon, &["run", "--", "printf", r"\033]9;4;1;42\007"]);
     assert!(run.ended().success());
@@ -165,7 +165,7 @@ fn told(terminal: &Terminal, from: usize, what: &str) -> Option<usize> {
 }
 
 #[test]
-fn r165_run_and_attach_tell_the_terminal_how_far_a_job_is_until_they_leave_it() {
+fn r165_run_and_attach_show_job_progress_to_terminal_until_they_detach() {
     let daemon = TestDaemon::start();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     let mut shell = Terminal::shell(&daemon);
@@ -203,7 +203,7 @@ fn r165_run_and_attach_tell_the_terminal_how_far_a_job_is_until_they_leave_it() 
 }
 
 #[test]
-fn r166_a_watched_table_follows_a_resize_and_ends_with_its_daemon() {
+fn r166_watched_list_follows_resize_and_ends_with_its_daemon() {
     let mut daemon = TestDaemon::start();
     waits_at(&daemon, "gate", "");
     let mut shell = Terminal::shell(&daemon);
@@ -219,7 +219,7 @@ fn r166_a_watched_table_follows_a_resize_and_ends_with_its_daemon() {
 }
 
 #[test]
-fn r167_alone_it_says_how_things_are() {
+fn r167_bare_bgctl_shows_an_overview_on_a_terminal() {
     let daemon = TestDaemon::start();
     let failed: TaskId = daemon.run(&["submit", "-d", "fails", "--", "false"]).success().word();
     daemon.block(&[failed]);
@@ -241,7 +241,7 @@ fn r167_alone_it_says_how_things_are() {
 }
 
 #[test]
-fn r167_without_a_daemon_none_is_started() {
+fn r167_bare_bgctl_starts_no_daemon() {
     let daemon = TestDaemon::home_only();
     let mut shell = Terminal::shell(&daemon);
     assert_eq!(shell.run_line("bgctl | grep -c nothing; bgctl"), 0);
@@ -249,7 +249,7 @@ fn r167_without_a_daemon_none_is_started() {
 }
 
 #[test]
-fn r165_a_terminal_that_reads_no_sequences_is_told_nothing() {
+fn r165_dumb_terminal_gets_no_progress_sequences() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     for set in ["TERM=dumb", "TERM="] {

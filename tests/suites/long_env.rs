@@ -39,7 +39,7 @@ fn with_long_env(mut command: Command) -> Command {
 }
 
 #[test]
-fn a_long_environment_goes_along_with_every_way_to_start_a_task() {
+fn long_environment_reaches_submitted_foreground_and_agent_tasks() {
     let daemon = TestDaemon::builder().config(shell_agent("counter", COUNT, "")).start();
     let run = |args: &[&str]| Outcome::of(&mut with_long_env(daemon.bgctl(args))).success();
     let id = run(&["submit", "--shell", COUNT]).word();
@@ -54,7 +54,7 @@ fn a_long_environment_goes_along_with_every_way_to_start_a_task() {
 }
 
 #[test]
-fn a_command_that_no_request_can_carry_is_refused_by_name() {
+fn command_line_too_long_for_one_request_is_refused() {
     let daemon = TestDaemon::start();
     let long = vec!["x".repeat(VALUE_BYTES); VARIABLES];
     for verb in ["submit", "run"] {
@@ -75,7 +75,7 @@ fn a_command_that_no_request_can_carry_is_refused_by_name() {
 }
 
 #[test]
-fn a_long_environment_goes_along_in_a_terminal_and_from_the_console() {
+fn long_environment_reaches_terminal_and_console_jobs() {
     let daemon = TestDaemon::start();
     let sum = counted().lines().last().unwrap().to_owned();
     let mut run = Terminal::open(&with_long_env(daemon.bgctl(&["run", "--shell", COUNT])));
@@ -91,7 +91,7 @@ fn a_long_environment_goes_along_in_a_terminal_and_from_the_console() {
 }
 
 #[test]
-fn a_long_environment_goes_along_from_an_agents_tools() {
+fn long_environment_reaches_commands_of_mcp_tools() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::spawn(with_long_env(daemon.bgctl(&["mcp", "--structured"])));
     mcp.initialize(bgd_tests::mcp::REVISION, "test", &json!({}));
@@ -102,7 +102,7 @@ fn a_long_environment_goes_along_from_an_agents_tools() {
 }
 
 #[test]
-fn an_environment_that_no_program_can_get_is_an_error_that_says_so() {
+fn environment_too_long_for_any_program_is_a_clear_error() {
     let daemon = TestDaemon::start();
     let env = |bytes: usize| -> Env { [("A".into(), "x".repeat(bytes - 3).into())].into_iter().collect() };
     let params = |bytes| SubmitParams { env: Some(env(bytes)), ..daemon.params() };
@@ -140,7 +140,7 @@ fn submit_raw(daemon: &TestDaemon, params: &Value, descriptors: &[BorrowedFd<'_>
 const SEALED: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
 #[test]
-fn what_comes_in_place_of_an_environment_is_looked_at_as_closely() {
+fn environment_file_is_checked_strictly() {
     let daemon = TestDaemon::start();
     let plain = daemon.home().join("plain");
     fs::write(&plain, "MARK=1\0").unwrap();
@@ -171,7 +171,7 @@ fn what_comes_in_place_of_an_environment_is_looked_at_as_closely() {
 }
 
 #[test]
-fn a_long_environment_is_not_kept_either_as_root() {
+fn long_environment_is_not_kept_in_memory_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config("[limits]\nenvironments = \"0B\"").start();
     let secret = format!("secret-{}", bgd_shared::id::TaskId::random());

@@ -27,7 +27,7 @@ fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
 }
 
 #[test]
-fn r80_the_tools_are_listed_with_schemas_and_hints() {
+fn r80_tools_are_listed_with_schemas_and_hints() {
     let daemon = FakeDaemon::start(&[], "");
     let mut mcp = with_agent(&daemon);
     let said = mcp.initialize(REVISION, "test", &json!({}));
@@ -71,7 +71,7 @@ fn as_agents_do(daemon: &TestDaemon) -> Mcp {
 }
 
 #[test]
-fn an_answer_is_text_alone_unless_more_is_asked_for() {
+fn replies_are_plain_text_without_structured_flag() {
     let daemon = TestDaemon::start();
     let mut mcp = as_agents_do(&daemon);
     let mut call = |name: &str, arguments: Value| {
@@ -94,7 +94,7 @@ fn an_answer_is_text_alone_unless_more_is_asked_for() {
 }
 
 #[test]
-fn the_list_of_tools_is_short() {
+fn tools_list_stays_below_6000_bytes() {
     let daemon = FakeDaemon::start(&[], "");
     let mut mcp = as_agents_do(&daemon);
     let listed = mcp.result("tools/list", &json!({}));
@@ -105,7 +105,7 @@ fn the_list_of_tools_is_short() {
 }
 
 #[test]
-fn r05_some_tasks_are_cancelled_by_task_ids_or_task_id_alike() {
+fn r05_cancel_accepts_task_ids_and_task_id() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let ids: Vec<String> = (0..4).map(|_| mcp.command("sleep 1000").to_string()).collect();
@@ -176,7 +176,7 @@ fn r20_r21_output_never_waits_and_r22_block_does() {
 }
 
 #[test]
-fn a_command_runs_where_it_is_told_with_the_session_in_its_environment() {
+fn command_runs_in_given_folder_with_session_in_its_environment() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "work"]);
     fs::create_dir(daemon.home().join("sub")).unwrap();
@@ -192,7 +192,7 @@ fn a_command_runs_where_it_is_told_with_the_session_in_its_environment() {
 }
 
 #[test]
-fn long_output_is_cut_to_its_end_and_names_the_file() {
+fn long_output_is_truncated_to_its_tail_and_names_the_file() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("seq 100000");
@@ -209,7 +209,7 @@ fn long_output_is_cut_to_its_end_and_names_the_file() {
 }
 
 #[test]
-fn output_that_the_daemon_dropped_is_told_as_dropped() {
+fn dropped_output_is_reported_with_its_size() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = 1048576").start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("seq 1000000").to_string();
@@ -223,7 +223,7 @@ fn output_that_the_daemon_dropped_is_told_as_dropped() {
 }
 
 #[test]
-fn r05_of_very_many_cancelled_tasks_some_are_shown() {
+fn r05_cancel_of_many_tasks_shows_one_hundred_and_counts_the_rest() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     for _ in 0..120 {
@@ -237,7 +237,7 @@ fn r05_of_very_many_cancelled_tasks_some_are_shown() {
 }
 
 #[test]
-fn r05_r10_cancel_and_clear_are_about_this_session_only() {
+fn r05_r10_cancel_and_clear_affect_only_own_session() {
     let daemon = TestDaemon::start();
     let foreign = daemon.submit_in("other", "sleep 1000");
     let foreign_done = daemon.submit_in("other", "true");
@@ -289,7 +289,7 @@ fn r05_r10_cancel_and_clear_are_about_this_session_only() {
 }
 
 #[test]
-fn r06_a_server_shows_its_own_session_only_unless_the_user_lets_it() {
+fn r06_server_shows_only_its_own_session_without_all_sessions_flag() {
     let daemon = TestDaemon::start();
     let foreign = daemon.submit_in("other", "echo secret");
     daemon.block(&[foreign]);
@@ -313,7 +313,7 @@ fn r06_a_server_shows_its_own_session_only_unless_the_user_lets_it() {
 }
 
 #[test]
-fn r06_a_list_shows_what_it_is_asked_for() {
+fn r06_list_shows_newest_fifty_tasks_and_filters_by_status() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let ids: Vec<_> = (0..55).map(|_| mcp.command("true")).collect();
@@ -328,7 +328,7 @@ fn r06_a_list_shows_what_it_is_asked_for() {
 }
 
 #[test]
-fn r06_a_list_finds_tasks_by_a_text_and_by_their_end() {
+fn r06_list_filters_by_text_and_end_time() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let found = mcp.command("echo needle > /dev/null");
@@ -361,7 +361,7 @@ fn r06_a_list_finds_tasks_by_a_text_and_by_their_end() {
 }
 
 #[test]
-fn r10_a_clear_says_that_older_tasks_are_left() {
+fn r10_clear_reports_that_older_tasks_remain() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let ids: Vec<_> = (0..1002).map(|_| daemon.submit_in("s", "true")).collect();
@@ -385,7 +385,7 @@ fn r10_a_clear_says_that_older_tasks_are_left() {
 }
 
 #[test]
-fn r30_to_r38_an_agent_is_started_and_resumed() {
+fn r30_to_r38_agent_is_started_and_resumed() {
     let daemon = FakeDaemon::start(&[], "");
     let mut mcp = with_agent(&daemon);
     mcp.initialize(REVISION, "test", &json!({}));
@@ -418,7 +418,7 @@ fn r30_to_r38_an_agent_is_started_and_resumed() {
 }
 
 #[test]
-fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
+fn wait_ends_when_agent_asks_its_user() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut mcp = with_agent(&daemon);
     mcp.initialize(REVISION, "test", &json!({}));
@@ -455,7 +455,7 @@ fn a_wait_ends_at_once_when_an_agent_asks_its_user() {
 }
 
 #[test]
-fn r37_what_is_missing_is_named_one_by_one() {
+fn r37_missing_parameters_are_named_one_by_one() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let said = mcp.error("background_task", &json!({}));
@@ -469,7 +469,7 @@ fn r37_what_is_missing_is_named_one_by_one() {
 }
 
 #[test]
-fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
+fn bad_input_is_a_tool_error_with_a_hint() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     for (tool, arguments, words) in [
@@ -522,7 +522,7 @@ fn bad_input_is_a_tools_error_with_a_sentence_to_act_on() {
 }
 
 #[test]
-fn parameters_are_taken_as_models_write_them() {
+fn parameters_are_accepted_as_models_write_them() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let started = mcp.done("background_command", &json!(r#"{"command": "pwd", "cwd": "~"}"#));
@@ -535,7 +535,7 @@ fn parameters_are_taken_as_models_write_them() {
 }
 
 #[test]
-fn what_is_no_message_does_no_harm() {
+fn invalid_messages_are_refused_and_do_no_harm() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
     let null = |code: i64| move |told: &Value| told["id"].is_null() && told["error"]["code"] == code;
@@ -574,7 +574,7 @@ fn what_is_no_message_does_no_harm() {
 }
 
 #[test]
-fn an_older_revision_and_the_one_without_initialize_are_spoken_too() {
+fn older_revision_and_revision_without_initialize_are_supported() {
     let daemon = TestDaemon::start();
     let mut old = Mcp::silent(&daemon, &[]);
     assert_eq!(old.initialize("2024-11-05", "old", &json!({}))["protocolVersion"], "2024-11-05");

@@ -250,14 +250,14 @@ fn a_subagent_is_started_and_resumed(parent: &Parent) {
 }
 
 #[test]
-fn r81_opencode_goes_on_beside_a_command_and_is_told_and_r54_its_tasks_end_with_it() {
+fn r81_opencode_is_notified_of_background_command_and_r54_its_tasks_end_with_it() {
     let parent = opencode();
     it_goes_on_beside_a_command_and_is_told(&parent);
     its_end_is_the_end_of_its_tasks(&parent);
 }
 
 #[test]
-fn r81_codex_goes_on_beside_a_command_and_is_told_and_r54_its_tasks_end_with_it() {
+fn r81_codex_is_notified_of_background_command_and_r54_its_tasks_end_with_it() {
     let parent = codex();
     it_goes_on_beside_a_command_and_is_told(&parent);
     its_end_is_the_end_of_its_tasks(&parent);

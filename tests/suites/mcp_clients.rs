@@ -30,12 +30,12 @@ fn by_python(mode: &str) -> String {
 }
 
 #[test]
-fn the_library_for_python_uses_every_tool_after_a_handshake() {
+fn python_library_uses_every_tool_after_a_handshake() {
     assert_eq!(by_python("legacy").lines().next(), Some(REVISION));
 }
 
 #[test]
-fn the_library_for_python_uses_every_tool_without_one() {
+fn python_library_uses_every_tool_without_a_handshake() {
     assert_eq!(by_python("auto").lines().next(), Some(INLINE_REVISION));
     assert_eq!(by_python(INLINE_REVISION).lines().next(), Some(INLINE_REVISION));
 }
@@ -63,7 +63,7 @@ fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_inspector_lists_and_calls_the_tools() {
+fn inspector_lists_and_calls_the_tools() {
     let daemon = TestDaemon::start();
     let listed = inspect(&daemon, &["--method", "tools/list", "--strict"]);
     assert_eq!(listed["tools"].as_array().unwrap().len(), 7, "{listed}");

@@ -20,7 +20,7 @@ fn cleared(daemon: &TestDaemon, id: TaskId, end: impl FnOnce()) {
 }
 
 #[test]
-fn r54_the_end_of_the_server_is_the_end_of_its_session() {
+fn r54_server_exit_ends_its_session() {
     let daemon = TestDaemon::start();
     for how in ["close", "term", "kill"] {
         let mut mcp = Mcp::start(&daemon, &[]);
@@ -41,7 +41,7 @@ fn r54_the_end_of_the_server_is_the_end_of_its_session() {
 }
 
 #[test]
-fn a_wait_that_is_under_way_holds_up_no_end() {
+fn wait_in_progress_does_not_delay_server_exit() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000");
@@ -53,7 +53,7 @@ fn a_wait_that_is_under_way_holds_up_no_end() {
 }
 
 #[test]
-fn with_keep_the_tasks_go_on_and_the_next_server_of_the_session_has_them() {
+fn keep_flag_leaves_tasks_running_for_next_server_of_the_session() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--keep", "--session", "work"]);
     let id = mcp.command("sleep 1000");
@@ -67,7 +67,7 @@ fn with_keep_the_tasks_go_on_and_the_next_server_of_the_session_has_them() {
 }
 
 #[test]
-fn the_session_of_the_environment_is_taken() {
+fn session_is_taken_from_the_environment() {
     let daemon = TestDaemon::start();
     let mut command = daemon.bgctl(&["mcp", "--structured", "--keep"]);
     command.env("BGD_SESSION", "mine");
@@ -79,7 +79,7 @@ fn the_session_of_the_environment_is_taken() {
 }
 
 #[test]
-fn a_daemon_is_started_by_the_first_call_and_again_by_the_one_after_its_end() {
+fn daemon_is_started_by_first_call_and_again_after_it_stopped() {
     let home = TestDaemon::home_only();
     let mut mcp = Mcp::start(&home, &["--session", "s"]);
     assert!(!home.socket().exists(), "nobody has called");
@@ -98,7 +98,7 @@ fn a_daemon_is_started_by_the_first_call_and_again_by_the_one_after_its_end() {
 }
 
 #[test]
-fn a_wait_survives_the_daemons_end_with_a_sentence() {
+fn wait_returns_an_explained_error_when_daemon_is_killed() {
     let mut daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000");
@@ -119,7 +119,7 @@ fn a_wait_survives_the_daemons_end_with_a_sentence() {
 }
 
 #[test]
-fn without_a_daemon_that_may_be_started_every_tool_says_so() {
+fn no_start_flag_makes_tools_report_missing_daemon() {
     let home = TestDaemon::home_only();
     let mut mcp = Mcp::start(&home, &["--no-start"]);
     let tools = mcp.result("tools/list", &json!({}));
@@ -135,7 +135,7 @@ fn without_a_daemon_that_may_be_started_every_tool_says_so() {
 }
 
 #[test]
-fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
+fn nested_agent_gets_no_start_tools_unless_depth_allows() {
     let daemon = TestDaemon::start();
     let within = |args: &[&str], depth: &str| {
         let mut command = daemon.bgctl(&[&["mcp", "--structured"], args].concat());
@@ -172,7 +172,7 @@ fn an_agent_that_is_a_task_starts_no_others_unless_it_may() {
 }
 
 #[test]
-fn a_person_who_types_it_is_told_whom_it_is_for() {
+fn server_started_on_a_terminal_explains_its_purpose() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["mcp"]);
     terminal.wait_text("expects messages from an AI agent");
@@ -205,7 +205,7 @@ fn standard_streams_may_be_sockets() {
 }
 
 #[test]
-fn r24_a_wait_that_the_end_of_the_input_stops_is_no_timeout() {
+fn r24_wait_stopped_by_end_of_input_is_not_a_timeout() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000").to_string();
@@ -224,7 +224,7 @@ fn r24_a_wait_that_the_end_of_the_input_stops_is_no_timeout() {
 }
 
 #[test]
-fn a_line_without_a_request_is_answered_before_the_end() {
+fn invalid_line_is_answered_before_server_exits() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
     mcp.write("garbage");

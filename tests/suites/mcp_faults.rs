@@ -53,7 +53,7 @@ fn gate(daemon: &TestDaemon, mcp: &mut Mcp) -> (String, impl Fn() + use<>) {
 }
 
 #[test]
-fn waits_that_nobody_wants_any_more_are_given_up() {
+fn cancelled_waits_close_their_connections() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000").to_string();
@@ -71,7 +71,7 @@ fn waits_that_nobody_wants_any_more_are_given_up() {
 }
 
 #[test]
-fn many_waits_at_once_are_all_answered() {
+fn many_concurrent_waits_are_all_answered() {
     let daemon = TestDaemon::builder().config("[limits]\nrequests = 16\n").start();
     let mut mcp = Mcp::start(&daemon, &["--max-block", "10m"]);
     let (id, go) = gate(&daemon, &mut mcp);
@@ -88,7 +88,7 @@ fn many_waits_at_once_are_all_answered() {
 }
 
 #[test]
-fn a_wait_whose_turn_does_not_come_says_that_its_time_is_over() {
+fn queued_wait_times_out_before_its_turn() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000").to_string();
@@ -102,7 +102,7 @@ fn a_wait_whose_turn_does_not_come_says_that_its_time_is_over() {
 }
 
 #[test]
-fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
+fn cancel_call_above_the_limit_is_refused() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"\n").start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let stubborn = "trap '' TERM; echo ready; while :; do sleep 1000; done";
@@ -127,7 +127,7 @@ fn one_more_end_than_there_may_be_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_listener_that_was_refused_listens_later() {
+fn refused_listener_connects_later() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
     let mut other = daemon.client();
     // A connection that never sends anything would be dropped to make room.
@@ -141,7 +141,7 @@ fn a_listener_that_was_refused_listens_later() {
 }
 
 #[test]
-fn a_call_right_behind_the_daemons_violent_end_is_answered() {
+fn call_right_after_daemon_is_killed_is_answered() {
     let home = TestDaemon::home_only();
     let mut mcp = Mcp::start(&home, &[]);
     mcp.done("background_list", &json!({}));
@@ -157,7 +157,7 @@ fn a_call_right_behind_the_daemons_violent_end_is_answered() {
 
 /// An agent that was told otherwise would start everything a second time.
 #[test]
-fn r126_an_agent_is_told_that_the_tasks_of_a_durable_daemon_go_on() {
+fn r126_agent_is_told_that_tasks_of_durable_daemon_continue() {
     let home = TestDaemon::builder().config("durable = true").home_only();
     let mut mcp = Mcp::silent(&home, &[]);
     mcp.initialize(REVISION, "test", &json!({}));
@@ -179,7 +179,7 @@ fn r126_an_agent_is_told_that_the_tasks_of_a_durable_daemon_go_on() {
 }
 
 #[test]
-fn who_is_idle_is_told_of_the_daemons_end_once() {
+fn idle_client_is_notified_once_when_daemon_ends() {
     let mut daemon = TestDaemon::start();
     let mut channel = Mcp::silent(&daemon, &[]);
     channel.initialize(REVISION, "claude-code", &json!({}));
@@ -204,7 +204,7 @@ fn who_is_idle_is_told_of_the_daemons_end_once() {
 }
 
 #[test]
-fn a_list_of_tools_starts_no_daemon_and_is_told_when_it_is_better() {
+fn tools_list_starts_no_daemon_and_announces_later_change() {
     let home = TestDaemon::home_only();
     let about = |mcp: &mut Mcp| {
         let tools = mcp.result("tools/list", &json!({}));
@@ -244,7 +244,7 @@ fn behind(relay: &Relay, daemon: &FakeDaemon, client: &str) -> Mcp {
 }
 
 #[test]
-fn a_resume_is_not_sent_twice_to_the_same_daemon() {
+fn resume_is_not_sent_twice_to_the_same_daemon() {
     let daemon = FakeDaemon::start(&[], "");
     let relay = Relay::start(daemon.home(), daemon.socket());
     let mut mcp = behind(&relay, &daemon, "test");
@@ -265,7 +265,7 @@ fn a_resume_is_not_sent_twice_to_the_same_daemon() {
 }
 
 #[test]
-fn a_listener_goes_on_where_its_connection_broke() {
+fn listener_resumes_where_its_connection_broke() {
     let daemon = FakeDaemon::start(&[], "");
     let relay = Relay::start(daemon.home(), daemon.socket());
     let mut mcp = behind(&relay, &daemon, "claude-code");
@@ -279,7 +279,7 @@ fn a_listener_goes_on_where_its_connection_broke() {
 }
 
 #[test]
-fn a_line_that_cant_be_read_is_answered_with_its_id() {
+fn unreadable_line_is_answered_with_its_id() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let call = |id: &str, more: &str| {
@@ -316,7 +316,7 @@ fn a_line_that_cant_be_read_is_answered_with_its_id() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_the_end_with_an_exit_code() {
+fn server_exits_with_141_when_client_closes_its_output() {
     let daemon = TestDaemon::start();
     let mut child = daemon.bgctl(&["mcp"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -330,7 +330,7 @@ fn a_client_that_reads_nothing_is_the_end_with_an_exit_code() {
 }
 
 #[test]
-fn the_socket_is_looked_for_in_the_processes_above() {
+fn socket_is_found_in_environment_of_ancestor_process() {
     let daemon = TestDaemon::start();
     for (name, value) in
         [("BGD_SOCKET", daemon.socket().to_owned()), ("XDG_RUNTIME_DIR", daemon.home().join("run"))]
@@ -351,7 +351,7 @@ fn the_socket_is_looked_for_in_the_processes_above() {
 }
 
 #[test]
-fn a_command_that_no_process_can_be_given_is_refused() {
+fn command_too_long_for_a_process_is_refused() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let command = |bytes: usize| format!("true {}", "x".repeat(bytes - 5));

@@ -43,7 +43,7 @@ fn seen(mcp: &mut Mcp, id: &str) -> Told {
 }
 
 #[test]
-fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
+fn r117_command_starts_after_others_and_reports_what_it_waits_for() {
     let daemon = gated(&["gate"], "");
     let mut mcp = Mcp::start(&daemon, &[]);
     let build = id(&start(&mut mcp, "read x < gate; exit 3", &json!({})));
@@ -80,7 +80,7 @@ fn r117_a_command_starts_after_others_and_says_what_it_waits_for() {
 }
 
 #[test]
-fn r117_an_agent_gets_what_the_task_has_put_out_that_it_starts_after() {
+fn r117_agent_prompt_includes_output_of_the_task_it_starts_after() {
     let daemon = gated(&["gate"], &shell_agent("mender", "echo \"$1\"", ""));
     let mut mcp = Mcp::start(&daemon, &[]);
     let build = id(&start(&mut mcp, "read x < gate; echo no rule; exit 2", &json!({})));
@@ -108,7 +108,7 @@ fn r117_an_agent_gets_what_the_task_has_put_out_that_it_starts_after() {
 }
 
 #[test]
-fn r117_a_prompt_never_quotes_a_task_of_another_session() {
+fn r117_prompt_cannot_quote_another_session_without_all_sessions_flag() {
     let daemon = gated(&[], &shell_agent("parrot", "echo \"$1\"", ""));
     let foreign = daemon.submit(&["echo", "secret"]);
     daemon.block(&[foreign]);
@@ -131,7 +131,7 @@ fn r117_a_prompt_never_quotes_a_task_of_another_session() {
 }
 
 #[test]
-fn r117_a_task_waits_for_a_slot_of_its_group() {
+fn r117_task_waits_for_a_slot_of_its_group() {
     let daemon = gated(&["gate"], "[groups.gpu]\nslots = 1\n");
     let mut mcp = Mcp::start(&daemon, &[]);
     let begun = start(&mut mcp, "read x < gate", &json!({"group": "gpu"}));
@@ -167,7 +167,7 @@ fn r117_a_task_waits_for_a_slot_of_its_group() {
 }
 
 #[test]
-fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
+fn r117_wait_until_ready_ends_when_task_is_ready_or_ended() {
     let daemon = gated(&["gate", "other", "end"], "");
     let mut mcp = Mcp::start(&daemon, &[]);
     let line = "read x < gate; echo listening; read x < end";
@@ -213,7 +213,7 @@ fn r117_a_wait_until_ready_ends_when_the_server_can_be_used() {
 }
 
 #[test]
-fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
+fn r117_wait_for_line_returns_line_already_printed_or_still_to_come() {
     let daemon = gated(&["gate", "end"], "");
     let mut mcp = Mcp::start(&daemon, &[]);
     let task = start(
@@ -257,7 +257,7 @@ fn r117_a_wait_for_a_line_gives_it_when_it_is_there_or_comes() {
 }
 
 #[test]
-fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
+fn r117_wait_for_line_is_cut_short_and_can_be_cancelled() {
     let daemon = gated(&[], "");
     let mut mcp = Mcp::start(&daemon, &["--max-block", "1ms"]);
     let name = mcp.command("exec sleep 1000").to_string();
@@ -282,7 +282,7 @@ fn r117_a_wait_for_a_line_is_cut_and_given_up_like_any_other() {
 }
 
 #[test]
-fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
+fn r117_wait_for_line_ends_when_agent_asks_or_daemon_is_killed() {
     let mut daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let home = daemon.fake_home().0;
     fs::create_dir_all(&home).unwrap();
@@ -315,7 +315,7 @@ fn r117_a_wait_for_a_line_ends_when_its_agent_asks_or_the_daemon_ends() {
 }
 
 #[test]
-fn r117_bad_input_names_the_thing_and_starts_nothing() {
+fn r117_bad_input_is_named_and_starts_nothing() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let one = mcp.command("exec sleep 1000").to_string();
@@ -369,7 +369,7 @@ fn r117_bad_input_names_the_thing_and_starts_nothing() {
 }
 
 #[test]
-fn r117_a_paused_task_is_shown_as_paused() {
+fn r117_paused_task_is_shown_as_paused() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let task = mcp.command("exec sleep 1000");

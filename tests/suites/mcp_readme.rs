@@ -49,7 +49,7 @@ fn it_has_the_tools_until_it_exits(real: &Real, prompt: &str, agent: impl FnOnce
 }
 
 #[test]
-fn opencode_has_the_tools_by_its_entry_in_the_guide() {
+fn opencode_gets_the_tools_from_its_entry_in_the_guide() {
     let [opencode, _cursor] = &blocks("json")[..] else {
         panic!("other entries than these: {:#?}", blocks("json"))
     };
@@ -62,7 +62,7 @@ fn opencode_has_the_tools_by_its_entry_in_the_guide() {
 }
 
 #[test]
-fn codex_has_the_tools_by_its_command_in_the_guide() {
+fn codex_gets_the_tools_from_its_command_in_the_guide() {
     let [commands] = &blocks("sh")[..] else { panic!("other blocks than this: {:#?}", blocks("sh")) };
     let programs: Vec<_> = commands.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(programs, ["claude", "codex", "gemini"]);
@@ -99,7 +99,7 @@ fn it_serves(daemon: &TestDaemon, words: &[&str]) {
 }
 
 #[test]
-fn the_commands_of_the_guide_name_a_server_that_serves() {
+fn guide_commands_start_a_working_server() {
     let daemon = TestDaemon::start();
     let path = format!("{}:/usr/bin:/bin", daemon.home().display());
     let commands = &blocks("sh")[0];
@@ -120,7 +120,7 @@ fn the_commands_of_the_guide_name_a_server_that_serves() {
 }
 
 #[test]
-fn the_file_of_the_guide_for_most_agents_names_a_server_that_serves() {
+fn guide_file_for_most_agents_starts_a_working_server() {
     let daemon = TestDaemon::start();
     let file: Value = serde_json::from_str(&blocks("json")[1]).unwrap();
     let entry = &file["mcpServers"]["bgd"];

@@ -34,12 +34,12 @@ fn waits(options: &[&str], more: &serde_json::Value) -> Told {
 }
 
 #[test]
-fn r131_a_wait_for_a_line_goes_on_after_a_restart() {
+fn r131_wait_for_line_continues_after_restart() {
     assert_eq!(waits(&[], &json!({"line": "^done$"})).content["line"], "done");
 }
 
 #[test]
-fn r131_a_server_that_starts_no_daemon_goes_on_after_a_restart() {
+fn r131_wait_of_no_start_server_continues_after_restart() {
     for more in [json!({}), json!({"line": "^done$"})] {
         let told = waits(&["--no-start"], &more);
         assert!(told.text.contains("done"), "{}", told.text);
@@ -47,7 +47,7 @@ fn r131_a_server_that_starts_no_daemon_goes_on_after_a_restart() {
 }
 
 #[test]
-fn r131_a_restart_is_not_told_as_the_end_of_the_daemon() {
+fn r131_restart_is_not_reported_as_daemon_end() {
     let mut daemon = durable();
     let gate = Gate::new(&daemon, "gate");
     let mut mcp = Mcp::silent(&daemon, &["--keep"]);

@@ -25,7 +25,7 @@ fn until_acknowledged(daemon: &TestDaemon, mcp: &mut Mcp, session: &str) {
 }
 
 #[test]
-fn r81_what_has_ended_is_told_at_the_head_of_the_next_answer_and_once() {
+fn r81_completions_are_reported_once_at_head_of_next_reply() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     // A task that ends while another one is being started would be reported with that, so this one waits at a gate.
@@ -58,7 +58,7 @@ fn r81_what_has_ended_is_told_at_the_head_of_the_next_answer_and_once() {
 }
 
 #[test]
-fn an_error_tells_it_too_and_a_clear_tells_before_it_removes() {
+fn error_and_clear_replies_report_completions_too() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("echo first");
@@ -73,7 +73,7 @@ fn an_error_tells_it_too_and_a_clear_tells_before_it_removes() {
 }
 
 #[test]
-fn what_an_answer_reports_is_not_told_again() {
+fn task_shown_in_a_reply_is_not_reported_again() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     // A task that ends while another one is being started would be reported with that, so the test submits
@@ -93,7 +93,7 @@ fn what_an_answer_reports_is_not_told_again() {
 }
 
 #[test]
-fn what_was_not_written_is_told_by_the_next() {
+fn unwritten_report_is_delivered_by_the_next_server() {
     let daemon = TestDaemon::start();
     let args = ["mcp", "--keep", "--session", "s"];
     let mut deaf = daemon.bgctl(&args);
@@ -132,7 +132,7 @@ fn what_was_not_written_is_told_by_the_next() {
 }
 
 #[test]
-fn a_cancelled_request_ends_the_wait_only() {
+fn cancelled_request_ends_only_the_wait() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000");
@@ -151,7 +151,7 @@ fn a_cancelled_request_ends_the_wait_only() {
 }
 
 #[test]
-fn progress_of_a_wait_grows_with_every_end() {
+fn wait_progress_grows_with_every_completion() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let fifo = daemon.home().join("gate");
@@ -172,7 +172,7 @@ fn progress_of_a_wait_grows_with_every_end() {
 }
 
 #[test]
-fn a_long_wait_is_cut_and_says_what_to_do() {
+fn long_wait_is_cut_short_with_advice() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--max-block", "10ms"]);
     let id = mcp.command("sleep 1000");
@@ -187,7 +187,7 @@ fn a_long_wait_is_cut_and_says_what_to_do() {
 }
 
 #[test]
-fn log_messages_come_once_a_level_is_set() {
+fn log_messages_start_once_a_level_is_set() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let quiet = mcp.command("true");
@@ -209,7 +209,7 @@ fn log_messages_come_once_a_level_is_set() {
 
 /// The revision without a handshake has no log level for the whole conversation.
 #[test]
-fn a_request_may_ask_for_log_messages_until_its_answer() {
+fn request_may_enable_log_messages_until_its_reply() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::inline(&daemon, &[], &json!({}));
     let fifos = ["first", "second"].map(|name| daemon.home().join(name));
@@ -236,7 +236,7 @@ fn a_request_may_ask_for_log_messages_until_its_answer() {
 }
 
 #[test]
-fn claude_code_gets_events_of_a_channel() {
+fn claude_code_gets_channel_events() {
     let daemon = TestDaemon::start();
     for (name, capabilities) in
         [("claude-code", json!({})), ("other", json!({"experimental": {"claude/channel": {}}}))]
@@ -273,7 +273,7 @@ fn claude_code_gets_events_of_a_channel() {
 }
 
 #[test]
-fn a_wait_is_a_task_of_the_protocol_where_the_client_takes_it() {
+fn wait_becomes_a_protocol_task_for_capable_clients() {
     let daemon = TestDaemon::start();
     let capabilities = json!({"extensions": {TASKS: {}}});
     let mut handshake = Mcp::silent(&daemon, &["--max-block", "1ms"]);
@@ -317,7 +317,7 @@ fn a_wait_is_a_task_of_the_protocol_where_the_client_takes_it() {
 }
 
 #[test]
-fn much_news_comes_in_several_answers() {
+fn many_reports_are_split_over_several_replies() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let ids: Vec<TaskId> = (0..8).map(|_| daemon.submit_in("s", "seq 5000")).collect();
@@ -341,7 +341,7 @@ fn much_news_comes_in_several_answers() {
 }
 
 #[test]
-fn a_block_on_many_shows_a_part_of_each_result() {
+fn block_on_many_tasks_shows_part_of_each_result() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let ids: Vec<String> = (0..10).map(|_| daemon.submit_in("s", "seq 5000").to_string()).collect();
@@ -357,7 +357,7 @@ fn a_block_on_many_shows_a_part_of_each_result() {
 }
 
 #[test]
-fn r10_a_clear_removes_no_result_that_was_not_told() {
+fn r10_clear_removes_no_unreported_result() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let ids: Vec<TaskId> = (0..10).map(|_| daemon.submit_in("s", "seq 5000")).collect();
@@ -386,7 +386,7 @@ fn r10_a_clear_removes_no_result_that_was_not_told() {
 }
 
 #[test]
-fn a_clear_of_one_task_says_nothing_of_the_ends_of_others() {
+fn clear_of_one_task_still_reports_completion_of_another() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let [gate, noted] = ["gate", "noted"].map(|name| daemon.home().join(name));
@@ -412,7 +412,7 @@ fn a_clear_of_one_task_says_nothing_of_the_ends_of_others() {
 }
 
 #[test]
-fn two_requests_of_one_id_lose_nothing() {
+fn two_requests_with_the_same_id_lose_no_report() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let waits = mcp.command("sleep 1000");
@@ -430,7 +430,7 @@ fn two_requests_of_one_id_lose_nothing() {
 }
 
 #[test]
-fn what_somebody_else_acknowledges_holds_up_nothing() {
+fn notices_acknowledged_elsewhere_do_not_block_later_reports() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     for _ in 0..8 {
@@ -445,7 +445,7 @@ fn what_somebody_else_acknowledges_holds_up_nothing() {
 }
 
 #[test]
-fn r10_a_clear_that_nobody_waits_for_removes_nothing() {
+fn r10_cancelled_clear_request_removes_nothing() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let id = daemon.submit_in("s", "echo precious");
@@ -463,7 +463,7 @@ fn r10_a_clear_that_nobody_waits_for_removes_nothing() {
 }
 
 #[test]
-fn a_task_whose_processes_still_run_is_shown_as_such_and_not_cleared() {
+fn lingering_task_is_shown_as_lingering_and_not_cleared() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000 & echo begun");

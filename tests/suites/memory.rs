@@ -61,7 +61,7 @@ fn comes_down_to(daemon: &TestDaemon, bytes: u64) {
 }
 
 #[test]
-fn what_is_cleared_is_given_back() {
+fn memory_of_cleared_tasks_is_returned() {
     let daemon = TestDaemon::builder().config("[limits]\nevent_history_bytes = 2097152").start();
     run_many(&daemon, 50);
     let idle = own_memory(&daemon);
@@ -74,7 +74,7 @@ fn what_is_cleared_is_given_back() {
 }
 
 #[test]
-fn a_finished_task_costs_a_kilobyte_apart_from_the_history() {
+fn finished_task_costs_about_a_kilobyte_beyond_the_history() {
     let daemon = TestDaemon::builder().config("[limits]\nevent_history_bytes = 4096").start();
     run_many(&daemon, 50);
     let idle = own_memory(&daemon);
@@ -109,7 +109,7 @@ fn large(daemon: &TestDaemon, part: usize, bytes: usize, number: u64) -> SubmitP
 }
 
 #[test]
-fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
+fn submit_is_refused_when_tasks_reach_the_memory_limit() {
     const LIMIT: u64 = 16 * MIB;
     const BYTES: usize = 200_000;
     let config = "max_concurrent_tasks = 1\n[limits]\nmemory = \"16MiB\"";
@@ -154,7 +154,7 @@ fn tasks_hold_no_more_than_they_may_and_the_next_is_refused_with_that_word() {
 
 /// Notices contain the texts of their tasks: a session that reads nothing can't make the daemon exceed its limit.
 #[test]
-fn descriptions_and_notices_that_nobody_has_read_count_too() {
+fn descriptions_and_unread_notices_count_towards_memory_limit() {
     const LIMIT: u64 = MIB;
     let daemon = TestDaemon::builder().config("[limits]\nmemory = \"1MiB\"").start();
     let mut client = daemon.client();
@@ -190,7 +190,7 @@ fn descriptions_and_notices_that_nobody_has_read_count_too() {
 }
 
 #[test]
-fn an_environment_that_many_tasks_share_counts_once() {
+fn environment_shared_by_many_tasks_counts_once() {
     let config = "max_concurrent_tasks = 1\n[limits]\nmemory = \"2MiB\"";
     let daemon = TestDaemon::builder().config(config).start();
     daemon.wait_running(daemon.submit(&["sleep", "1000"]));
@@ -206,7 +206,7 @@ fn an_environment_that_many_tasks_share_counts_once() {
 }
 
 #[test]
-fn the_limit_of_memory_can_be_raised_without_a_restart() {
+fn memory_limit_can_be_raised_by_reload() {
     let config = |mib: u64| format!("max_concurrent_tasks = 1\n[limits]\nmemory = \"{mib}MiB\"");
     let daemon = TestDaemon::builder().config(config(1)).start();
     let params = large(&daemon, 1, 600_000, 0);
@@ -226,7 +226,7 @@ fn the_limit_of_memory_can_be_raised_without_a_restart() {
 /// Finished tasks stay until they are cleared, and nothing is dropped unasked: so a submit refused because of them gets
 /// advice.
 #[test]
-fn r10_who_is_refused_because_of_finished_tasks_is_told_what_makes_room() {
+fn r10_refusal_due_to_finished_tasks_names_the_command_that_makes_room() {
     let daemon = TestDaemon::builder().config("[limits]\nmemory = \"1MiB\"").start();
     let line = format!(": {}", "x".repeat(100_000));
     let refused = loop {

@@ -75,7 +75,7 @@ fn attached(command: &mut Command) -> Child {
 }
 
 #[test]
-fn orphans_are_reaped_at_once_also_if_the_daemons_parent_ignores_the_end_of_children() {
+fn orphans_are_reaped_even_if_daemon_parent_ignores_sigchld() {
     for prelude in ["", "trap '' CHLD"] {
         let daemon = TestDaemon::builder().prelude(prelude).start();
         let orphan = "echo $$ >\"$HOME/orphan\"; until [ -e \"$HOME/gate\" ]; do sleep 0.02; done";
@@ -94,7 +94,7 @@ fn orphans_are_reaped_at_once_also_if_the_daemons_parent_ignores_the_end_of_chil
 }
 
 #[test]
-fn a_task_that_ends_under_strace_has_its_exit_code_and_leaves_no_zombie() {
+fn task_ending_under_strace_keeps_its_exit_code_and_leaves_no_zombie() {
     let daemon = TestDaemon::start();
     for round in 0..10 {
         let task = ends_with_seven(&daemon);
@@ -120,7 +120,7 @@ sys.stdin.read()
 ";
 
 #[test]
-fn a_task_whose_tracer_keeps_its_end_to_itself_ends_when_that_lets_go() {
+fn task_held_by_its_tracer_ends_when_the_tracer_exits() {
     let daemon = TestDaemon::start();
     let task = ends_with_seven(&daemon);
     let mut python = Command::new("python3");
@@ -143,7 +143,7 @@ fn output(daemon: &TestDaemon, id: TaskId) -> Result<(String, bool), ClientError
 }
 
 #[test]
-fn an_output_that_was_removed_is_an_error_that_names_it_and_nothing_else_is() {
+fn removed_output_is_named_in_error_and_unstarted_output_is_empty() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let id = daemon.submit_with(&with_pipe(&daemon, &["cat"])).id;
     let path = PathBuf::from(daemon.wait_running(id).output.path);
@@ -179,7 +179,7 @@ fn environ(process: &Process) -> String {
 }
 
 #[test]
-fn a_daemon_that_a_task_started_is_no_part_of_it_nor_of_its_daemon() {
+fn daemon_started_by_a_task_outlives_the_task_and_its_daemon() {
     let mut daemon = TestDaemon::start();
     let socket = daemon.home().join("other/bgd.sock");
     let other = socket.to_str().unwrap();
@@ -210,7 +210,7 @@ fn a_daemon_that_a_task_started_is_no_part_of_it_nor_of_its_daemon() {
 }
 
 #[test]
-fn a_write_right_after_a_submit_is_never_refused() {
+fn write_right_after_submit_is_never_refused() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 100").start();
     let params = with_pipe(&daemon, &["cat"]);
     let mut client = daemon.client();
@@ -230,7 +230,7 @@ fn a_write_right_after_a_submit_is_never_refused() {
 }
 
 #[test]
-fn what_tasks_have_not_read_of_their_input_is_bounded_for_all_together() {
+fn unread_input_of_all_tasks_together_is_bounded() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 10").start();
     let submit = |argv: &[&str]| daemon.submit_with(&with_pipe(&daemon, argv)).id;
     let quiet: Vec<TaskId> = (0..2).map(|_| submit(&["sleep", "1000"])).collect();
@@ -277,7 +277,7 @@ fn pending_signals(pid: i32) -> u64 {
 }
 
 #[test]
-fn the_answer_to_a_signal_comes_when_it_was_sent() {
+fn signal_reply_comes_after_the_signal_was_sent() {
     let daemon = TestDaemon::start();
     let blocks_all = "import signal, sys, time
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -296,7 +296,7 @@ time.sleep(1000)";
 }
 
 #[test]
-fn a_signal_right_after_a_submit_is_never_refused() {
+fn signal_right_after_submit_is_never_refused() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 100").start();
     let argv = ["sleep", "1000"].map(Into::into).to_vec();
     let params = SubmitParams { argv: Some(argv), ..daemon.params() };
@@ -321,7 +321,7 @@ fn a_signal_right_after_a_submit_is_never_refused() {
 }
 
 #[test]
-fn a_client_that_names_no_limits_gets_those_that_the_daemon_was_started_with() {
+fn submit_without_limits_gets_limits_daemon_was_started_with() {
     let daemon = TestDaemon::builder().prelude("ulimit -S -n 500").start();
     let raised = fs::read_to_string(daemon.process().proc("limits")).unwrap();
     let line = raised.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -339,7 +339,7 @@ fn on_disk(task: &Task) -> u64 {
 }
 
 #[test]
-fn two_streams_share_the_limit_of_their_task() {
+fn two_streams_share_the_output_limit_of_their_task() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
     let fill = "yes 0123456789abcde | head -c 16000000";
     let both = format!("{fill} & {fill} >&2; wait");
@@ -354,7 +354,7 @@ fn two_streams_share_the_limit_of_their_task() {
 }
 
 #[test]
-fn what_a_lingering_process_writes_is_bounded_too() {
+fn output_of_lingering_process_is_bounded() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
     let line =
         "mkfifo go; (read word <go; yes 0123456789abcde | head -c 32000000; echo x >done; exec sleep 1000) &";
@@ -371,7 +371,7 @@ fn what_a_lingering_process_writes_is_bounded_too() {
 }
 
 #[test]
-fn a_clear_answers_when_the_outputs_are_gone() {
+fn clear_returns_after_the_outputs_are_removed() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     for _ in 0..3 {
@@ -392,7 +392,7 @@ fn a_clear_answers_when_the_outputs_are_gone() {
 }
 
 #[test]
-fn a_line_that_begins_with_a_dash_is_a_command_and_no_option_of_the_shell() {
+fn shell_line_starting_with_a_dash_is_not_a_shell_option() {
     let daemon = TestDaemon::start();
     for line in ["-x", "-c", "--", "-x; echo behind"] {
         let id: TaskId = daemon.run(&["submit", "--shell", line]).success().word();

@@ -73,7 +73,7 @@ fn refuses_to_start(home: &mut TestDaemon, why: &str) {
 }
 
 #[test]
-fn what_is_at_the_path_of_the_socket_and_is_none_of_ours_is_never_removed() {
+fn foreign_file_or_live_socket_at_socket_path_is_never_removed() {
     let mut home = TestDaemon::home_only();
     fs::DirBuilder::new().mode(0o700).create(home.socket().parent().unwrap()).unwrap();
     fs::write(home.socket(), "my thesis").unwrap();
@@ -96,7 +96,7 @@ fn what_is_at_the_path_of_the_socket_and_is_none_of_ours_is_never_removed() {
 }
 
 #[test]
-fn a_log_to_stderr_that_nobody_reads_any_more_ends_nothing() {
+fn daemon_survives_closed_reader_of_its_stderr_log() {
     let mut daemon = TestDaemon::builder()
         .arg("--log")
         .arg("stderr")
@@ -120,7 +120,7 @@ fn a_log_to_stderr_that_nobody_reads_any_more_ends_nothing() {
 }
 
 #[test]
-fn notifications_with_long_answers_do_not_stall_their_connection() {
+fn notifications_with_long_replies_do_not_stall_their_connection() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("head -c 1000000 /dev/zero | tr '\\0' y");
     daemon.block(&[id]);
@@ -150,7 +150,7 @@ fn pipe() -> (PipeReader, PipeWriter) {
 }
 
 #[test]
-fn a_descriptor_that_came_with_a_known_key_is_closed() {
+fn descriptor_sent_with_a_known_key_is_closed() {
     let daemon = TestDaemon::start();
     let params = with_stdin(&daemon, Some("only once"));
     let mut client = daemon.client();
@@ -175,7 +175,7 @@ fn a_descriptor_that_came_with_a_known_key_is_closed() {
 }
 
 #[test]
-fn a_descriptor_that_came_with_a_refused_or_unstarted_submit_is_closed() {
+fn descriptor_of_refused_or_unstarted_submit_is_closed() {
     let config = "max_concurrent_tasks = 1\n[limits]\ntasks = 2";
     let daemon = TestDaemon::builder().config(config).start();
     let first = daemon.submit(&["sleep", "1000"]);
@@ -254,7 +254,7 @@ fn endless_block(id: bgd_shared::id::TaskId) -> Value {
 }
 
 #[test]
-fn a_client_that_was_half_closed_and_is_gone_is_forgotten() {
+fn half_closed_client_that_disconnects_is_forgotten() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);
     let clients: Vec<Raw> = (0..20)
@@ -276,7 +276,7 @@ fn a_client_that_was_half_closed_and_is_gone_is_forgotten() {
 }
 
 #[test]
-fn a_client_that_is_half_closed_and_reads_gets_its_answer() {
+fn half_closed_client_that_still_reads_gets_its_reply() {
     let daemon = TestDaemon::start();
     let params = SubmitParams { argv: Some(vec!["cat".into()]), stdin: Some(Stdin::Pipe), ..daemon.params() };
     let id = daemon.submit_with(&params).id;
@@ -296,7 +296,7 @@ fn a_client_that_is_half_closed_and_reads_gets_its_answer() {
 }
 
 #[test]
-fn a_page_of_long_tasks_is_bounded_and_the_pages_are_all_of_them() {
+fn page_of_long_tasks_is_bounded_and_pages_cover_all_tasks() {
     const SCRIPT: usize = 100_000;
     let daemon = TestDaemon::start();
     let line = format!("true {}", "x".repeat(SCRIPT));
@@ -328,7 +328,7 @@ fn a_page_of_long_tasks_is_bounded_and_the_pages_are_all_of_them() {
 }
 
 #[test]
-fn subscriptions_of_one_connection_are_bounded() {
+fn subscriptions_per_connection_are_bounded() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     for _ in 0..64 {
@@ -345,7 +345,7 @@ fn subscriptions_of_one_connection_are_bounded() {
 }
 
 #[test]
-fn the_end_of_the_daemon_waits_for_no_subscriber_and_closes_its_stream() {
+fn daemon_stop_waits_for_no_subscriber_and_closes_its_stream() {
     let mut daemon = TestDaemon::start();
     let mut bgctl = daemon.bgctl(&["events"]);
     let mut events = bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -364,7 +364,7 @@ fn the_end_of_the_daemon_waits_for_no_subscriber_and_closes_its_stream() {
 }
 
 #[test]
-fn fields_go_by_name_in_requests_and_at_every_depth_below() {
+fn positional_fields_are_refused_at_every_depth() {
     let daemon = TestDaemon::start();
     let mut client = Raw::connect(daemon.socket());
     let submit = |rest: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"task.submit","params":{rest}}}"#);
@@ -392,7 +392,7 @@ fn fields_go_by_name_in_requests_and_at_every_depth_below() {
 
 /// The configuration is read on a thread with a small stack.
 #[test]
-fn a_configuration_that_is_nested_as_deep_as_can_be_read_is_refused_and_ends_nothing() {
+fn deeply_nested_configuration_is_refused_and_daemon_survives() {
     let daemon = TestDaemon::start();
     for key in ["x", "agents.x.command", "agents.x.env.A", "channels.x.type", "executors.x.kind", "groups.x"]
     {

@@ -61,7 +61,7 @@ const CONFIG: &str = "max_concurrent_tasks = 2\ndefault_deliver_to = [\"a\\\"b\\
     [channels.'a\"b\\']\ntype = \"exec\"\ncommand = [\"true\"]\n";
 
 #[test]
-fn r08_the_figures_are_there_for_monitoring() {
+fn r08_openmetrics_reports_the_figures_of_the_daemon() {
     let daemon = TestDaemon::builder().config(CONFIG).start();
     let fresh = samples(&daemon);
     assert_eq!(plain(&fresh, "bgd_events_total"), 0);
@@ -126,7 +126,7 @@ fn r08_the_figures_are_there_for_monitoring() {
 }
 
 #[test]
-fn r08_the_page_shows_the_same_to_people() {
+fn r08_status_page_shows_the_figures_as_plain_text() {
     let daemon = TestDaemon::start();
     let page = || daemon.run(&["daemon", "status"]).success().stdout_text();
     assert!(!page().contains("waited:") && !page().contains("inboxes:"), "{}", page());

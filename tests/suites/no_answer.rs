@@ -63,7 +63,7 @@ fn says_who_and_what_to_do(outcome: &Outcome, pid: i32) {
 }
 
 #[test]
-fn every_verb_gives_a_silent_daemon_up_and_says_who_it_is_and_what_to_do() {
+fn every_command_gives_up_on_silent_daemon_with_its_pid_and_advice() {
     let daemon = TestDaemon::start();
     let done = daemon.submit(&["true"]);
     daemon.block(&[done]);
@@ -117,7 +117,7 @@ fn every_verb_gives_a_silent_daemon_up_and_says_who_it_is_and_what_to_do() {
 }
 
 #[test]
-fn a_silent_daemon_with_a_full_queue_is_given_up_too() {
+fn silent_daemon_with_a_full_accept_queue_is_given_up() {
     let daemon = TestDaemon::start();
     let stopped = Stopped::now(&daemon);
     let address = UnixAddr::new(daemon.socket()).unwrap();
@@ -137,7 +137,7 @@ fn a_silent_daemon_with_a_full_queue_is_given_up_too() {
 }
 
 #[test]
-fn a_shell_that_completes_is_not_kept_waiting_by_a_silent_daemon() {
+fn shell_completion_succeeds_with_a_silent_daemon() {
     let daemon = TestDaemon::start();
     let stopped = Stopped::now(&daemon);
     let mut command = daemon.bgctl(&["--", "bgctl", "status", ""]);
@@ -148,7 +148,7 @@ fn a_shell_that_completes_is_not_kept_waiting_by_a_silent_daemon() {
 }
 
 #[test]
-fn an_answer_that_takes_long_is_waited_for_as_long_as_the_daemon_lives() {
+fn slow_reply_is_awaited_while_the_daemon_lives() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("trap '' TERM; echo ready; while :; do sleep 1000; done");
     let task = daemon.wait_running(id);
@@ -160,7 +160,7 @@ fn an_answer_that_takes_long_is_waited_for_as_long_as_the_daemon_lives() {
 }
 
 #[test]
-fn a_wait_is_given_up_when_its_time_is_over_and_the_daemon_silent() {
+fn block_gives_up_when_its_timeout_passes_and_daemon_is_silent() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);
     let mut command = daemon.bgctl(&["block", "--timeout", "4s", &id.to_string()]);
@@ -175,7 +175,7 @@ fn a_wait_is_given_up_when_its_time_is_over_and_the_daemon_silent() {
 }
 
 #[test]
-fn r80_an_agent_is_told_of_a_silent_daemon_and_its_tasks_go_on_with_the_daemon() {
+fn r80_agent_is_told_of_silent_daemon_and_its_tasks_survive() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000");
@@ -195,7 +195,7 @@ fn submit_line(daemon: &TestDaemon, file: &str) -> Value {
 }
 
 #[test]
-fn a_request_whose_client_is_gone_is_not_carried_out_and_one_that_reads_is_served() {
+fn request_of_vanished_client_is_dropped_and_half_closed_client_is_served() {
     let daemon = TestDaemon::start();
     let stopped = Stopped::now(&daemon);
     let mut gone = Raw::connect(daemon.socket());
@@ -223,7 +223,7 @@ fn a_request_whose_client_is_gone_is_not_carried_out_and_one_that_reads_is_serve
 }
 
 #[test]
-fn r11_daemon_stop_ends_a_daemon_that_was_stopped() {
+fn r11_daemon_stop_ends_a_suspended_daemon() {
     let daemon = TestDaemon::home_only();
     daemon.run(&["submit", "--", "sleep", "1000"]).success();
     let stopped = Stopped::now(&daemon);
@@ -235,7 +235,7 @@ fn r11_daemon_stop_ends_a_daemon_that_was_stopped() {
 }
 
 #[test]
-fn r11_the_daemon_is_gone_when_daemon_stop_returns() {
+fn r11_daemon_stop_returns_after_the_daemon_is_gone() {
     for _ in 0..5 {
         let daemon = TestDaemon::home_only();
         for _ in 0..20 {

@@ -87,7 +87,7 @@ fn order(daemon: &TestDaemon) -> Vec<String> {
 }
 
 #[test]
-fn r100_each_group_has_slots_of_its_own() {
+fn r100_each_group_has_its_own_slots() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[groups.gpu]\nslots = 2").start();
     let first = gate(&daemon, daemon.params());
     let waits = gate(&daemon, daemon.params());
@@ -107,7 +107,7 @@ fn r100_each_group_has_slots_of_its_own() {
 }
 
 #[test]
-fn r100_a_submit_says_what_its_task_waits_for_or_that_it_starts() {
+fn r100_submit_reports_whether_its_task_starts_or_what_it_waits_for() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let submit =
         || daemon.submit_with(&SubmitParams { shell: Some("exec sleep 1000".into()), ..daemon.params() });
@@ -118,7 +118,7 @@ fn r100_a_submit_says_what_its_task_waits_for_or_that_it_starts() {
 }
 
 #[test]
-fn r100_a_changed_limit_takes_effect_at_once_and_ends_nothing() {
+fn r100_changed_slot_limit_takes_effect_at_once_and_ends_nothing() {
     let daemon = TestDaemon::start();
     assert_eq!(set_group(&daemon, "gpu", 1).slots, 1);
     let tasks: Vec<TaskId> = (0..4).map(|_| gate(&daemon, in_group(&daemon, "gpu"))).collect();
@@ -136,7 +136,7 @@ fn r100_a_changed_limit_takes_effect_at_once_and_ends_nothing() {
 }
 
 #[test]
-fn r100_nothing_starts_in_a_paused_group_until_it_is_continued() {
+fn r100_paused_group_starts_nothing_until_continued() {
     let daemon = TestDaemon::start();
     let group = daemon.client().call::<GroupPause>(&of_group("default")).expect("group.pause").group;
     assert!(group.paused);
@@ -148,7 +148,7 @@ fn r100_nothing_starts_in_a_paused_group_until_it_is_continued() {
 }
 
 #[test]
-fn r100_a_group_with_tasks_is_not_removed_and_a_wrong_one_is_named() {
+fn r100_group_in_use_is_not_removed_and_invalid_group_is_named() {
     let daemon = TestDaemon::start();
     set_group(&daemon, "night", 1);
     let task = gate(&daemon, in_group(&daemon, "night"));
@@ -182,7 +182,7 @@ fn r100_a_group_with_tasks_is_not_removed_and_a_wrong_one_is_named() {
 }
 
 #[test]
-fn r100_the_configuration_makes_groups_and_a_reload_changes_them() {
+fn r100_configuration_defines_groups_and_reload_changes_them() {
     let daemon = TestDaemon::builder().config("[groups.gpu]\nslots = 1").start();
     let tasks: Vec<TaskId> = (0..2).map(|_| gate(&daemon, in_group(&daemon, "gpu"))).collect();
     daemon.wait_running(tasks[0]);
@@ -197,7 +197,7 @@ fn r100_the_configuration_makes_groups_and_a_reload_changes_them() {
 }
 
 #[test]
-fn r101_the_highest_priority_starts_first_and_among_equals_the_first() {
+fn r101_highest_priority_starts_first_and_equals_start_in_order() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = gate(&daemon, daemon.params());
     let tasks = [(0, "b1"), (-100, "d"), (100, "a"), (0, "b2"), (-1, "c")].map(|(priority, word)| {
@@ -214,7 +214,7 @@ fn r101_the_highest_priority_starts_first_and_among_equals_the_first() {
 }
 
 #[test]
-fn r101_a_head_that_does_not_fit_is_not_overtaken() {
+fn r101_first_task_in_queue_that_does_not_fit_is_not_overtaken() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
     let first = gate(&daemon, daemon.params());
     daemon.wait_running(first);
@@ -226,7 +226,7 @@ fn r101_a_head_that_does_not_fit_is_not_overtaken() {
 }
 
 #[test]
-fn r102_a_task_knows_its_slots_and_its_group() {
+fn r102_task_environment_names_its_slots_and_group() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 3\n[groups.gpu]\nslots = 3").start();
     let gates: Vec<TaskId> = (0..3).map(|_| gate(&daemon, in_group(&daemon, "gpu"))).collect();
     for id in &gates {
@@ -257,7 +257,7 @@ fn r102_a_task_knows_its_slots_and_its_group() {
 }
 
 #[test]
-fn r103_a_task_starts_when_all_its_conditions_have_come_true() {
+fn r103_task_starts_when_all_its_conditions_are_met() {
     let daemon = TestDaemon::start();
     let [one, two] = [(); 2].map(|()| gate(&daemon, daemon.params()));
     let conditions = vec![after(one, Condition::Ok), after(two, Condition::Start)];
@@ -273,7 +273,7 @@ fn r103_a_task_starts_when_all_its_conditions_have_come_true() {
 }
 
 #[test]
-fn r103_every_condition_is_judged_by_how_the_other_task_ends() {
+fn r103_condition_depends_on_how_the_other_task_ended() {
     use Condition::{Any, Fail, Ok, Ready, Start};
     let daemon = TestDaemon::start();
     let never = daemon
@@ -320,7 +320,7 @@ fn r103_every_condition_is_judged_by_how_the_other_task_ends() {
 }
 
 #[test]
-fn r103_a_condition_that_can_not_come_true_cancels_the_whole_chain() {
+fn r103_impossible_condition_cancels_the_whole_chain() {
     let daemon = TestDaemon::start();
     let head = gate(&daemon, daemon.params());
     let mut chain = vec![head];
@@ -340,7 +340,7 @@ fn r103_a_condition_that_can_not_come_true_cancels_the_whole_chain() {
 }
 
 #[test]
-fn r103_wrong_conditions_are_named_and_nothing_waits_in_a_circle() {
+fn r103_invalid_and_circular_conditions_are_refused() {
     let daemon = TestDaemon::start();
     let head = gate(&daemon, daemon.params());
     let unknown: TaskRef = "ffffffff".parse().unwrap();
@@ -375,7 +375,7 @@ fn r103_wrong_conditions_are_named_and_nothing_waits_in_a_circle() {
 }
 
 #[test]
-fn r104_a_dependent_is_told_of_the_tasks_that_it_came_after() {
+fn r104_dependent_task_gets_ids_and_output_files_of_its_predecessors() {
     let daemon = TestDaemon::start();
     let [one, two] = ["echo first", "echo second"].map(|line| daemon.submit_shell(line));
     let line = r#"echo $BGD_AFTER; cat "$BGD_AFTER_FILE_1" "$BGD_AFTER_FILE_2""#;
@@ -387,7 +387,7 @@ fn r104_a_dependent_is_told_of_the_tasks_that_it_came_after() {
 }
 
 #[test]
-fn r104_a_prompt_can_speak_of_the_tasks_that_it_came_after() {
+fn r104_prompt_can_quote_the_tasks_it_started_after() {
     let daemon = FakeDaemon::start(&[], "");
     let build = daemon.submit_shell("printf 'error: no such crate,'; exit 101");
     let prompt = "say build {after.status}: {after.output}{after.result}in {after.file}, {after.2.result}, {after.3.file}";
@@ -405,7 +405,7 @@ fn r104_a_prompt_can_speak_of_the_tasks_that_it_came_after() {
 }
 
 #[test]
-fn r105_a_delayed_task_starts_when_its_time_has_come() {
+fn r105_delayed_task_does_not_start_before_its_time() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let soon = daemon.submit_with(&SubmitParams { delay_ms: Some(300), ..shell(&daemon, "true") });
@@ -433,7 +433,7 @@ fn r105_a_delayed_task_starts_when_its_time_has_come() {
 }
 
 #[test]
-fn r106_a_held_task_waits_until_it_is_released() {
+fn r106_held_task_waits_until_released() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let held = daemon.submit_with(&SubmitParams { hold: true, ..shell(&daemon, "true") }).id;
@@ -457,7 +457,7 @@ fn r106_a_held_task_waits_until_it_is_released() {
 }
 
 #[test]
-fn r107_what_a_pending_task_waits_for_can_be_changed() {
+fn r107_conditions_of_a_pending_task_can_be_edited() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[groups.free]\nslots = 1").start();
     let first = gate(&daemon, daemon.params());
     let task = daemon.submit_with(&SubmitParams { delay_ms: Some(3_600_000), ..shell(&daemon, "true") }).id;
@@ -488,7 +488,7 @@ fn r107_what_a_pending_task_waits_for_can_be_changed() {
 }
 
 #[test]
-fn r113_calls_take_tasks_by_group_tag_session_and_status() {
+fn r113_calls_select_tasks_by_group_tag_session_and_status() {
     let daemon = TestDaemon::builder().config("[groups.gpu]\nslots = 1").start();
     let tagged = |tags: &[&str], group: &str| {
         let tags = tags.iter().map(ToString::to_string).collect();

@@ -34,7 +34,7 @@ fn refusal(daemon: &TestDaemon, params: &SubmitParams) -> RpcError {
 }
 
 #[test]
-fn r108_a_failed_task_is_tried_again_and_its_output_goes_on() {
+fn r108_failed_task_is_retried_and_its_output_is_appended() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let line = "echo attempt $BGD_ATTEMPT; [ $BGD_ATTEMPT = 3 ] || exit $((BGD_ATTEMPT + 1))";
@@ -75,7 +75,7 @@ fn r108_a_failed_task_is_tried_again_and_its_output_goes_on() {
 }
 
 #[test]
-fn r108_streams_that_are_kept_apart_have_an_offset_each() {
+fn r108_split_streams_have_separate_attempt_offsets() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         shell: Some("echo out; echo er >&2; exit 1".into()),
@@ -89,7 +89,7 @@ fn r108_streams_that_are_kept_apart_have_an_offset_each() {
 }
 
 #[test]
-fn r108_the_last_attempt_is_the_end_and_the_slot_is_free_between_attempts() {
+fn r108_last_attempt_decides_and_slot_is_free_between_attempts() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let late = Retry { delay_ms: Some(3_600_000), ..retry(1) };
     let id = tried(&daemon, "exit 7", late);
@@ -119,7 +119,7 @@ fn r108_the_last_attempt_is_the_end_and_the_slot_is_free_between_attempts() {
 }
 
 #[test]
-fn r108_only_what_is_named_is_tried_again() {
+fn r108_only_named_exit_codes_and_signals_are_retried() {
     let daemon = TestDaemon::start();
     let line = "echo x >> tries; exit 3";
     let named = |codes: &[i32], signal| Retry { codes: codes.into(), signal, ..retry(2) };
@@ -135,7 +135,7 @@ fn r108_only_what_is_named_is_tried_again() {
 }
 
 #[test]
-fn r108_a_cancel_a_time_limit_and_a_spawn_error_are_final() {
+fn r108_cancel_time_limit_and_spawn_error_are_not_retried() {
     let daemon = TestDaemon::start();
     let sleeps = tried(&daemon, "exec sleep 1000", retry(5));
     daemon.wait_running(sleeps);
@@ -161,7 +161,7 @@ fn r108_a_cancel_a_time_limit_and_a_spawn_error_are_final() {
 }
 
 #[test]
-fn r108_what_an_attempt_leaves_behind_is_ended_before_the_next_begins() {
+fn r108_leftover_processes_end_before_the_next_attempt_starts() {
     let daemon = TestDaemon::start();
     // The child of each attempt holds the lock that the next one needs.
     let line = "exec 9> lock; flock -n 9 || { echo taken; exit 9; }; sleep 1000 & [ $BGD_ATTEMPT = 3 ] && kill $! && exit 0; exit 1";
@@ -171,7 +171,7 @@ fn r108_what_an_attempt_leaves_behind_is_ended_before_the_next_begins() {
 }
 
 #[test]
-fn r108_wrong_retries_are_named() {
+fn r108_invalid_retry_params_are_named() {
     let daemon = TestDaemon::start();
     let with =
         |retry: Retry| SubmitParams { shell: Some("true".into()), retry: Some(retry), ..daemon.params() };
@@ -195,7 +195,7 @@ fn r108_wrong_retries_are_named() {
 }
 
 #[test]
-fn r108_an_agent_that_failed_is_given_its_prompt_again() {
+fn r108_failed_agent_task_is_retried() {
     let daemon = FakeDaemon::start(&[], "");
     let params = SubmitParams { retry: Some(retry(2)), ..daemon.prompt_params("stop refusal") };
     let id = daemon.submit_with(&params).id;
@@ -205,7 +205,7 @@ fn r108_an_agent_that_failed_is_given_its_prompt_again() {
 }
 
 #[test]
-fn r109_a_task_is_kept_alive_until_somebody_ends_it() {
+fn r109_task_is_restarted_until_cancelled() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         shell: Some("echo x; [ $BGD_ATTEMPT = 1 ] || exec sleep 1000".into()),
@@ -228,7 +228,7 @@ fn r109_a_task_is_kept_alive_until_somebody_ends_it() {
 }
 
 #[test]
-fn r109_a_server_is_kept_alive_while_its_program_is_replaced() {
+fn r109_server_is_restarted_while_its_program_is_replaced() {
     let daemon = TestDaemon::start();
     let program = daemon.home().join("server");
     symlink("/bin/sh", &program).unwrap();

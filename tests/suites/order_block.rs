@@ -54,7 +54,7 @@ impl Waiting {
 }
 
 #[test]
-fn r111_a_line_is_printed_when_it_is_there_or_comes() {
+fn r111_block_prints_line_already_written_or_still_to_come() {
     let daemon = TestDaemon::start();
     let id = piped(&daemon, "echo starting; read x; echo 'listening on port 80'; read x; echo late");
     let name = id.to_string();
@@ -67,7 +67,7 @@ fn r111_a_line_is_printed_when_it_is_there_or_comes() {
 }
 
 #[test]
-fn r111_the_end_without_the_line_is_1_and_the_timeout_75() {
+fn r111_task_end_without_line_exits_with_1_and_timeout_with_75() {
     let daemon = TestDaemon::start();
     let id = piped(&daemon, "echo one; read x; exit 3");
     let name = id.to_string();
@@ -86,7 +86,7 @@ fn r111_the_end_without_the_line_is_1_and_the_timeout_75() {
 }
 
 #[test]
-fn r111_since_goes_on_behind_a_line() {
+fn r111_since_continues_after_a_found_line() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["printf", "a 1\\nb\\na \\3772\\na 3"]);
     daemon.block(&[id]);
@@ -111,7 +111,7 @@ fn r111_since_goes_on_behind_a_line() {
 }
 
 #[test]
-fn r111_a_pending_task_is_waited_for() {
+fn r111_pending_task_is_waited_for() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let gate = piped(&daemon, "read x");
     let id = daemon.submit_shell("echo up");
@@ -123,7 +123,7 @@ fn r111_a_pending_task_is_waited_for() {
 }
 
 #[test]
-fn r111_between_two_attempts_there_is_what_the_first_one_wrote() {
+fn r111_output_of_first_attempt_is_available_between_attempts() {
     let daemon = TestDaemon::start();
     let an_hour = Some(3_600_000);
     let retry =
@@ -148,7 +148,7 @@ fn r111_between_two_attempts_there_is_what_the_first_one_wrote() {
 }
 
 #[test]
-fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
+fn r111_output_is_read_through_daemon_if_file_cannot_be_opened_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
@@ -170,7 +170,7 @@ fn r111_where_the_file_can_not_be_opened_the_daemon_is_asked_as_root() {
 }
 
 #[test]
-fn r111_a_daemon_that_goes_away_is_told() {
+fn r111_block_exits_with_69_when_daemon_is_killed() {
     let mut daemon = TestDaemon::start();
     let id = piped(&daemon, "read x");
     let waits = Waiting::begin(&daemon, &["--line", "x", &id.to_string()]);
@@ -181,7 +181,7 @@ fn r111_a_daemon_that_goes_away_is_told() {
 }
 
 #[test]
-fn r111_a_pattern_that_is_none_is_said_to_be() {
+fn r111_invalid_pattern_or_usage_is_refused() {
     let home = TestDaemon::home_only();
     for (words, told) in [
         (&["--line", "(", "3f2a"][..], "unclosed group"),
@@ -198,7 +198,7 @@ fn r111_a_pattern_that_is_none_is_said_to_be() {
 }
 
 #[test]
-fn r114_many_are_a_bar_that_is_gone_at_the_end() {
+fn r114_block_on_many_tasks_shows_a_bar_and_removes_it_at_the_end() {
     let daemon = TestDaemon::start();
     let gates: Vec<TaskId> = ["read x", "read x; exit 1", "read x"].map(|line| piped(&daemon, line)).into();
     for gate in &gates {
@@ -220,7 +220,7 @@ fn r114_many_are_a_bar_that_is_gone_at_the_end() {
 }
 
 #[test]
-fn r24_who_waits_on_a_terminal_hears_of_a_task_that_is_cleared_meanwhile() {
+fn r24_block_on_a_terminal_reports_task_cleared_meanwhile() {
     let daemon = TestDaemon::start();
     let ids = [piped(&daemon, "read x"), piped(&daemon, "read x")];
     let names = ids.map(|id| id.to_string());
@@ -239,7 +239,7 @@ fn r24_who_waits_on_a_terminal_hears_of_a_task_that_is_cleared_meanwhile() {
 }
 
 #[test]
-fn r114_one_shows_its_last_line_and_pipes_show_nothing() {
+fn r114_single_task_shows_its_last_line_and_pipes_show_nothing() {
     let daemon = TestDaemon::start();
     let line = Some("echo compiling one; read x; echo compiling two; read x".into());
     let (stdin, description) = (Some(request::Stdin::Pipe), Some("a build".to_owned()));
@@ -262,7 +262,7 @@ fn r114_one_shows_its_last_line_and_pipes_show_nothing() {
 }
 
 #[test]
-fn r114_the_timeout_ends_a_bar() {
+fn r114_timeout_ends_the_bar() {
     let daemon = TestDaemon::start();
     let ids = [piped(&daemon, "read x"), piped(&daemon, "read x")].map(|id| id.to_string());
     let mut terminal = Terminal::bgctl(&daemon, &["block", "--timeout", "1s", &ids[0], &ids[1]]);

@@ -32,7 +32,7 @@ fn cell(daemon: &TestDaemon, id: TaskId) -> String {
 }
 
 #[test]
-fn r100_a_group_is_made_shown_paused_continued_and_removed() {
+fn r100_group_is_created_listed_paused_continued_and_removed() {
     let daemon = TestDaemon::start();
     assert_eq!(said(&daemon, &["group", "set", "gpu", "--slots", "2"]), "gpu\t0/2\t-\t0\t0\t0\n");
     assert_eq!(said(&daemon, &["group", "pause", "gpu"]), "gpu\t0/2\tpaused\t0\t0\t0\n");
@@ -55,7 +55,7 @@ fn r100_a_group_is_made_shown_paused_continued_and_removed() {
 }
 
 #[test]
-fn r100_an_unknown_group_is_wrong_usage_that_names_the_known_ones() {
+fn r100_unknown_group_is_a_usage_error_that_names_known_groups() {
     let daemon = TestDaemon::start();
     said(&daemon, &["group", "set", "gpu", "--slots", "2"]);
     for words in [
@@ -84,7 +84,7 @@ fn r100_an_unknown_group_is_wrong_usage_that_names_the_known_ones() {
 }
 
 #[test]
-fn r101_r107_a_higher_priority_starts_first_also_one_that_was_edited() {
+fn r101_r107_higher_priority_starts_first_including_an_edited_one() {
     let daemon = TestDaemon::start();
     said(&daemon, &["group", "set", "one", "--slots", "1"]);
     said(&daemon, &["group", "pause", "one"]);
@@ -112,7 +112,7 @@ fn r101_r107_a_higher_priority_starts_first_also_one_that_was_edited() {
 }
 
 #[test]
-fn r102_a_task_knows_its_slots() {
+fn r102_task_environment_names_its_slots() {
     let daemon = TestDaemon::start();
     said(&daemon, &["group", "set", "gpu", "--slots", "2"]);
     let line = "echo $BGD_GROUP $BGD_SLOT $BGD_SLOTS";
@@ -122,7 +122,7 @@ fn r102_a_task_knows_its_slots() {
 }
 
 #[test]
-fn r103_r115_tasks_start_after_others_and_a_list_says_so() {
+fn r103_r115_tasks_start_after_others_and_list_shows_it() {
     let daemon = TestDaemon::start();
     let build = submitted(&daemon, &["--hold", "--", "false"]);
     let install = submitted(&daemon, &["--after", "@", "--", "true"]);
@@ -159,7 +159,7 @@ fn r103_r115_tasks_start_after_others_and_a_list_says_so() {
 }
 
 #[test]
-fn r105_a_task_starts_later() {
+fn r105_task_starts_at_a_later_time() {
     let daemon = TestDaemon::start();
     let soon = submitted(&daemon, &["--in", "1h", "--", "true"]);
     let then = submitted(&daemon, &["--at", "2099-01-02T03:04:05Z", "--", "true"]);
@@ -182,7 +182,7 @@ fn r105_a_task_starts_later() {
 }
 
 #[test]
-fn r106_what_is_held_waits_for_its_release() {
+fn r106_held_task_waits_for_release() {
     let daemon = TestDaemon::start();
     let held = submitted(&daemon, &["--hold", "--tag", "x", "--", "true"]);
     let later = submitted(&daemon, &["--in", "1h", "--tag", "x", "--", "true"]);
@@ -210,7 +210,7 @@ fn r106_what_is_held_waits_for_its_release() {
 }
 
 #[test]
-fn r106_what_runs_is_paused_and_goes_on() {
+fn r106_running_task_is_paused_and_continued() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--tag", "x", "--", "sleep", "1000"]);
     daemon.wait_running(id);
@@ -225,7 +225,7 @@ fn r106_what_runs_is_paused_and_goes_on() {
 }
 
 #[test]
-fn r110_a_task_says_when_it_is_ready() {
+fn r110_block_until_ready_waits_for_the_ready_line() {
     let daemon = TestDaemon::start();
     let words =
         ["--stdin-pipe", "--ready", "line:^up on \\d+$", "--shell", "read x; echo up on 80; sleep 1000"];
@@ -250,7 +250,7 @@ fn r110_a_task_says_when_it_is_ready() {
 }
 
 #[test]
-fn r108_a_failed_task_is_tried_again_and_its_page_says_how() {
+fn r108_failed_task_is_retried_and_its_status_page_shows_attempts() {
     let daemon = TestDaemon::start();
     let words = ["--retry", "2", "--retry-delay", "1ms..2ms", "--retry-on", "7,signal", "--shell"];
     let id = submitted(&daemon, &[&words[..], &["echo try; exit 7"]].concat());
@@ -264,7 +264,7 @@ fn r108_a_failed_task_is_tried_again_and_its_page_says_how() {
 }
 
 #[test]
-fn r109_a_task_is_kept_alive() {
+fn r109_task_is_restarted_on_failure() {
     let daemon = TestDaemon::start();
     let id =
         submitted(&daemon, &["--restart", "on-failure", "--shell", "test -e up || { touch up; exit 1; }"]);
@@ -273,7 +273,7 @@ fn r109_a_task_is_kept_alive() {
 }
 
 #[test]
-fn bad_input_names_what_is_negative() {
+fn negative_values_are_refused_by_name() {
     let daemon = TestDaemon::home_only();
     for (words, why) in [
         (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; use 90s"),
@@ -297,7 +297,7 @@ fn bad_input_names_what_is_negative() {
 }
 
 #[test]
-fn r113_the_latest_tasks_of_a_session_have_short_names() {
+fn r113_latest_tasks_of_a_session_have_short_names() {
     let daemon = TestDaemon::start();
     let first = submitted(&daemon, &["--", "echo", "first"]);
     let second = submitted(&daemon, &["--", "echo", "second"]);
@@ -318,7 +318,7 @@ fn r113_the_latest_tasks_of_a_session_have_short_names() {
 }
 
 #[test]
-fn r113_on_a_terminal_the_latest_is_meant_and_named() {
+fn r113_latest_task_is_the_default_on_a_terminal_and_is_named() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["-d", "the latest one", "--", "echo", "its output"]);
     daemon.block(&[id]);
@@ -337,7 +337,7 @@ fn r113_on_a_terminal_the_latest_is_meant_and_named() {
 }
 
 #[test]
-fn r113_the_latest_are_found_behind_many_bytes() {
+fn r113_short_names_reach_past_tasks_with_long_commands() {
     let daemon = TestDaemon::start();
     let long = "x".repeat(100_000);
     let ids: Vec<TaskId> = (0..15).map(|_| submitted(&daemon, &["--hold", "--", "echo", &long])).collect();
@@ -346,7 +346,7 @@ fn r113_the_latest_are_found_behind_many_bytes() {
 }
 
 #[test]
-fn r113_tasks_are_selected_by_what_they_have_in_common() {
+fn r113_tasks_are_selected_by_tag_group_and_status() {
     let daemon = TestDaemon::start();
     said(&daemon, &["group", "set", "gpu", "--slots", "1"]);
     let ran = submitted(&daemon, &["--tag", "a", "--tag", "b", "--", "echo", "ran"]);
@@ -391,7 +391,7 @@ fn r113_tasks_are_selected_by_what_they_have_in_common() {
 }
 
 #[test]
-fn r113_json_has_what_a_list_says() {
+fn r113_json_has_priority_slots_and_waiting_reason() {
     let daemon = TestDaemon::start();
     let first = submitted(&daemon, &["--hold", "--priority", "7", "--slots", "2", "--", "true"]);
     let second = submitted(&daemon, &["--after", &format!("{first}:any"), "--", "true"]);

@@ -37,7 +37,7 @@ fn block(number: usize) -> String {
 }
 
 #[test]
-fn r100_the_two_gpus_of_the_guide() {
+fn r100_guide_example_with_two_gpus_works() {
     let daemon = TestDaemon::start();
     program(&daemon, "train", "echo \"device $CUDA_VISIBLE_DEVICES $*\"");
     let told = typed(&daemon, &block(0)).stdout_text();
@@ -54,7 +54,7 @@ fn r100_the_two_gpus_of_the_guide() {
 }
 
 #[test]
-fn r110_the_server_of_the_guide() {
+fn r110_guide_example_with_a_server_works() {
     let daemon = TestDaemon::start();
     program(&daemon, "npm", "curl --silent --output /dev/null localhost:$PORT && echo tested");
     let port = ports::unused();
@@ -68,7 +68,7 @@ fn r110_the_server_of_the_guide() {
 }
 
 #[test]
-fn r103_the_night_of_the_guide() {
+fn r103_guide_example_of_a_night_with_a_failing_build_works() {
     let agent = shell_agent("opencode", "echo \"$1\"", "");
     let daemon = TestDaemon::builder().config(agent).start();
     program(&daemon, "make", "echo \"error: no rule $BGD_ATTEMPT\"; exit 2");
@@ -88,7 +88,7 @@ fn r103_the_night_of_the_guide() {
 }
 
 #[test]
-fn r112_the_sweep_of_the_guide_and_r116_its_failed_ones_again() {
+fn r112_guide_example_of_a_sweep_works_and_r116_its_failed_tasks_rerun() {
     let daemon = TestDaemon::start();
     // Two seeds fail the first time.
     program(

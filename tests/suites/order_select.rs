@@ -27,7 +27,7 @@ fn listening(daemon: &TestDaemon, tag: &str) -> TaskId {
 }
 
 #[test]
-fn r113_a_signal_goes_to_the_running_tasks_that_are_selected() {
+fn r113_signal_reaches_the_selected_running_tasks() {
     let daemon = TestDaemon::start();
     nix::unistd::mkfifo(&daemon.home().join("never"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let over = submitted(&daemon, &["--tag", "web", "--", "true"]);
@@ -59,7 +59,7 @@ fn r113_a_signal_goes_to_the_running_tasks_that_are_selected() {
 }
 
 #[test]
-fn r113_the_one_selected_task_is_attached() {
+fn r113_attach_takes_the_one_selected_active_task() {
     let daemon = TestDaemon::start();
     let over = submitted(&daemon, &["--tag", "shell", "--", "true"]);
     daemon.block(&[over]);
@@ -85,7 +85,7 @@ fn r113_the_one_selected_task_is_attached() {
 }
 
 #[test]
-fn r113_events_are_of_the_tasks_that_are_selected() {
+fn r113_events_are_limited_to_selected_tasks() {
     let daemon = TestDaemon::start();
     run(&daemon, &["group", "set", "gpu", "--slots", "1"]).success();
     let one = submitted(&daemon, &["--tag", "a", "--", "false"]);
@@ -124,7 +124,7 @@ fn r113_events_are_of_the_tasks_that_are_selected() {
 }
 
 #[test]
-fn r113_shells_complete_what_selectors_take() {
+fn r113_shells_complete_selector_values() {
     let daemon = TestDaemon::start();
     run(&daemon, &["group", "set", "gpu", "--slots", "2"]).success();
     let id =
@@ -190,7 +190,7 @@ fn r113_shells_complete_what_selectors_take() {
 }
 
 #[test]
-fn r169_shells_offer_options_only_where_one_is_begun() {
+fn r169_shells_offer_options_only_after_a_dash() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--hold", "-d", "train it", "--", "true"]);
     let candidates = |shell: &str, words: &[&str]| {
@@ -225,7 +225,7 @@ fn r169_shells_offer_options_only_where_one_is_begun() {
 }
 
 #[test]
-fn r113_batches_that_do_not_fit_into_one_call_are_counted_before_anything_is_done() {
+fn r113_batches_too_large_for_one_call_are_refused_before_any_change() {
     let daemon = TestDaemon::builder().config("limits.frame_bytes = 16384\n").start();
     let items = daemon.home().join("items");
     let batch = |count: usize| -> String {

@@ -43,7 +43,7 @@ fn follow(daemon: &TestDaemon, args: &[&str]) -> (Child, impl Iterator<Item = St
 }
 
 #[test]
-fn r20_a_running_task_gives_its_output_so_far_and_its_progress() {
+fn r20_running_task_returns_its_output_so_far_and_progress() {
     let daemon = TestDaemon::start();
     let id = echo(&daemon);
     daemon.wait_running(id);
@@ -65,7 +65,7 @@ fn r20_a_running_task_gives_its_output_so_far_and_its_progress() {
 }
 
 #[test]
-fn r20_there_is_no_block_parameter() {
+fn r20_output_params_reject_a_block_field() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "true");
     let mut client = daemon.client();
@@ -77,7 +77,7 @@ fn r20_there_is_no_block_parameter() {
 }
 
 #[test]
-fn r21_the_result_is_given_and_the_first_look_is_noted() {
+fn r21_result_is_returned_and_first_retrieval_is_recorded() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "echo done");
     assert_eq!(daemon.task(id).retrieved_at, None);
@@ -92,7 +92,7 @@ fn r21_the_result_is_given_and_the_first_look_is_noted() {
 }
 
 #[test]
-fn r07_bgctl_gives_the_result_of_a_completed_task_only() {
+fn r07_bgctl_prints_results_of_completed_tasks_only() {
     let daemon = TestDaemon::start();
     let good = ended(&daemon, "echo fine").to_string();
     assert_eq!(daemon.run(&["output", "--result", &good]).success().stdout, b"fine\n");
@@ -105,7 +105,7 @@ fn r07_bgctl_gives_the_result_of_a_completed_task_only() {
 }
 
 #[test]
-fn a_long_result_is_its_end_and_bgctl_gives_all_of_it() {
+fn long_result_is_truncated_to_its_tail_and_bgctl_prints_all_of_it() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "seq 1 100000");
     let wanted = (1..=100_000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n") + "\n";
@@ -116,7 +116,7 @@ fn a_long_result_is_its_end_and_bgctl_gives_all_of_it() {
 }
 
 #[test]
-fn offsets_limits_and_the_end_are_exact() {
+fn offsets_limits_and_eof_are_exact() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "printf 0123456789");
     for (offset, limit, data, from, next, eof) in [
@@ -141,7 +141,7 @@ fn offsets_limits_and_the_end_are_exact() {
 }
 
 #[test]
-fn any_bytes_come_out_as_they_went_in() {
+fn arbitrary_bytes_are_returned_unchanged() {
     let daemon = TestDaemon::start();
     let bytes: Vec<u8> = (0..=255_u8).cycle().take(700_001).collect();
     fs::write(daemon.home().join("bytes"), &bytes).unwrap();
@@ -157,7 +157,7 @@ fn any_bytes_come_out_as_they_went_in() {
 }
 
 #[test]
-fn a_character_that_is_cut_by_a_limit_is_base64() {
+fn character_split_by_a_limit_is_sent_as_base64() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "printf 'aé'");
     let part = read(&daemon, id, 0, 2);
@@ -166,7 +166,7 @@ fn a_character_that_is_cut_by_a_limit_is_base64() {
 }
 
 #[test]
-fn bgctl_shows_the_tail_or_what_comes_since_an_offset() {
+fn bgctl_shows_the_tail_or_the_output_since_an_offset() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "seq 1 50000; printf last").to_string();
     let output = |args: &[&str]| {
@@ -187,7 +187,7 @@ fn bgctl_shows_the_tail_or_what_comes_since_an_offset() {
 }
 
 #[test]
-fn bgctl_chooses_the_stream_of_a_split_task() {
+fn bgctl_selects_the_stream_of_a_split_task() {
     let daemon = TestDaemon::start();
     let line = "echo out; echo err >&2";
     let id: TaskId = daemon.run(&["submit", "--split", "--shell", line]).success().word();
@@ -217,7 +217,7 @@ fn bgctl_chooses_the_stream_of_a_split_task() {
 }
 
 #[test]
-fn follow_shows_each_line_at_once_and_ends_with_the_task() {
+fn follow_shows_each_line_immediately_and_ends_with_the_task() {
     let daemon = TestDaemon::start();
     for json in [false, true] {
         let id = echo(&daemon);
@@ -246,7 +246,7 @@ fn follow_shows_each_line_at_once_and_ends_with_the_task() {
 }
 
 #[test]
-fn follow_of_a_pending_task_waits_for_its_start() {
+fn follow_of_pending_task_waits_for_its_start() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = echo(&daemon);
     let second = daemon.submit_shell("echo my turn");
@@ -266,7 +266,7 @@ fn follow_of_a_pending_task_waits_for_its_start() {
 }
 
 #[test]
-fn follow_of_a_pending_task_ends_when_its_reader_goes_away() {
+fn follow_of_pending_task_exits_when_its_reader_closes() {
     let daemon = TestDaemon::start();
     let id = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>().to_string();
     for more in [&[][..], &["--json"]] {
@@ -278,7 +278,7 @@ fn follow_of_a_pending_task_ends_when_its_reader_goes_away() {
 }
 
 #[test]
-fn follow_ends_when_its_reader_goes_away() {
+fn follow_exits_when_its_reader_closes() {
     let daemon = TestDaemon::start();
     let id = echo(&daemon);
     daemon.wait_running(id);
@@ -301,7 +301,7 @@ fn follow_ends_when_its_reader_goes_away() {
 }
 
 #[test]
-fn follow_tells_when_the_daemon_goes_away() {
+fn follow_exits_with_69_when_daemon_is_killed() {
     let mut daemon = TestDaemon::start();
     let id = echo(&daemon);
     daemon.wait_running(id);
@@ -315,7 +315,7 @@ fn follow_tells_when_the_daemon_goes_away() {
 }
 
 #[test]
-fn growing_output_is_told_as_events() {
+fn growing_output_emits_events() {
     let daemon = TestDaemon::start();
     let id = echo(&daemon);
     daemon.wait_running(id);
@@ -329,7 +329,7 @@ fn growing_output_is_told_as_events() {
 }
 
 #[test]
-fn a_task_that_wrote_nothing_has_an_empty_output() {
+fn task_that_wrote_nothing_has_empty_output() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "true");
     let part = read(&daemon, id, 0, 10);
@@ -351,7 +351,7 @@ fn a_task_that_wrote_nothing_has_an_empty_output() {
 }
 
 #[test]
-fn somebody_who_sees_nothing_is_told_that_there_is_nothing() {
+fn empty_output_is_explained_on_a_terminal_only() {
     let daemon = TestDaemon::start();
     let running = daemon.submit(&["sleep", "100000"]);
     let done = ended(&daemon, "true");
@@ -369,7 +369,7 @@ fn somebody_who_sees_nothing_is_told_that_there_is_nothing() {
 }
 
 #[test]
-fn r113_of_several_tasks_those_without_what_is_wanted_are_left_out() {
+fn r113_selected_tasks_without_the_requested_output_are_left_out() {
     let daemon = TestDaemon::start();
     let submit = |args: &[&str]| -> TaskId {
         daemon.run(&[&["submit", "--tag", "t"], args].concat()).success().word()

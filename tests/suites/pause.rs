@@ -76,7 +76,7 @@ fn family(daemon: &TestDaemon) -> TaskId {
 }
 
 #[test]
-fn r106_every_process_of_a_paused_task_stands_still_until_it_goes_on() {
+fn r106_pause_stops_every_process_of_a_task_until_it_continues() {
     let daemon = TestDaemon::start();
     gated(&daemon);
     let mut watch = daemon.watch();
@@ -103,7 +103,7 @@ fn r106_every_process_of_a_paused_task_stands_still_until_it_goes_on() {
 }
 
 #[test]
-fn r106_what_it_starts_meanwhile_stands_still_too() {
+fn r106_processes_started_during_a_pause_are_stopped_too() {
     let daemon = TestDaemon::start();
     let many = "while :; do sleep 1000 & kill -9 $!; (sleep 1000 & kill -9 $!); done 2>/dev/null & ";
     let id = daemon.submit_shell(&format!("{}echo >> there; wait", many.repeat(3)));
@@ -120,7 +120,7 @@ fn r106_what_it_starts_meanwhile_stands_still_too() {
 }
 
 #[test]
-fn r106_who_stood_still_before_still_does_when_the_others_go_on() {
+fn r106_process_stopped_before_the_pause_stays_stopped_after_it() {
     let daemon = TestDaemon::start();
     gated(&daemon);
     let id = daemon.submit_shell(
@@ -139,7 +139,7 @@ fn r106_who_stood_still_before_still_does_when_the_others_go_on() {
 }
 
 #[test]
-fn r106_who_was_not_paused_is_left_as_it_is() {
+fn r106_continue_without_a_pause_leaves_stopped_process_alone() {
     let daemon = TestDaemon::start();
     let id = daemon
         .submit_shell("sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; exec sleep 1000' & wait");
@@ -151,7 +151,7 @@ fn r106_who_was_not_paused_is_left_as_it_is() {
 }
 
 #[test]
-fn r106_one_that_is_just_starting_stands_still_when_that_is_answered() {
+fn r106_task_that_is_just_starting_is_stopped_when_pause_returns() {
     let daemon = TestDaemon::start();
     for _ in 0..20 {
         let id = daemon.submit_shell("exec sleep 1000");
@@ -199,19 +199,19 @@ fn ends_when_paused(daemon: &mut TestDaemon) {
 }
 
 #[test]
-fn r106_a_paused_task_is_ended_within_its_grace() {
+fn r106_paused_task_ends_within_its_grace() {
     ends_when_paused(&mut TestDaemon::builder().config(NO_HURRY).start());
 }
 
 #[test]
-fn r106_in_a_cgroup_a_paused_task_is_ended_within_its_grace_as_root() {
+fn r106_paused_task_in_a_cgroup_ends_within_its_grace_as_root() {
     let cgroup = Delegated::new();
     ends_when_paused(&mut cgroup.daemon(NO_HURRY));
     assert!(cgroup.inside().is_empty());
 }
 
 #[test]
-fn r106_a_cgroup_is_frozen_with_all_that_is_in_it_as_root() {
+fn r106_pause_freezes_the_cgroup_of_a_task_as_root() {
     let cgroup = Delegated::new();
     let daemon = cgroup.daemon(NO_HURRY);
     gated(&daemon);
@@ -257,7 +257,7 @@ fn willing_with(daemon: &TestDaemon, line: &str, count: u64) -> TaskId {
 }
 
 #[test]
-fn r106_a_job_in_a_terminal_is_paused() {
+fn r106_terminal_job_can_be_paused() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let shell = Some("stty -echo; echo up; while read x; do echo got $x; done".into());
@@ -278,7 +278,7 @@ fn r106_a_job_in_a_terminal_is_paused() {
 }
 
 #[test]
-fn r106_a_job_that_was_handed_over_is_paused() {
+fn r106_handed_over_job_can_be_paused() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let (mut job, reader) = Job::shell(&daemon, "echo $$; sleep 1000 & read x; echo got $x; kill $!");
     let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, reader.as_fd())]);
@@ -298,7 +298,7 @@ fn r106_a_job_that_was_handed_over_is_paused() {
 }
 
 #[test]
-fn r106_who_can_t_be_paused_is_told_why_and_nobody_else_is() {
+fn r106_pause_of_a_task_that_is_not_running_fails_and_pauses_nothing() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let running = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(running);
@@ -318,7 +318,7 @@ fn r106_who_can_t_be_paused_is_told_why_and_nobody_else_is() {
 }
 
 #[test]
-fn r106_a_paused_task_keeps_its_slot() {
+fn r106_paused_task_keeps_its_slot() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     gated(&daemon);
     let first = daemon.submit_shell("read x < gate");
@@ -365,13 +365,13 @@ fn stays_paused(daemon: &TestDaemon, is_stopped: impl Fn() -> bool) {
 }
 
 #[test]
-fn r106_no_signal_ends_a_pause() {
+fn r106_sigcont_does_not_end_a_pause() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     stays_paused(&daemon, || all_stopped(&states(&daemon)));
 }
 
 #[test]
-fn r106_in_a_cgroup_no_signal_ends_a_pause_as_root() {
+fn r106_sigcont_does_not_end_a_pause_in_a_cgroup_as_root() {
     let cgroup = Delegated::new();
     let daemon = cgroup.daemon(NO_HURRY);
     let is_frozen = || {
@@ -383,7 +383,7 @@ fn r106_in_a_cgroup_no_signal_ends_a_pause_as_root() {
 }
 
 #[test]
-fn r106_a_paused_job_stays_paused_when_somebody_attaches_to_it() {
+fn r106_paused_job_stays_paused_when_attached() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let shell = Some("echo up; while read x; do echo got $x; done".into());

@@ -38,7 +38,7 @@ fn daemons(daemon: &TestDaemon) -> usize {
 }
 
 #[test]
-fn a_socket_that_is_removed_is_made_again_with_its_folder_and_its_lock() {
+fn removed_socket_is_recreated_with_its_folder_and_lock() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(id);
@@ -63,7 +63,7 @@ fn a_socket_that_is_removed_is_made_again_with_its_folder_and_its_lock() {
 }
 
 #[test]
-fn whoever_comes_while_the_socket_is_gone_starts_no_second_daemon() {
+fn client_starts_no_second_daemon_while_the_socket_is_missing() {
     let daemon = TestDaemon::start();
     let before = instance(&daemon);
     for _ in 0..5 {
@@ -76,7 +76,7 @@ fn whoever_comes_while_the_socket_is_gone_starts_no_second_daemon() {
 }
 
 #[test]
-fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
+fn unreachable_daemon_is_found_and_returns_with_its_folder() {
     let daemon = TestDaemon::start();
     let (before, pid) = (instance(&daemon), daemon.pid());
     // As at a logout: the parent folder is gone too, and the daemon must not create it.
@@ -98,7 +98,7 @@ fn a_daemon_that_can_t_be_reached_is_found_and_comes_back_with_its_folder() {
 }
 
 #[test]
-fn r11_daemon_stop_ends_a_daemon_whose_socket_is_gone_with_its_tasks() {
+fn r11_daemon_stop_ends_daemon_and_tasks_after_socket_is_removed() {
     let mut daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);
     let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
@@ -114,7 +114,7 @@ fn r11_daemon_stop_ends_a_daemon_whose_socket_is_gone_with_its_tasks() {
 
 /// A daemon with another state folder takes the place of a stopped one: each leaves the other's files alone.
 #[test]
-fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
+fn daemon_leaves_socket_of_another_alone_and_reclaims_its_place() {
     let mut first = TestDaemon::start();
     let before = instance(&first);
     let stands = first.process();
@@ -148,7 +148,7 @@ fn a_daemon_leaves_the_socket_of_another_alone_and_takes_its_place_back() {
 }
 
 #[test]
-fn bgctl_and_its_daemon_mean_the_same_state_folder_wherever_they_are() {
+fn bgctl_and_daemon_use_the_same_state_folder_from_any_directory() {
     let home = TestDaemon::home_only();
     let here = home.home().join("here");
     fs::create_dir(&here).unwrap();
@@ -170,7 +170,7 @@ fn bgctl_and_its_daemon_mean_the_same_state_folder_wherever_they_are() {
 }
 
 #[test]
-fn a_state_folder_that_is_removed_is_made_again() {
+fn removed_state_folder_is_recreated() {
     let daemon = TestDaemon::start();
     let before = daemon.submit_shell("echo before; sleep 1000");
     let task = daemon.wait_running(before);
@@ -193,7 +193,7 @@ fn a_state_folder_that_is_removed_is_made_again() {
 }
 
 #[test]
-fn where_the_state_folder_can_t_be_made_again_a_submit_is_refused_with_that_word() {
+fn submit_is_refused_when_state_folder_cannot_be_recreated() {
     let daemon = TestDaemon::start();
     fs::remove_dir_all(daemon.state_dir()).unwrap();
     fs::write(daemon.state_dir(), "in the way").unwrap();
@@ -206,7 +206,7 @@ fn where_the_state_folder_can_t_be_made_again_a_submit_is_refused_with_that_word
 }
 
 #[test]
-fn r09_a_killed_daemon_leaves_nothing_though_its_state_folder_is_gone() {
+fn r09_next_start_ends_tasks_of_killed_daemon_without_state_folder() {
     let mut daemon = TestDaemon::start();
     let id = daemon.submit_shell("sleep 1000 & setsid sleep 1000 & wait");
     let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
@@ -219,7 +219,7 @@ fn r09_a_killed_daemon_leaves_nothing_though_its_state_folder_is_gone() {
 }
 
 #[test]
-fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
+fn some_connections_are_reserved_for_daemon_methods() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
     let mut inside: Vec<Raw> = (0..2).map(|_| Raw::connect(daemon.socket())).collect();
     assert!(inside.iter_mut().all(Raw::is_served));
@@ -252,7 +252,7 @@ fn a_few_connections_are_kept_for_the_daemon_s_own_methods() {
 }
 
 #[test]
-fn connections_that_never_said_a_word_are_closed_first() {
+fn connections_that_sent_nothing_are_closed_first() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 3\n").start();
     let mut speaks = Raw::connect(daemon.socket());
     assert!(speaks.is_served());

@@ -72,7 +72,7 @@ impl Wire {
 }
 
 #[test]
-fn each_method_answers() {
+fn each_basic_method_replies() {
     let mut daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let hello = wire.call("hello", json!({"client": "a test", "protocol": 1}));
@@ -142,7 +142,7 @@ fn each_method_answers() {
 }
 
 #[test]
-fn each_method_about_order_answers() {
+fn each_ordering_method_replies() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let group = wire.call("group.set", json!({"name": "g", "slots": 2}))["group"].take();
@@ -186,7 +186,7 @@ fn each_method_about_order_answers() {
 }
 
 #[test]
-fn each_method_about_agents_answers() {
+fn each_agent_method_replies() {
     let line = "echo '{\"session_id\":\"s1\",\"result\":\"said\"}'";
     let daemon = TestDaemon::builder().config(remembering_agent("x", line)).start();
     let mut wire = Wire::new(&daemon);
@@ -217,7 +217,7 @@ fn each_method_about_agents_answers() {
 }
 
 #[test]
-fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
+fn errors_have_kind_and_code_and_connection_stays_open() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let id = wire.submit("true");
@@ -286,7 +286,7 @@ fn what_is_wrong_has_its_kind_and_its_code_and_the_connection_stays() {
 }
 
 #[test]
-fn what_is_wrong_about_sessions_and_channels_is_told() {
+fn invalid_session_and_channel_params_are_refused() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let cases = [
@@ -313,7 +313,7 @@ fn what_is_wrong_about_sessions_and_channels_is_told() {
 }
 
 #[test]
-fn ids_of_requests_come_back_as_they_were() {
+fn request_ids_are_returned_unchanged() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     for id in [json!("text"), json!(0), json!(-5), json!(1.5), json!("7")] {
@@ -328,7 +328,7 @@ fn ids_of_requests_come_back_as_they_were() {
 }
 
 #[test]
-fn a_notification_gets_no_answer_and_has_its_effect() {
+fn notification_gets_no_reply_and_takes_effect() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let params = json!({"shell": "true", "cwd": "/", "env": {}, "session": "of the notification"});
@@ -342,7 +342,7 @@ fn a_notification_gets_no_answer_and_has_its_effect() {
 }
 
 #[test]
-fn requests_run_side_by_side_and_a_block_holds_up_nothing() {
+fn requests_run_concurrently_and_block_delays_none() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let sleeper = wire.submit("sleep 1000");
@@ -360,7 +360,7 @@ fn requests_run_side_by_side_and_a_block_holds_up_nothing() {
 }
 
 #[test]
-fn a_client_that_closes_its_side_still_gets_its_answers() {
+fn half_closed_client_still_gets_its_replies() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let id = wire.submit("echo x");
@@ -387,7 +387,7 @@ fn many_requests_at_once_are_all_answered() {
 }
 
 #[test]
-fn r55_reads_of_inboxes_that_wait_are_bounded_and_hold_up_no_other_request() {
+fn r55_waiting_inbox_reads_are_bounded_and_delay_no_other_request() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let read = json!({"session": "a", "wait_ms": 60_000});
@@ -407,7 +407,7 @@ fn r55_reads_of_inboxes_that_wait_are_bounded_and_hold_up_no_other_request() {
 }
 
 #[test]
-fn too_many_unanswered_requests_are_refused_one_by_one() {
+fn excess_unanswered_requests_are_refused_individually() {
     let daemon = TestDaemon::builder().config("[limits]\nrequests = 3\n").start();
     let mut wire = Wire::new(&daemon);
     let id = wire.submit("sleep 1000");
@@ -427,7 +427,7 @@ fn too_many_unanswered_requests_are_refused_one_by_one() {
 }
 
 #[test]
-fn a_reload_tells_what_changed_and_a_wrong_file_changes_nothing() {
+fn reload_reports_changes_and_invalid_file_changes_nothing() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n").start();
     let mut wire = Wire::new(&daemon);
     let first = wire.submit("sleep 1000");
@@ -452,7 +452,7 @@ fn a_reload_tells_what_changed_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
-fn bytes_that_are_no_text_travel_as_base64() {
+fn non_utf8_bytes_are_sent_as_base64() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);
     let params = json!({"argv": ["printf", {"base64": "/w=="}], "cwd": "/",

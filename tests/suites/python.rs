@@ -32,37 +32,37 @@ fn passes(module: &str) {
 }
 
 #[test]
-fn r170_the_python_client_submits_waits_and_reads() {
+fn r170_python_client_submits_waits_and_reads() {
     passes("test_client");
 }
 
 #[test]
-fn r170_the_python_client_for_asyncio_does_the_same() {
+fn r170_python_asyncio_client_submits_waits_and_reads() {
     passes("test_async");
 }
 
 #[test]
-fn r170_the_python_clients_tell_every_kind_of_error() {
+fn r170_python_clients_report_every_kind_of_error() {
     passes("test_errors");
 }
 
 #[test]
-fn r170_the_python_clients_go_on_when_the_daemon_ends() {
+fn r170_python_clients_handle_missing_ended_and_silent_daemons() {
     passes("test_ends");
 }
 
 #[test]
-fn r170_the_python_clients_hand_over_children_without_losing_a_byte() {
+fn r170_python_clients_hand_over_children_without_losing_a_byte() {
     passes("test_handoff");
 }
 
 #[test]
-fn r170_the_programs_of_the_readme_for_python_work() {
+fn r170_programs_in_the_python_readme_work() {
     passes("test_readme");
 }
 
 #[test]
-fn r170_the_python_package_has_strict_types() {
+fn r170_python_package_passes_strict_type_checks() {
     let home = TestDaemon::home_only();
     let cache = home.home().join("cache");
     let check = |args: &[&str]| {
@@ -76,7 +76,7 @@ fn r170_the_python_package_has_strict_types() {
 }
 
 #[test]
-fn r170_the_wheel_is_built_installed_used_and_removed() {
+fn r170_wheel_is_built_installed_used_and_removed() {
     let home = TestDaemon::home_only();
     let programs = home.home().join("programs");
     fs::create_dir(&programs).unwrap();

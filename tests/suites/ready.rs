@@ -83,7 +83,7 @@ fn becomes_ready_behind_the_gate(daemon: &TestDaemon, id: TaskId) -> Task {
 const LINE: &str = "line:^Listening on \\d+$";
 
 #[test]
-fn r110_a_line_of_the_output_makes_it_ready() {
+fn r110_matching_output_line_makes_task_ready() {
     let daemon = gated();
     let says = "echo 'Not Listening on 80'; printf 'Listening on '; read x < gate; echo 8080";
     let id = daemon.submit_with(&shell(&daemon, &format!("{says}; exec sleep 1000"), LINE)).id;
@@ -102,7 +102,7 @@ fn r110_a_line_of_the_output_makes_it_ready() {
 }
 
 #[test]
-fn r110_a_line_behind_a_lot_of_output_is_found() {
+fn r110_matching_line_after_a_lot_of_output_is_found() {
     let daemon = gated();
     let line = "head -c 3000000 /dev/zero | tr '\\0' x; yes | head -n 300000; read x < gate; echo; echo Listening on 1";
     let id = daemon.submit_with(&shell(&daemon, &format!("{line}; exec sleep 1000"), LINE)).id;
@@ -110,7 +110,7 @@ fn r110_a_line_behind_a_lot_of_output_is_found() {
 }
 
 #[test]
-fn r110_each_attempt_becomes_ready_for_itself() {
+fn r110_each_attempt_becomes_ready_separately() {
     let daemon = gated();
     let mut watch = daemon.watch();
     let line = "echo Listening on 1; [ -e tried ] && exec sleep 1000; read x < end; touch tried; exit 3";
@@ -141,7 +141,7 @@ fn python(daemon: &TestDaemon, script: &str, socket: &OwnedFd, ready: &str) -> T
 }
 
 #[test]
-fn r110_a_port_that_is_listened_on_makes_it_ready() {
+fn r110_listening_port_makes_task_ready() {
     let daemon = gated();
     let script = "import socket; s = socket.socket(fileno=0); open('gate').readline(); s.listen(); s.accept(); \
                   open('end').readline()";
@@ -158,7 +158,7 @@ fn r110_a_port_that_is_listened_on_makes_it_ready() {
 }
 
 #[test]
-fn r110_a_good_answer_of_its_server_makes_it_ready_whatever_proxy_there_is() {
+fn r110_successful_http_reply_makes_task_ready_despite_proxy_settings() {
     let daemon = gated_behind_a_proxy();
     let script = r#"
 import http.server, socket, threading
@@ -190,7 +190,7 @@ open("end").readline()
 }
 
 #[test]
-fn r110_a_file_makes_it_ready() {
+fn r110_existing_file_makes_task_ready() {
     let daemon = gated();
     let line = "read x < gate; mkdir -p run/deep; echo $$ > run/deep/pid; exec sleep 1000";
     let id = daemon.submit_with(&shell(&daemon, line, "file:run/deep/pid")).id;
@@ -219,7 +219,7 @@ fn notify_sockets(daemon: &TestDaemon) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn r110_a_program_tells_by_itself_that_it_is_ready() {
+fn r110_notify_message_makes_task_ready() {
     let daemon = gated();
     fs::write(daemon.home().join("tell.py"), format!("{NOTIFY}\ntell.send(sys.argv[1].encode())\n")).unwrap();
     let tell = |words: &str| format!("python3 tell.py '{words}'");
@@ -248,7 +248,7 @@ fn r110_a_program_tells_by_itself_that_it_is_ready() {
 }
 
 #[test]
-fn r110_nobody_else_tells_that_it_is_ready() {
+fn r110_notify_message_of_another_task_is_ignored() {
     let daemon = gated();
     let line = format!(
         "cat > tell.py <<'EOF'\n{NOTIFY}\ntell.send(b'READY=1')\nEOF\necho $NOTIFY_SOCKET > told.new"
@@ -271,7 +271,7 @@ fn r110_nobody_else_tells_that_it_is_ready() {
 }
 
 #[test]
-fn r110_one_that_is_not_ready_in_time_is_ended() {
+fn r110_task_that_is_not_ready_in_time_is_ended() {
     let config = "max_concurrent_tasks = 5\n[grace]\ncancel = \"1h\"";
     let daemon = TestDaemon::builder().config(config).start();
     let line = "trap 'echo ended; exit 0' TERM; echo starting; sleep 1000 & wait";
@@ -295,7 +295,7 @@ fn r110_one_that_is_not_ready_in_time_is_ended() {
 }
 
 #[test]
-fn r110_one_that_ends_first_was_never_ready() {
+fn r110_task_that_ends_first_was_never_ready() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     for (line, status) in [("exit 3", Status::Failed), ("exit 0", Status::Completed)] {
@@ -316,7 +316,7 @@ fn r110_one_that_ends_first_was_never_ready() {
 }
 
 #[test]
-fn r110_two_at_once_are_ready_each_for_itself() {
+fn r110_concurrent_tasks_become_ready_separately() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 4").start();
     let line = |gate: &str| format!("mkfifo {gate}; read x < {gate}; echo Listening on 1; exec sleep 1000");
     let [first, second] = ["a", "b"].map(|gate| daemon.submit_with(&shell(&daemon, &line(gate), LINE)).id);
@@ -350,7 +350,7 @@ fn r110_two_at_once_are_ready_each_for_itself() {
 }
 
 #[test]
-fn r110_what_comes_after_it_starts_when_it_is_ready() {
+fn r110_dependent_task_starts_when_the_server_is_ready() {
     let daemon = gated();
     let server =
         daemon.submit_with(&shell(&daemon, "read x < gate; echo Listening on 1; exec sleep 1000", LINE)).id;
@@ -372,7 +372,7 @@ fn r110_what_comes_after_it_starts_when_it_is_ready() {
 }
 
 #[test]
-fn r110_what_can_t_come_true_is_refused() {
+fn r110_invalid_ready_checks_are_refused() {
     let daemon = TestDaemon::start();
     let refused = |params: &SubmitParams| {
         let error = daemon.client().call::<TaskSubmit>(params).unwrap_err();
@@ -422,7 +422,7 @@ fn nested(begin: &str, depth: usize, end: &str) -> String {
 }
 
 #[test]
-fn r110_a_pattern_that_is_nested_as_deep_as_is_allowed_is_looked_for() {
+fn r110_pattern_with_maximum_nesting_is_matched() {
     let daemon = gated();
     let line = "read x < gate; echo Listening on 1; exec sleep 1000";
     for ready in [nested("(", 100, ")"), nested("(?:", 50, ")*"), nested("(?:", 33, "i?)*")] {
@@ -431,7 +431,7 @@ fn r110_a_pattern_that_is_nested_as_deep_as_is_allowed_is_looked_for() {
 }
 
 #[test]
-fn r110_what_a_killed_daemon_leaves_is_removed_by_the_next() {
+fn r110_notify_socket_of_killed_daemon_is_removed_by_the_next() {
     let mut daemon = TestDaemon::start();
     // A new process holds the daemon's socket until its `exec`, so wait until the task runs.
     daemon.submit_with(&shell(&daemon, "echo >> there; exec sleep 1000", "notify"));
@@ -444,7 +444,7 @@ fn r110_what_a_killed_daemon_leaves_is_removed_by_the_next() {
 }
 
 #[test]
-fn r110_without_inotify_it_is_looked_at_as_root() {
+fn r110_line_and_file_make_task_ready_without_inotify_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().prelude(without_inotify()).start();
     make_gates(&daemon);

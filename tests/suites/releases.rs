@@ -63,7 +63,7 @@ fn count(state: &Value, pointer: &str) -> usize {
 }
 
 #[test]
-fn r123_the_state_of_every_release_is_read() {
+fn r123_state_of_every_release_can_be_read() {
     for release in releases() {
         let said =
             tried(&bgd_path(), &release.join(STATE)).unwrap_or_else(|why| panic!("{release:?}: {why}"));
@@ -75,7 +75,7 @@ fn r123_the_state_of_every_release_is_read() {
 
 /// Everything that a release has written means the same when this version writes it again.
 #[test]
-fn r123_nothing_of_the_state_of_a_release_is_lost() {
+fn r123_state_of_every_release_is_rewritten_without_loss() {
     for release in releases() {
         let image = Image::read(&mut fs::File::open(release.join(STATE)).unwrap()).unwrap();
         let before: Value = image.decode().unwrap();
@@ -146,7 +146,7 @@ fn with_journal(release: &Path, server: &HookServer) -> TestDaemon {
 }
 
 #[test]
-fn r123_the_journal_of_every_release_is_read() {
+fn r123_journal_of_every_release_can_be_read() {
     for release in releases() {
         let server = HookServer::start();
         let daemon = with_journal(&release, &server);

@@ -15,7 +15,7 @@ fn submitted(daemon: &TestDaemon, words: &[&str]) -> TaskId {
 }
 
 #[test]
-fn r116_the_same_command_runs_again_in_its_folder_and_environment() {
+fn r116_rerun_repeats_command_in_original_folder_and_environment() {
     let daemon = TestDaemon::start();
     let folder = daemon.home().join("folder");
     std::fs::create_dir(&folder).unwrap();
@@ -63,7 +63,7 @@ fn r116_the_same_command_runs_again_in_its_folder_and_environment() {
 }
 
 #[test]
-fn r116_the_failed_ones_of_a_batch_run_again() {
+fn r116_rerun_failed_repeats_failed_tasks_of_batch() {
     let daemon = TestDaemon::start();
     let items = daemon.home().join("items");
     std::fs::write(&items, "a\nb\nc\n").unwrap();
@@ -87,7 +87,7 @@ fn r116_the_failed_ones_of_a_batch_run_again() {
 }
 
 #[test]
-fn r116_what_was_cancelled_because_of_a_failure_follows() {
+fn r116_rerun_with_dependents_repeats_tasks_cancelled_by_failure() {
     let daemon = TestDaemon::start();
     let home = daemon.home().to_str().unwrap().to_owned();
     let build = submitted(&daemon, &["--cwd", &home, "--shell", "[ -e fixed ]"]);
@@ -106,7 +106,7 @@ fn r116_what_was_cancelled_because_of_a_failure_follows() {
 }
 
 #[test]
-fn r116_what_can_not_run_again_is_said_and_nothing_is_submitted() {
+fn r116_rerun_of_ineligible_task_is_refused_and_submits_nothing() {
     let daemon = TestDaemon::start();
     let running = submitted(&daemon, &["--stdin-pipe", "--", "cat"]);
     let done = submitted(&daemon, &["--", "false"]);

@@ -49,7 +49,7 @@ fn only_task(daemon: &FakeDaemon) -> Task {
 }
 
 #[test]
-fn r69_text_comes_as_it_is_said() {
+fn r69_agent_text_is_shown_as_it_arrives() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --agent fake 'say one; await go; say  and two'; echo \"<$?>\"");
@@ -70,7 +70,7 @@ fn r69_text_comes_as_it_is_said() {
 }
 
 #[test]
-fn r69_the_key_hands_an_agents_task_over() {
+fn r69_key_moves_agent_task_to_background() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --agent fake 'say half; await go; say  rest'");
@@ -91,7 +91,7 @@ fn r69_the_key_hands_an_agents_task_over() {
 }
 
 #[test]
-fn r69_an_agents_task_that_was_started_directly_stays() {
+fn r69_direct_agent_task_ignores_background_key() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --direct --agent fake 'say here; await go'; echo \"<$?>\"");
@@ -104,7 +104,7 @@ fn r69_an_agents_task_that_was_started_directly_stays() {
 }
 
 #[test]
-fn r64_what_is_typed_while_an_agent_was_started_directly_is_the_shells() {
+fn r64_input_typed_during_direct_agent_task_goes_to_shell() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --direct --agent fake 'say here; await go'");
@@ -129,7 +129,7 @@ fn r69_ctrl_c_cancels_an_agents_task() {
 }
 
 #[test]
-fn r69_an_agents_question_is_shown() {
+fn r69_agent_question_is_shown_with_answer_command() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut shell = terminal(&daemon, None);
     shell.type_line("bgctl run --agent fake 'say first; ask Run make?'; echo \"<$?>\"");
@@ -145,7 +145,7 @@ fn r69_an_agents_question_is_shown() {
 }
 
 #[test]
-fn r69_without_a_terminal_the_text_is_all() {
+fn r69_only_agent_text_is_printed_without_terminal() {
     let daemon = FakeDaemon::start(&[], "");
     let told = daemon.bgctl_with_fake(&["run", "--agent", "fake", "stream 20000 abcdefghij"]).success();
     assert!(told.stdout_text() == "abcdefghij".repeat(20_000) + "\n", "{} bytes", told.stdout_text().len());
@@ -158,7 +158,7 @@ fn r69_without_a_terminal_the_text_is_all() {
 }
 
 #[test]
-fn r71_an_agents_task_ends_with_its_terminal() {
+fn r71_closing_terminal_cancels_agent_task() {
     let daemon = FakeDaemon::start(&[], "");
     let mut terminal = terminal(&daemon, Some(&["run", "--agent", "fake", "say half; hang"]));
     terminal.wait_line("half");
@@ -169,7 +169,7 @@ fn r71_an_agents_task_ends_with_its_terminal() {
 }
 
 #[test]
-fn r69_agents_in_the_console() {
+fn r69_console_backgrounds_and_cancels_agent_tasks() {
     let daemon = FakeDaemon::start(&[], "");
     let mut console = terminal(&daemon, Some(&["console", "--session", "here"]));
     console.wait_line("~>");
@@ -196,7 +196,7 @@ fn r69_agents_in_the_console() {
 }
 
 #[test]
-fn r69_ctrl_z_stops_it_beside_a_reader_that_does_not_read() {
+fn r69_ctrl_z_stops_agent_run_blocked_on_full_pipe() {
     let daemon = FakeDaemon::start(&[], "");
     fs::write(daemon.home().join("reader"), "read x < gate; wc -c").unwrap();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();

@@ -50,7 +50,7 @@ fn clear(daemon: &TestDaemon) {
 }
 
 #[test]
-fn an_environment_is_not_kept_when_its_task_has_started_as_root() {
+fn environment_is_wiped_once_task_has_started_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config(NONE_KEPT).start();
     let process = daemon.process();
@@ -68,7 +68,7 @@ fn an_environment_is_not_kept_when_its_task_has_started_as_root() {
 }
 
 #[test]
-fn r116_the_environment_of_a_rerun_is_wiped_with_its_task_as_root() {
+fn r116_environment_kept_for_rerun_is_wiped_with_its_task_as_root() {
     must_be_root();
     let daemon = TestDaemon::start();
     let process = daemon.process();
@@ -93,7 +93,7 @@ fn r116_the_environment_of_a_rerun_is_wiped_with_its_task_as_root() {
 }
 
 #[test]
-fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment_as_root() {
+fn terminal_leader_keeps_nothing_of_job_environment_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config(NONE_KEPT).start();
     let secret = secret();
@@ -111,7 +111,7 @@ fn the_leader_of_a_terminal_keeps_nothing_of_its_jobs_environment_as_root() {
 }
 
 #[test]
-fn what_waits_or_was_refused_is_forgotten_when_it_is_gone_as_root() {
+fn environment_of_cancelled_or_refused_task_is_wiped_as_root() {
     must_be_root();
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[limits]\ntasks = 2").start();
     let process = daemon.process();
@@ -128,7 +128,7 @@ fn what_waits_or_was_refused_is_forgotten_when_it_is_gone_as_root() {
 }
 
 #[test]
-fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
+fn other_programs_of_user_cannot_read_daemon_memory_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(), || {
         let daemon = TestDaemon::builder().prelude(programs.exec()).start();
@@ -145,7 +145,7 @@ fn no_other_program_of_the_user_reads_the_daemons_memory_as_root() {
 }
 
 #[test]
-fn a_daemon_that_ends_by_sigquit_leaves_no_core_file_as_root() {
+fn daemon_killed_by_sigquit_leaves_no_core_file_as_root() {
     must_be_root();
     let may_leave = "cd \"$HOME\"; ulimit -c unlimited";
     let home = tempfile::tempdir().unwrap();

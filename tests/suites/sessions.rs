@@ -63,7 +63,7 @@ fn a_plain_terminal_is_a_parent_session() {
 }
 
 #[test]
-fn the_next_shell_in_the_same_terminal_is_another_session() {
+fn next_shell_on_same_terminal_device_is_another_session() {
     let daemon = TestDaemon::start();
     // Two sessions, one after the other, on the same device.
     let script = r#"
@@ -91,7 +91,7 @@ for key in ["first", "second"]:
 }
 
 #[test]
-fn a_login_by_ssh_is_a_parent_session() {
+fn ssh_login_is_a_parent_session() {
     let daemon = TestDaemon::start();
     let mut shell = shell(&daemon);
     assert_eq!(shell.run_line("export SSH_CONNECTION='192.0.2.7 51514 192.0.2.1 22'"), 0);
@@ -110,7 +110,7 @@ fn a_login_by_ssh_is_a_parent_session() {
 }
 
 #[test]
-fn a_pane_of_tmux_is_a_parent_session() {
+fn tmux_pane_is_a_parent_session() {
     let daemon = TestDaemon::start();
     let bgctl = daemon.bgctl(&[]);
     let mut tmux = Command::new("tmux");
@@ -136,7 +136,7 @@ fn a_pane_of_tmux_is_a_parent_session() {
 }
 
 #[test]
-fn the_variable_wins_over_the_terminal_and_the_option_over_both() {
+fn session_variable_overrides_terminal_and_option_overrides_both() {
     let daemon = TestDaemon::start();
     let mut shell = shell(&daemon);
     let mut session_of = |words: &str| {
@@ -155,7 +155,7 @@ fn the_variable_wins_over_the_terminal_and_the_option_over_both() {
 }
 
 #[test]
-fn the_verbs_with_a_session_leave_other_sessions_alone() {
+fn session_scoped_verbs_leave_other_sessions_alone() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 16").start();
     let ours = |args: &[&str]| Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "ours"));
     let (other, none) = (daemon.submit_in("other", "sleep 1000"), daemon.submit(&["sleep", "1000"]));
@@ -193,7 +193,7 @@ fn the_verbs_with_a_session_leave_other_sessions_alone() {
 }
 
 #[test]
-fn clear_without_ids_is_about_the_current_session_only() {
+fn clear_without_ids_affects_current_session_only() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 16").start();
     let ours = |args: &[&str]| Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "ours"));
     let (others, none) = (daemon.submit_in("other", "true"), daemon.submit(&["true"]));
@@ -228,7 +228,7 @@ const CHANNELS: &str = "default_deliver_to = [\"ops\"]\n\
     [channels.discord]\ntype = \"exec\"\ncommand = [\"true\"]\n";
 
 #[test]
-fn r50_the_channel_of_a_task_is_the_named_one_else_that_of_its_session_else_the_default() {
+fn r50_channel_is_the_named_one_else_from_session_else_default() {
     let daemon = TestDaemon::builder().config(CHANNELS).start();
     let plain = TestDaemon::start();
     let channel = |daemon: &TestDaemon, named: Option<&str>, session: Option<&str>| {
@@ -261,7 +261,7 @@ fn r50_the_channel_of_a_task_is_the_named_one_else_that_of_its_session_else_the_
 const UNTOLD: &str = "no notification of its end was sent";
 
 #[test]
-fn r52_without_a_channel_an_end_is_a_warning_with_a_hint_and_a_start_is_silent() {
+fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
     let daemon = TestDaemon::start();
     let log = daemon.state_dir().join("bgd.log");
     let lines = || {
@@ -284,7 +284,7 @@ fn r52_without_a_channel_an_end_is_a_warning_with_a_hint_and_a_start_is_silent()
 }
 
 #[test]
-fn the_console_tells_by_itself_and_nobody_else_is_missed() {
+fn console_shows_its_notices_once_and_none_counts_as_untold() {
     for (config, channel) in [("", "none"), (CHANNELS, "ops")] {
         let daemon = TestDaemon::builder().config(config).start();
         let mut console = Terminal::bgctl(&daemon, &["console"]);
@@ -326,7 +326,7 @@ fn only_cleared(watch: &mut Watch, ids: &[TaskId]) {
 }
 
 #[test]
-fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_and_no_other() {
+fn r54_ending_a_session_cancels_and_clears_only_its_tasks() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 4").start();
     let done = daemon.submit_in("s", "true");
     daemon.block(&[done]);
@@ -348,7 +348,7 @@ fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_and_no_other() {
 }
 
 #[test]
-fn r54_a_session_ends_with_the_last_connection_that_owns_it() {
+fn r54_session_ends_with_its_last_owning_connection() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let (first, second, stranger) = (owns(&daemon, "s"), owns(&daemon, "s"), owns(&daemon, "s2"));
@@ -396,7 +396,7 @@ fn owner(daemon: &TestDaemon, session: &str) -> Child {
 }
 
 #[test]
-fn r54_a_session_ends_with_an_owner_that_was_killed() {
+fn r54_session_ends_when_its_owner_is_killed() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut child = owner(&daemon, "s");

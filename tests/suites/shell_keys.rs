@@ -76,7 +76,7 @@ fn squeezed(text: &str) -> String {
 }
 
 #[test]
-fn r169_the_key_tab_and_the_prompt_work_in_bash() {
+fn r169_run_key_completion_and_prompt_work_in_bash() {
     let daemon = TestDaemon::start();
     let lines = format!("PS1='$ '\neval \"$(bgctl shell-init bash)\"\nPS1='$({PROMPT})'\"$PS1\"\n");
     put(&daemon, ".bashrc", &lines);
@@ -86,7 +86,7 @@ fn r169_the_key_tab_and_the_prompt_work_in_bash() {
 }
 
 #[test]
-fn r169_the_key_tab_and_the_prompt_work_in_zsh() {
+fn r169_run_key_completion_and_prompt_work_in_zsh() {
     let daemon = TestDaemon::start();
     let lines = format!(
         "autoload -Uz compinit && compinit -u\nPROMPT='%# '\neval \"$(bgctl shell-init zsh)\"\n\
@@ -99,7 +99,7 @@ fn r169_the_key_tab_and_the_prompt_work_in_zsh() {
 }
 
 #[test]
-fn r169_the_first_tab_of_a_zsh_completes_by_the_installed_file() {
+fn r169_first_tab_in_zsh_completes_from_installed_file() {
     let daemon = TestDaemon::home_only();
     let mut install = daemon.bgctl(&["completions", "install", "zsh"]);
     install.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
@@ -150,7 +150,7 @@ fn r169_bash_completes_words_with_colons_blanks_and_patterns() {
 }
 
 #[test]
-fn r169_the_key_tab_and_the_prompt_work_in_fish() {
+fn r169_run_key_completion_and_prompt_work_in_fish() {
     let daemon = TestDaemon::start();
     let lines = format!(
         "bgctl shell-init fish | source\nfunction fish_prompt; echo '> '; end\n\
@@ -163,7 +163,7 @@ fn r169_the_key_tab_and_the_prompt_work_in_fish() {
 }
 
 #[test]
-fn r169_the_key_tab_and_the_prompt_work_in_nushell() {
+fn r169_run_key_completion_and_prompt_work_in_nushell() {
     let daemon = TestDaemon::start();
     let config = format!(
         "$env.config.show_banner = false\n$env.PROMPT_COMMAND = {{|| \"nu\" }}\n\
@@ -191,7 +191,7 @@ fn r169_the_key_tab_and_the_prompt_work_in_nushell() {
 }
 
 #[test]
-fn r169_nushell_still_completes_other_commands_and_the_installed_file_is_found() {
+fn r169_nushell_finds_installed_file_and_still_completes_other_commands() {
     let daemon = TestDaemon::start();
     let task = daemon.submit(&["sleep", "1000"]);
     let mut install = daemon.bgctl(&["completions", "install"]);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use bgd_tests::{Outcome, TestDaemon};
 
 #[test]
-fn r169_the_prompt_shows_what_runs_and_failures_until_the_user_has_looked() {
+fn r169_prompt_counts_running_tasks_and_unseen_failures() {
     let daemon = TestDaemon::start();
     // On a busy machine, an answer may take longer than a prompt should.
     let patient = ["shell-prompt", "--timeout", "1m"];
@@ -29,7 +29,7 @@ fn r169_the_prompt_shows_what_runs_and_failures_until_the_user_has_looked() {
 }
 
 #[test]
-fn r169_what_has_failed_before_the_eyes_of_its_user_is_no_news() {
+fn r169_foreground_failure_is_not_reported_as_unseen() {
     let daemon = TestDaemon::start();
     daemon.run(&["run", "-d", "seen to fail", "--", "false"]).expect_code(1);
     assert_eq!(daemon.run(&["shell-prompt", "--timeout", "1m"]).success().stdout_text(), "");
@@ -47,7 +47,7 @@ fn r169_the_prompt_starts_no_daemon() {
 }
 
 #[test]
-fn r169_the_prompt_does_not_wait_for_a_daemon_that_hangs() {
+fn r169_prompt_does_not_wait_for_hung_daemon() {
     let home = TestDaemon::home_only();
     fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
     // Its connections are never accepted or answered.
@@ -57,7 +57,7 @@ fn r169_the_prompt_does_not_wait_for_a_daemon_that_hangs() {
 }
 
 #[test]
-fn r169_the_prompt_says_nothing_where_no_single_daemon_is_meant() {
+fn r169_prompt_is_silent_when_settings_name_no_single_daemon() {
     let daemon = TestDaemon::start();
     for (name, value) in [("BGD_HOST", "a,b"), ("BGD_HOST", "-x"), ("BGD_SOCKET", "not/absolute")] {
         for args in [&["shell-prompt"][..], &["shell-prompt", "--timeout", "1s"]] {

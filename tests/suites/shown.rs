@@ -38,7 +38,7 @@ fn json(outcome: &Outcome) -> Value {
 }
 
 #[test]
-fn what_a_task_is_called_shows_itself_in_every_list_and_page() {
+fn hidden_characters_in_task_names_are_replaced_in_lists_and_pages() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         argv: Some(vec!["printf".into(), "%s".into(), EVIL.into()]),
@@ -65,7 +65,7 @@ fn what_a_task_is_called_shows_itself_in_every_list_and_page() {
 }
 
 #[test]
-fn a_permission_question_can_not_lie() {
+fn hidden_characters_in_permission_questions_are_replaced() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut watch = daemon.watch();
     let call = serde_json::json!({ "title": "x", "rawInput": { "command": EVIL } });
@@ -84,7 +84,7 @@ fn a_permission_question_can_not_lie() {
 }
 
 #[test]
-fn what_an_error_quotes_does_nothing_to_a_terminal_or_the_log() {
+fn hidden_characters_quoted_in_errors_are_replaced_on_terminal_and_in_log() {
     let daemon = TestDaemon::start();
     let program = format!("{EVIL}\nERROR forged");
     let params = SubmitParams { argv: Some(vec![program.as_str().into()]), ..daemon.params() };

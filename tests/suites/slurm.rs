@@ -13,7 +13,7 @@ use bgd_tests::{Outcome, wait};
 use nix::sys::signal::Signal;
 
 #[test]
-fn r146_a_job_gets_what_the_task_says_as_root() {
+fn r146_job_gets_folder_environment_and_arguments_of_task_as_root() {
     let site = Site::start();
     let folder = site.daemon.home().join("it's here");
     fs::create_dir(&folder).unwrap();
@@ -46,7 +46,7 @@ fn r146_a_job_gets_what_the_task_says_as_root() {
 }
 
 #[test]
-fn r146_resources_reach_the_cluster_as_root() {
+fn r146_requested_resources_reach_cluster_as_root() {
     let site = Site::of(
         Builder::default(),
         "partition = \"other\"\ncpus = 2\ntime = \"10m\"\noptions = [\"--nice=3\"]",
@@ -66,7 +66,7 @@ fn r146_resources_reach_the_cluster_as_root() {
 }
 
 #[test]
-fn r146_a_job_gets_graphics_processors_and_a_quality_of_service_as_root() {
+fn r146_gpus_and_qos_reach_cluster_as_root() {
     let site = Site::of(Builder::default().gpu().accounting().conf("AccountingStorageEnforce=qos"), "");
     site.cluster.run(&["sacctmgr", "--immediate", "add", "account", "lab", "Cluster=test"]).success();
     site.cluster.run(&[
@@ -104,7 +104,7 @@ fn r146_a_job_gets_graphics_processors_and_a_quality_of_service_as_root() {
 }
 
 #[test]
-fn r146_refusals_are_told_with_what_to_do_as_root() {
+fn r146_refused_submission_is_reported_with_advice_as_root() {
     let site = Site::start();
     let failure = |options: &[&str]| {
         let id = site.submit(options, "true");
@@ -129,7 +129,7 @@ fn r146_refusals_are_told_with_what_to_do_as_root() {
 }
 
 #[test]
-fn r146_a_check_says_whether_it_works_as_root() {
+fn r146_executor_check_reports_whether_cluster_works_as_root() {
     let site = Site::start();
     let checked = site.run(&["executors", "--check", "hpc"]).success().stdout_text();
     let version = site.cluster.run(&["sbatch", "--version"]).success().stdout_text();
@@ -168,7 +168,7 @@ fn r146_a_check_says_whether_it_works_as_root() {
 }
 
 #[test]
-fn r146_a_check_finds_what_every_task_would_be_refused_for_as_root() {
+fn r146_executor_check_finds_faults_that_would_fail_every_task_as_root() {
     let site = Site::of(Builder::default(), "partition = \"nowhere\"");
     let fails = || site.run(&["executors", "--check", "hpc"]).expect_code(69).stdout_text();
     let text = fails();
@@ -191,7 +191,7 @@ fn r146_a_check_finds_what_every_task_would_be_refused_for_as_root() {
 }
 
 #[test]
-fn r147_ends_are_told_as_they_were_as_root() {
+fn r147_job_outcomes_are_reported_accurately_as_root() {
     let site = Site::start();
     let killed = site.submit(&[], "kill -9 $$");
     let missing: TaskId = site.run(&["submit", "--on", "hpc", "--", "no-such-program"]).word();
@@ -210,7 +210,7 @@ fn r147_ends_are_told_as_they_were_as_root() {
 }
 
 #[test]
-fn r147_a_job_that_vanished_is_lost_as_root() {
+fn r147_vanished_job_is_reported_lost_as_root() {
     let site = Site::of(Builder::default(), "");
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);
@@ -225,7 +225,7 @@ fn r147_a_job_that_vanished_is_lost_as_root() {
 }
 
 #[test]
-fn r147_the_accounting_knows_what_the_queue_has_forgotten_as_root() {
+fn r147_accounting_supplies_end_of_job_missing_from_queue_as_root() {
     let site = Site::of(Builder::default().accounting(), "");
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);
@@ -240,7 +240,7 @@ fn r147_the_accounting_knows_what_the_queue_has_forgotten_as_root() {
 }
 
 #[test]
-fn r148_a_waiting_job_says_why_as_root() {
+fn r148_waiting_job_shows_reason_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
@@ -257,7 +257,7 @@ fn r148_a_waiting_job_says_why_as_root() {
 }
 
 #[test]
-fn r148_others_cancel_and_requeue_as_root() {
+fn r148_external_cancel_and_requeue_are_recognized_as_root() {
     let site = Site::start();
     let file = site.daemon.home().join("times");
     let again =
@@ -280,7 +280,7 @@ fn r148_others_cancel_and_requeue_as_root() {
 }
 
 #[test]
-fn r148_a_requeued_task_is_ready_by_what_its_next_attempt_writes_as_root() {
+fn r148_requeued_task_becomes_ready_by_output_of_new_run_as_root() {
     let site = Site::start();
     let gate = site.daemon.home().join("gate");
     fs::write(&gate, "").unwrap();
@@ -302,7 +302,7 @@ fn r148_a_requeued_task_is_ready_by_what_its_next_attempt_writes_as_root() {
 }
 
 #[test]
-fn r148_too_much_memory_is_told_as_root() {
+fn r148_out_of_memory_job_fails_with_memory_cause_as_root() {
     let site = Site::of(Builder::default().memory_limits(), "");
     let line = "exec perl -e 'my $x = q(x) x 200_000_000; sleep 1000'";
     let task = site.ended(site.submit(&["--memory", "20M"], line));
@@ -310,7 +310,7 @@ fn r148_too_much_memory_is_told_as_root() {
 }
 
 #[test]
-fn r145_order_and_attempts_go_across_clusters_as_root() {
+fn r145_retries_and_dependencies_span_cluster_and_local_tasks_as_root() {
     let site = Site::start();
     let file = site.daemon.home().join("tried");
     let line = format!("echo try; test -e {0} || {{ touch {0}; exit 1; }}", file.display());
@@ -324,7 +324,7 @@ fn r145_order_and_attempts_go_across_clusters_as_root() {
 }
 
 #[test]
-fn r149_an_array_of_a_thousand_runs_to_its_end_with_few_calls_as_root() {
+fn r149_array_of_a_thousand_tasks_takes_few_calls_as_root() {
     let site = Site::start();
     let items = site.daemon.home().join("items");
     let lines: Vec<String> = (1..=1000).map(|number| number.to_string()).collect();
@@ -352,7 +352,7 @@ fn r149_an_array_of_a_thousand_runs_to_its_end_with_few_calls_as_root() {
 }
 
 #[test]
-fn r149_thousands_of_jobs_take_few_calls_as_root() {
+fn r149_submitting_and_cancelling_thousands_takes_few_calls_as_root() {
     let site = Site::start();
     // Everything else waits.
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
@@ -378,7 +378,7 @@ fn r149_thousands_of_jobs_take_few_calls_as_root() {
 }
 
 #[test]
-fn r150_jobs_are_held_signalled_and_paused_as_root() {
+fn r150_jobs_can_be_held_signalled_and_paused_as_root() {
     let site = Site::start();
     let first =
         site.submit(&["--cpus", "16"], "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done");
@@ -407,7 +407,7 @@ fn r150_jobs_are_held_signalled_and_paused_as_root() {
 }
 
 #[test]
-fn r150_a_cancel_is_confirmed_as_root() {
+fn r150_cancel_ends_jobs_even_if_they_ignore_sigterm_as_root() {
     let site = Site::start();
     let deaf = site.submit(&[], "trap '' TERM; echo up; while :; do sleep 0.1; done");
     let running = site.submit(&[], "sleep 1000");
@@ -424,7 +424,7 @@ fn r150_a_cancel_is_confirmed_as_root() {
 }
 
 #[test]
-fn r151_a_controller_that_is_down_decides_nothing_as_root() {
+fn r151_stopped_controller_leaves_jobs_undecided_as_root() {
     let site = Site::start();
     let ends = site.daemon.home().join("go");
     let id = site.submit(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", ends.display()));
@@ -445,7 +445,7 @@ fn r151_a_controller_that_is_down_decides_nothing_as_root() {
 }
 
 #[test]
-fn r151_a_submission_whose_answer_was_lost_runs_once_as_root() {
+fn r151_submission_with_lost_reply_runs_once_as_root() {
     let site = Site::start();
     let file = site.daemon.home().join("times");
     let once = site.cluster.path("once");
@@ -471,7 +471,7 @@ fn r151_a_submission_whose_answer_was_lost_runs_once_as_root() {
 }
 
 #[test]
-fn r151_a_hanging_command_is_given_up_as_root() {
+fn r151_hung_sbatch_times_out_and_task_still_completes_as_root() {
     let site = Site::start();
     let once = site.cluster.path("once");
     let lines = format!("if [ ! -e {once} ]; then touch {once}; exec sleep 1000; fi", once = once.display());
@@ -483,7 +483,7 @@ fn r151_a_hanging_command_is_given_up_as_root() {
 }
 
 #[test]
-fn r151_the_end_of_the_daemon_is_theirs_as_root() {
+fn r151_jobs_are_cancelled_at_shutdown_or_by_next_daemon_as_root() {
     let mut site = Site::start();
     let submit = || site.submit(&["--cpus", "16"], "sleep 1000");
     // One after the other: of two that are submitted at once, either may come first.

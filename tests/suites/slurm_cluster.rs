@@ -10,7 +10,7 @@ fn submit(cluster: &Cluster, options: &[&str], script: &str) -> String {
 }
 
 #[test]
-fn a_job_runs_and_its_end_is_known_as_root() {
+fn job_runs_and_reports_its_exit_code_as_root() {
     let cluster = Cluster::start();
     let output = cluster.work().join("out");
     let option = format!("--output={}", output.display());
@@ -22,7 +22,7 @@ fn a_job_runs_and_its_end_is_known_as_root() {
 }
 
 #[test]
-fn clusters_live_side_by_side_and_a_controller_comes_back_as_root() {
+fn clusters_are_independent_and_controllers_can_restart_as_root() {
     let (one, other) = (Cluster::start(), Cluster::start());
     let job = submit(&one, &["--output=/dev/null"], "exec sleep 1000");
     one.wait_for_state(&job, "RUNNING");
@@ -38,7 +38,7 @@ fn clusters_live_side_by_side_and_a_controller_comes_back_as_root() {
 }
 
 #[test]
-fn calls_are_counted_and_commands_misbehave_as_told_as_root() {
+fn commands_are_counted_and_can_be_made_to_fail_as_root() {
     let cluster = Cluster::start();
     let programs = cluster.programs();
     let squeue = || bgd_tests::Outcome::of(&mut std::process::Command::new(programs.path().join("squeue")));
@@ -53,7 +53,7 @@ fn calls_are_counted_and_commands_misbehave_as_told_as_root() {
 }
 
 #[test]
-fn too_much_memory_is_fatal_as_root() {
+fn exceeding_memory_limit_kills_job_as_root() {
     let cluster = Cluster::builder().memory_limits().start();
     let script = "exec perl -e 'my $x = q(x) x 200_000_000; sleep 1000'";
     let job = submit(&cluster, &["--output=/dev/null", "--mem=20"], script);
@@ -61,7 +61,7 @@ fn too_much_memory_is_fatal_as_root() {
 }
 
 #[test]
-fn accounting_remembers_jobs_as_root() {
+fn accounting_records_job_results_as_root() {
     let cluster = Cluster::builder().accounting().start();
     let job = submit(&cluster, &["--output=/dev/null"], "exit 4");
     let query = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,ExitCode"];

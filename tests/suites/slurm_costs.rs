@@ -53,7 +53,7 @@ fn with_costs(site: &Site, id: TaskId) -> Task {
 }
 
 #[test]
-fn r164_a_job_of_a_cluster_says_what_it_used_as_root() {
+fn r164_cluster_job_reports_its_usage_as_root() {
     let site = Site::of(Builder::default().accounting(), "");
     let gate = site.cluster.path("gate");
     let id = site.submit(&[], &work(&gate));
@@ -92,7 +92,7 @@ fn r164_a_job_of_a_cluster_says_what_it_used_as_root() {
 }
 
 #[test]
-fn r164_costs_that_come_late_are_added_and_hold_no_task_up_as_root() {
+fn r164_late_usage_is_added_without_delaying_tasks_as_root() {
     let site = Site::far(Builder::default().accounting());
     let programs = site.cluster.programs();
     programs.before("sacct", "exit 0");
@@ -132,14 +132,14 @@ fn are_told_after(mut site: Site, changes: impl Fn(&mut Site)) {
 }
 
 #[test]
-fn r164_an_upgrade_goes_on_asking_for_costs_as_root() {
+fn r164_usage_is_still_collected_after_upgrade_as_root() {
     are_told_after(Site::of(Builder::default().accounting(), ""), |site| {
         site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
     });
 }
 
 #[test]
-fn r164_the_next_durable_daemon_goes_on_asking_for_costs_as_root() {
+fn r164_usage_is_still_collected_after_durable_restart_as_root() {
     are_told_after(Site::durable(Builder::default().accounting()), |site| {
         site.daemon.kill_by(Signal::SIGKILL);
         site.daemon.launch();
@@ -151,7 +151,7 @@ fn r164_the_next_durable_daemon_goes_on_asking_for_costs_as_root() {
 }
 
 #[test]
-fn r164_a_cluster_that_measures_nothing_is_not_asked_as_root() {
+fn r164_cluster_without_accounting_is_never_queried_for_usage_as_root() {
     let site = Site::start();
     let id = site.submit(&[], "exit 3");
     assert_eq!(site.ended(id).usage, None);

@@ -80,12 +80,12 @@ fn goes_on_after_a_kill(mut site: Site) {
 }
 
 #[test]
-fn r151_jobs_go_on_after_a_kill_and_their_ends_are_known_as_root() {
+fn r151_jobs_survive_daemon_kill_and_their_results_are_collected_as_root() {
     goes_on_after_a_kill(Site::durable(Builder::default()));
 }
 
 #[test]
-fn r151_jobs_behind_a_login_node_go_on_after_a_kill_as_root() {
+fn r151_jobs_behind_login_node_survive_daemon_kill_as_root() {
     goes_on_after_a_kill(Site::far_durable(Builder::default()));
 }
 
@@ -118,12 +118,12 @@ fn obeys_after_a_kill(mut site: Site) {
 }
 
 #[test]
-fn r151_a_job_can_be_held_paused_signalled_and_cancelled_after_a_kill_as_root() {
+fn r151_jobs_can_be_controlled_after_daemon_kill_as_root() {
     obeys_after_a_kill(Site::durable(Builder::default()));
 }
 
 #[test]
-fn r151_a_job_behind_a_login_node_obeys_after_a_kill_as_root() {
+fn r151_jobs_behind_login_node_can_be_controlled_after_daemon_kill_as_root() {
     obeys_after_a_kill(Site::far_durable(Builder::default()));
 }
 
@@ -156,17 +156,17 @@ fn is_found_again(mut site: Site) {
 }
 
 #[test]
-fn r151_a_submission_that_a_kill_cut_runs_once_as_root() {
+fn r151_submission_interrupted_by_daemon_kill_runs_once_as_root() {
     is_found_again(Site::durable(Builder::default()));
 }
 
 #[test]
-fn r151_a_submission_through_a_login_node_that_a_kill_cut_runs_once_as_root() {
+fn r151_login_node_submission_interrupted_by_daemon_kill_runs_once_as_root() {
     is_found_again(Site::far_durable(Builder::default()));
 }
 
 #[test]
-fn r151_a_cluster_that_can_not_be_asked_at_the_start_decides_nothing_as_root() {
+fn r151_controller_down_at_restart_leaves_jobs_undecided_as_root() {
     let mut site = Site::durable(Builder::default());
     let (open, until_open) = gate(&site, "open");
     let id = site.submit(&[], &format!("{until_open}; exit 4"));
@@ -180,7 +180,7 @@ fn r151_a_cluster_that_can_not_be_asked_at_the_start_decides_nothing_as_root() {
 }
 
 #[test]
-fn r151_a_login_node_that_can_not_be_reached_at_the_start_decides_nothing_as_root() {
+fn r151_login_node_unreachable_at_restart_leaves_jobs_undecided_as_root() {
     let mut site = Site::far_durable(Builder::default());
     let (open, until_open) = gate(&site, "open");
     let id = site.submit(&[], &format!("echo begun; {until_open}; exit 4"));
@@ -222,12 +222,12 @@ fn is_left_by_a_stop(mut site: Site) {
 }
 
 #[test]
-fn r151_a_stopped_durable_daemon_leaves_its_jobs_as_root() {
+fn r151_stopping_durable_daemon_leaves_jobs_running_as_root() {
     is_left_by_a_stop(Site::durable(Builder::default()));
 }
 
 #[test]
-fn r151_a_stopped_durable_daemon_leaves_its_jobs_behind_a_login_node_as_root() {
+fn r151_stopping_durable_daemon_leaves_login_node_jobs_running_as_root() {
     is_left_by_a_stop(Site::far_durable(Builder::default()));
 }
 
@@ -256,12 +256,12 @@ fn is_carried(site: &Site) {
 }
 
 #[test]
-fn r121_an_upgrade_carries_jobs_as_root() {
+fn r121_jobs_survive_upgrade_as_root() {
     is_carried(&Site::start());
 }
 
 #[test]
-fn r121_an_upgrade_carries_jobs_behind_a_login_node_as_root() {
+fn r121_jobs_behind_login_node_survive_upgrade_as_root() {
     is_carried(&Site::far(Builder::default()));
 }
 
@@ -313,17 +313,17 @@ fn loses_nothing(mut site: Site) {
 }
 
 #[test]
-fn r151_twenty_kills_lose_no_job_and_start_none_twice_as_root() {
+fn r151_twenty_daemon_kills_lose_no_job_and_start_none_twice_as_root() {
     loses_nothing(Site::durable(Builder::default()));
 }
 
 #[test]
-fn r151_twenty_kills_lose_no_job_behind_a_login_node_as_root() {
+fn r151_twenty_daemon_kills_lose_no_job_behind_login_node_as_root() {
     loses_nothing(Site::far_durable(Builder::default()));
 }
 
 #[test]
-fn r151_jobs_that_no_task_is_known_to_be_are_cancelled_as_root() {
+fn r151_jobs_without_a_known_task_are_cancelled_as_root() {
     let mut site = Site::durable(Builder::default());
     let left = site.submit(&["--cpus", "16"], "exec sleep 1000");
     let job = site.running(left);

@@ -17,7 +17,7 @@ fn killed_by(gate: &str) -> String {
 }
 
 #[test]
-fn r147_nothing_is_lost_before_the_accounting_has_answered_as_root() {
+fn r147_no_job_is_declared_lost_before_accounting_answers_as_root() {
     let site = Site::of(Builder::default().accounting(), "");
     let gates = ["first", "second"].map(|name| site.daemon.home().join(name));
     let lines = gates.each_ref().map(|gate| killed_by(gate.to_str().unwrap()));
@@ -75,7 +75,7 @@ fn r147_nothing_is_lost_before_the_accounting_has_answered_as_root() {
 }
 
 #[test]
-fn r148_a_job_that_was_killed_outright_ends_by_that_signal_as_root() {
+fn r148_job_killed_with_its_script_ends_with_that_signal_as_root() {
     let site = Site::start();
     let killed = site.submit(&[], KILLED);
     let task = site.ended(killed);
@@ -94,7 +94,7 @@ fn r148_a_job_that_was_killed_outright_ends_by_that_signal_as_root() {
 }
 
 #[test]
-fn r148_the_time_limit_of_the_cluster_is_told_as_root() {
+fn r148_cluster_time_limit_is_reported_as_timeout_as_root() {
     let site = Site::start();
     let id = site.submit(&["--option=--time=5"], "sleep 1000");
     let job = site.running(id);

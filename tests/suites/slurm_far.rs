@@ -11,7 +11,7 @@ use bgd_tests::wait;
 use nix::sys::signal::Signal;
 
 #[test]
-fn r146_a_job_is_run_through_a_login_node_as_root() {
+fn r146_job_runs_through_login_node_as_root() {
     let site = Site::far(Builder::default());
     // Everything started by ssh inherits it.
     site.login().wrap("umask 027");
@@ -60,7 +60,7 @@ fn r146_a_job_is_run_through_a_login_node_as_root() {
 }
 
 #[test]
-fn r150_output_is_here_while_it_runs_and_a_cancel_is_confirmed_as_root() {
+fn r150_output_arrives_while_job_runs_and_cancel_ends_job_as_root() {
     let site = Site::far(Builder::default());
     let go = site.daemon.home().join("go");
     let line = format!(
@@ -84,7 +84,7 @@ fn r150_output_is_here_while_it_runs_and_a_cancel_is_confirmed_as_root() {
 }
 
 #[test]
-fn r149_many_jobs_take_few_calls_and_one_connection_as_root() {
+fn r149_many_jobs_take_few_calls_over_one_connection_as_root() {
     let site = Site::far(Builder::default());
     let items = site.daemon.home().join("items");
     let lines: Vec<String> = (1..=200).map(|number| number.to_string()).collect();
@@ -102,7 +102,7 @@ fn r149_many_jobs_take_few_calls_and_one_connection_as_root() {
 }
 
 #[test]
-fn r151_a_login_node_that_is_cut_off_decides_nothing_as_root() {
+fn r151_unreachable_login_node_leaves_jobs_undecided_as_root() {
     let site = Site::far(Builder::default());
     let ends = site.daemon.home().join("go");
     let line = format!("echo begins; until [ -e {} ]; do sleep 0.1; done; echo ends; exit 4", ends.display());
@@ -130,7 +130,7 @@ fn r151_a_login_node_that_is_cut_off_decides_nothing_as_root() {
 }
 
 #[test]
-fn r151_the_end_of_the_daemon_is_theirs_over_there_too_as_root() {
+fn r151_login_node_jobs_are_cancelled_at_shutdown_or_by_next_daemon_as_root() {
     let mut site = Site::far(Builder::default());
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);
@@ -152,7 +152,7 @@ fn r151_the_end_of_the_daemon_is_theirs_over_there_too_as_root() {
 }
 
 #[test]
-fn r151_a_login_node_that_refuses_is_told_at_once_as_root() {
+fn r151_login_node_permission_denied_fails_task_at_once_as_root() {
     let site = Site::far(Builder::default());
     let checked = site.run(&["executors", "--check", "hpc"]).success().stdout_text();
     assert!(checked.contains("\tfar\t") && checked.contains("works"), "{checked}");
@@ -167,7 +167,7 @@ fn r151_a_login_node_that_refuses_is_told_at_once_as_root() {
 }
 
 #[test]
-fn r146_what_a_shell_prints_by_itself_is_skipped_as_root() {
+fn r146_login_shell_banner_is_ignored_as_root() {
     let site = Site::far(Builder::default());
     let home = site.login().daemon.home();
     fs::write(home.join(".bashrc"), "echo Welcome; echo 'No mail.' >&2\n").unwrap();

@@ -20,7 +20,7 @@ fn gated(site: &Site, options: &[&str]) -> (TaskId, PathBuf) {
 }
 
 #[test]
-fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
+fn r148_preempted_job_waits_again_or_fails_with_reason_as_root() {
     let partitions = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n\
                       PartitionName=low Nodes=ALL State=UP PriorityTier=1 PreemptMode=REQUEUE\n\
                       PartitionName=cheap Nodes=ALL State=UP PriorityTier=1 PreemptMode=CANCEL\n\
@@ -49,7 +49,7 @@ fn r148_a_preempted_job_waits_again_or_says_why_it_ended_as_root() {
 }
 
 #[test]
-fn r148_a_lost_node_is_told_and_its_jobs_wait_again_as_root() {
+fn r148_jobs_of_failed_node_fail_with_cause_or_wait_again_as_root() {
     let site = Site::start();
     let (again, gate) = gated(&site, &[]);
     let job = site.job(again);
@@ -74,7 +74,7 @@ fn r148_a_lost_node_is_told_and_its_jobs_wait_again_as_root() {
 }
 
 #[test]
-fn r146_a_full_queue_is_waited_for_as_root() {
+fn r146_submission_waits_while_queue_is_full_as_root() {
     // Jobs that have ended count for a while.
     let site = Site::of(Builder::default().conf("MaxJobCount=3\nMaxArraySize=2\nMinJobAge=2"), "");
     let long: Vec<TaskId> = (0..2).map(|_| site.submit(&[], "sleep 1000")).collect();
@@ -92,7 +92,7 @@ fn r146_a_full_queue_is_waited_for_as_root() {
 }
 
 #[test]
-fn r146_what_the_accounts_do_not_allow_is_refused_with_what_to_do_as_root() {
+fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
     let site = Site::of(
         Builder::default().accounting().conf("AccountingStorageEnforce=associations,limits,qos"),
         "",
@@ -118,7 +118,7 @@ fn r146_what_the_accounts_do_not_allow_is_refused_with_what_to_do_as_root() {
 }
 
 #[test]
-fn r147_a_work_folder_that_is_gone_is_told_and_made_again_as_root() {
+fn r147_missing_work_folder_is_reported_and_recreated_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, &[]);
     fs::remove_dir_all(&site.folders()[0]).unwrap();
@@ -133,7 +133,7 @@ fn r147_a_work_folder_that_is_gone_is_told_and_made_again_as_root() {
 }
 
 #[test]
-fn r147_a_full_work_folder_fails_what_needs_it_as_root() {
+fn r147_full_work_folder_fails_tasks_that_need_space_as_root() {
     let site = Site::of(Builder::default().work_bytes(256 * 1024), "");
     let ballast = site.cluster.work().join("ballast");
     let full = |bytes: usize| {
@@ -158,7 +158,7 @@ fn r147_a_full_work_folder_fails_what_needs_it_as_root() {
 }
 
 #[test]
-fn r147_an_id_that_is_used_again_is_another_job_as_root() {
+fn r147_reused_job_id_is_recognized_as_another_job_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
@@ -191,7 +191,7 @@ fn r147_an_id_that_is_used_again_is_another_job_as_root() {
 }
 
 #[test]
-fn r147_the_clock_of_a_node_changes_no_order_of_times_as_root() {
+fn r147_wrong_node_clock_keeps_task_times_in_order_as_root() {
     let site = Site::start();
     for shift in ["1 hour", "1 hour ago"] {
         // A job moves its records to their places with this program, and a record's time is that of its file.
@@ -209,7 +209,7 @@ fn r147_the_clock_of_a_node_changes_no_order_of_times_as_root() {
 }
 
 #[test]
-fn r151_what_a_removed_executor_has_left_is_ended_as_root() {
+fn r151_jobs_of_removed_executor_are_cancelled_as_root() {
     for mut site in [Site::start(), Site::far(Builder::default())] {
         let id = site.submit(&[], "sleep 1000");
         let job = site.running(id);

@@ -68,7 +68,7 @@ fn untouched(site: &Site, signals: &PathBuf) {
 }
 
 #[test]
-fn r147_what_is_lost_ends_no_job_of_somebody_else_as_root() {
+fn r147_lost_jobs_never_cancel_foreign_jobs_with_same_id_as_root() {
     let site = Site::start();
     let ours = ours(&site);
     let go = site.cluster.path("go");
@@ -84,7 +84,7 @@ fn r147_what_is_lost_ends_no_job_of_somebody_else_as_root() {
 }
 
 #[test]
-fn r150_no_order_reaches_a_job_of_somebody_else_as_root() {
+fn r150_commands_never_reach_foreign_jobs_with_same_id_as_root() {
     let site = Site::start();
     let [single, first, second] = ours(&site);
     let [go, hangs] = ["go", "hangs"].map(|name| site.cluster.path(name));

@@ -9,7 +9,7 @@ use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{executable, wait};
 
 #[test]
-fn r150_orders_reach_a_job_through_a_login_node_as_root() {
+fn r150_commands_reach_job_through_login_node_as_root() {
     let site = Site::far(Builder::default());
     let line = "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done";
     let first = site.submit(&["--cpus", "16"], line);
@@ -41,7 +41,7 @@ fn r150_orders_reach_a_job_through_a_login_node_as_root() {
 }
 
 #[test]
-fn r151_a_submission_that_is_cut_at_any_stage_runs_once_as_root() {
+fn r151_submission_cut_at_any_stage_runs_once_as_root() {
     let site = Site::far(Builder::default());
     let wire = site.login().wire();
     let file = site.login().daemon.home().join("times");
@@ -59,7 +59,7 @@ fn r151_a_submission_that_is_cut_at_any_stage_runs_once_as_root() {
 }
 
 #[test]
-fn r151_a_submission_through_a_login_node_whose_answer_was_lost_runs_once_as_root() {
+fn r151_login_node_submission_with_lost_reply_runs_once_as_root() {
     let site = Site::far(Builder::default());
     let (file, once) = (site.login().daemon.home().join("times"), site.cluster.path("once"));
     let lines = format!(
@@ -76,7 +76,7 @@ fn r151_a_submission_through_a_login_node_whose_answer_was_lost_runs_once_as_roo
 }
 
 #[test]
-fn r147_a_work_folder_over_there_that_is_gone_or_full_is_told_as_root() {
+fn r147_missing_or_full_login_node_work_folder_is_reported_as_root() {
     let site = Site::far(Builder::default().work_bytes(256 * 1024));
     let gate = site.login().daemon.home().join("gate");
     let line = format!("echo begins; until [ -e {} ]; do sleep 0.1; done", gate.display());
@@ -101,7 +101,7 @@ fn r147_a_work_folder_over_there_that_is_gone_or_full_is_told_as_root() {
 }
 
 #[test]
-fn r151_a_login_node_whose_key_has_changed_is_told_at_once_as_root() {
+fn r151_changed_login_node_host_key_fails_task_at_once_as_root() {
     let site = Site::far(Builder::default());
     site.login().change_key("host");
     let task = site.ended(site.submit(&[], "true"));
@@ -114,7 +114,7 @@ fn r151_a_login_node_whose_key_has_changed_is_told_at_once_as_root() {
 }
 
 #[test]
-fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
+fn r150_local_full_disk_loses_login_node_output_and_reports_loss_as_root() {
     let site = Site::far_of(Builder::default(), on_a_small_disk("size=20m"));
     let id = site.submit(&[], "head -c 60000000 /dev/zero | tr '\\0' x; exit 3");
     let task = site.ended(id);
@@ -132,7 +132,7 @@ fn r150_a_full_disk_here_loses_output_of_a_login_node_and_says_so_as_root() {
 }
 
 #[test]
-fn r151_an_sbatch_that_hangs_over_there_submits_once_as_root() {
+fn r151_hung_sbatch_on_login_node_submits_once_as_root() {
     let site = Site::far(Builder::default());
     let file = site.login().daemon.home().join("times");
     // Once before the cluster has the job, and once after.
@@ -154,7 +154,7 @@ fn r151_an_sbatch_that_hangs_over_there_submits_once_as_root() {
 }
 
 #[test]
-fn r147_the_clock_of_a_login_node_changes_no_order_of_times_as_root() {
+fn r147_wrong_clock_behind_login_node_keeps_task_times_in_order_as_root() {
     let site = Site::far(Builder::default());
     for shift in ["1 hour", "1 hour ago"] {
         // A job moves its records to their places with this program, and a record's time is that of its file.
@@ -171,7 +171,7 @@ fn r147_the_clock_of_a_login_node_changes_no_order_of_times_as_root() {
 }
 
 #[test]
-fn r151_half_a_minute_of_silence_of_a_login_node_decides_nothing_as_root() {
+fn r151_silent_login_node_leaves_jobs_undecided_as_root() {
     let site = Site::far(Builder::default());
     let wire = site.login().wire();
     let gate = site.login().daemon.home().join("gate");

@@ -40,7 +40,7 @@ fn assert_cancelled_for(site: &Site, id: TaskId, other: TaskId) -> Task {
 }
 
 #[test]
-fn r150_success_is_left_to_the_cluster_as_root() {
+fn r150_success_dependencies_are_delegated_to_cluster_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, 0);
     let second = after(&site, &first.to_string(), &format!("cat {}.runs", gate.display()));
@@ -83,7 +83,7 @@ fn r150_success_is_left_to_the_cluster_as_root() {
 }
 
 #[test]
-fn r103_what_can_never_come_true_ends_there_too_as_root() {
+fn r103_unsatisfiable_dependency_cancels_cluster_tasks_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, 3);
     let second = after(&site, &first.to_string(), "true");
@@ -131,7 +131,7 @@ fn r103_what_can_never_come_true_ends_there_too_as_root() {
 }
 
 #[test]
-fn r103_other_conditions_are_the_daemons_as_root() {
+fn r103_other_conditions_are_evaluated_by_daemon_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, 3);
     let any = after(&site, &format!("{first}:any"), "true");
@@ -165,7 +165,7 @@ fn r103_other_conditions_are_the_daemons_as_root() {
 }
 
 #[test]
-fn r103_order_goes_across_places_as_root() {
+fn r103_dependencies_span_local_and_cluster_tasks_as_root() {
     let site = Site::start();
     let gate = site.daemon.home().join("local");
     let line = format!("until [ -e {} ]; do sleep 0.1; done", gate.display());
@@ -185,7 +185,7 @@ fn r103_order_goes_across_places_as_root() {
 }
 
 #[test]
-fn r150_a_requeued_task_is_followed_still_as_root() {
+fn r150_dependent_still_waits_for_requeued_task_as_root() {
     let site = Site::start();
     let (first, gate) = gated(&site, 0);
     let second = after(&site, &first.to_string(), &format!("cat {}.runs", gate.display()));
@@ -201,7 +201,7 @@ fn r150_a_requeued_task_is_followed_still_as_root() {
 }
 
 #[test]
-fn r150_a_chain_goes_through_a_login_node_at_once_as_root() {
+fn r150_dependency_chain_is_submitted_at_once_through_login_node_as_root() {
     let site = Site::far(Builder::default());
     let (first, gate) = gated(&site, 0);
     let mut last = first;
@@ -220,7 +220,7 @@ fn r150_a_chain_goes_through_a_login_node_at_once_as_root() {
 }
 
 #[test]
-fn r150_a_batch_of_a_cluster_ends_after_too_many_failures_and_the_failed_ones_run_again_as_root() {
+fn r150_cluster_batch_stops_at_max_fails_and_failed_tasks_rerun_as_root() {
     let site = Site::start();
     let (items, mended) = (site.daemon.home().join("items"), site.daemon.home().join("mended"));
     fs::write(&items, "0\n1\n0\n3\n0\n0\n").unwrap();
@@ -259,7 +259,7 @@ fn numbers(site: &Site, cpus: &[u32]) -> Vec<u64> {
 }
 
 #[test]
-fn r146_jobs_come_to_the_cluster_in_the_order_of_their_submission_as_root() {
+fn r146_jobs_reach_cluster_in_submission_order_as_root() {
     let site = Site::start();
     site.ended(site.submit(&[], "true"));
     let programs = site.cluster.programs();

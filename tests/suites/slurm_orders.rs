@@ -31,7 +31,7 @@ fn refused(task: &Task) -> &str {
 }
 
 #[test]
-fn r150_what_is_ordered_before_the_cluster_has_a_task_counts_there_as_root() {
+fn r150_commands_given_before_submission_apply_on_cluster_as_root() {
     for site in [Site::start(), Site::far(Builder::default())] {
         site.cluster.stop_controller();
         let held = site.submit(&[], "echo ran");
@@ -58,7 +58,7 @@ fn r150_what_is_ordered_before_the_cluster_has_a_task_counts_there_as_root() {
 }
 
 #[test]
-fn r150_what_is_ordered_during_a_submission_follows_it_as_root() {
+fn r150_commands_given_during_submission_follow_it_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
@@ -82,7 +82,7 @@ fn r150_what_is_ordered_during_a_submission_follows_it_as_root() {
 }
 
 #[test]
-fn r150_a_priority_that_only_others_may_give_is_refused_with_the_reason_as_root() {
+fn r150_raised_priority_is_refused_with_reason_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
@@ -94,7 +94,7 @@ fn r150_a_priority_that_only_others_may_give_is_refused_with_the_reason_as_root(
 }
 
 #[test]
-fn r150_a_hold_that_is_not_done_is_taken_back_as_root() {
+fn r150_hold_refused_by_cluster_is_reverted_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
@@ -112,7 +112,7 @@ fn r150_a_hold_that_is_not_done_is_taken_back_as_root() {
 }
 
 #[test]
-fn r150_a_task_is_paused_when_its_processes_are_stopped_as_root() {
+fn r150_task_is_shown_paused_while_its_processes_are_stopped_as_root() {
     let site = Site::start();
     let id = site.submit(&[], "sleep 1000; true");
     let job = site.running(id);
@@ -146,7 +146,7 @@ fn r150_a_task_is_paused_when_its_processes_are_stopped_as_root() {
 }
 
 #[test]
-fn r148_somebody_else_holds_and_releases_a_job_as_root() {
+fn r148_external_hold_and_release_are_followed_as_root() {
     let site = Site::start();
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);

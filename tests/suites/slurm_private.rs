@@ -10,7 +10,7 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::slurm::Site;
 
 #[test]
-fn r147_nobody_else_reads_what_a_job_gets_as_root() {
+fn r147_job_environment_is_hidden_from_other_users_as_root() {
     let site = Site::start();
     let id = site.submit(&["--env", "TOKEN=s3cr3t-w0rd"], "test -n \"$TOKEN\" && exec sleep 1000");
     let job = site.running(id);
@@ -33,7 +33,7 @@ fn r147_nobody_else_reads_what_a_job_gets_as_root() {
 }
 
 #[test]
-fn r149_a_quiet_cluster_is_asked_ever_more_rarely_and_an_empty_one_never_as_root() {
+fn r149_polling_slows_when_quiet_and_stops_without_jobs_as_root() {
     let site = Site::start();
     let calls = || ["squeue", "scontrol", "sacct"].map(|name| site.cluster.programs().calls(name).len());
     let here = |line: &str| -> TaskId { site.run(&["submit", "--shell", line]).word() };
@@ -57,7 +57,7 @@ fn r149_a_quiet_cluster_is_asked_ever_more_rarely_and_an_empty_one_never_as_root
 }
 
 #[test]
-fn r151_commands_that_hang_are_given_up_as_root() {
+fn r151_hung_squeue_and_scancel_time_out_as_root() {
     let site = Site::start();
     let id = site.submit(&[], "sleep 1000");
     let job = site.running(id);

@@ -51,7 +51,7 @@ fn type_lines(daemon: &TestDaemon, folder: &std::path::Path) {
 }
 
 #[test]
-fn r146_the_cluster_of_the_guide_as_root() {
+fn r146_cluster_example_of_guide_works_as_root() {
     let cluster = cluster();
     let config = block("toml", 0).replace("/home/me/.cache/bgd", cluster.work().to_str().unwrap());
     let daemon = TestDaemon::builder().config(config).env("SLURM_CONF", cluster.conf()).start();
@@ -59,7 +59,7 @@ fn r146_the_cluster_of_the_guide_as_root() {
 }
 
 #[test]
-fn r146_the_login_node_of_the_guide_as_root() {
+fn r146_login_node_example_of_guide_works_as_root() {
     let cluster = cluster();
     let login = Far::of(TestDaemon::home_only());
     login.set_session(&[("SLURM_CONF", cluster.conf().to_str().unwrap())]);

@@ -38,17 +38,17 @@ fn is_known_once_its_notes_are_read(site: &Site) {
 }
 
 #[test]
-fn r151_notes_that_can_not_be_read_decide_nothing_as_root() {
+fn r151_unreadable_job_records_leave_jobs_undecided_as_root() {
     is_known_once_its_notes_are_read(&Site::start());
 }
 
 #[test]
-fn r151_notes_that_a_login_node_can_not_read_decide_nothing_as_root() {
+fn r151_job_records_unreadable_on_login_node_leave_jobs_undecided_as_root() {
     is_known_once_its_notes_are_read(&Site::far(Builder::default()));
 }
 
 #[test]
-fn r150_output_that_a_login_node_can_not_read_is_waited_for_as_root() {
+fn r150_task_waits_for_output_unreadable_on_login_node_as_root() {
     let site = Site::far(Builder::default());
     let broken = site.cluster.path("broken");
     for (program, line) in
@@ -75,7 +75,7 @@ fn r150_output_that_a_login_node_can_not_read_is_waited_for_as_root() {
 }
 
 #[test]
-fn r151_a_submission_in_doubt_is_not_repeated_before_its_notes_are_read_as_root() {
+fn r151_uncertain_submission_is_not_repeated_until_records_are_read_as_root() {
     let mut site = Site::far_durable(Builder::default().conf("MinJobAge=2"));
     let (ran, hangs) = (site.cluster.path("ran"), site.cluster.path("hangs"));
     let lines = format!(

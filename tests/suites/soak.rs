@@ -12,13 +12,13 @@ fn soaked(seed: u64, kind: Kind, acts: u64) -> Table {
 }
 
 #[test]
-fn r133_nothing_is_lost_doubled_or_left_by_hundreds_of_acts() {
+fn r133_random_operations_lose_duplicate_and_leave_nothing() {
     let table = soaked(133, Kind::Plain, 240);
     assert!(table.upgrades + table.refused > 0 && table.kills + table.shutdowns > 0, "{table}");
 }
 
 #[test]
-fn r133_a_durable_daemon_loses_and_doubles_nothing_by_kills_of_it_and_its_keeper() {
+fn r133_kills_of_durable_daemon_and_keeper_lose_and_duplicate_nothing() {
     let table = soaked(133, Kind::Durable, 360);
     assert!(table.upgrades > 0 && table.kills > 3 && table.keepers > 0 && table.stops > 0, "{table}");
     assert!(table.figures.len() > 2, "{table}");

@@ -47,7 +47,7 @@ fn shell(daemon: &TestDaemon, line: &str) -> SubmitParams {
 }
 
 #[test]
-fn argv_stays_argv_byte_for_byte() {
+fn argv_is_passed_byte_for_byte() {
     let daemon = TestDaemon::start();
     let argv: Vec<OsText> =
         ["printf", "%s\\0"].map(OsText::from).into_iter().chain(odd().map(Into::into)).collect();
@@ -62,7 +62,7 @@ fn argv_stays_argv_byte_for_byte() {
 }
 
 #[test]
-fn the_environment_is_the_callers_complete_one_byte_for_byte() {
+fn task_gets_complete_caller_environment_byte_for_byte() {
     let daemon = TestDaemon::start();
     let mut bgctl =
         daemon.bgctl(&["submit", "--env", "SET=by option", "--", "/bin/cat", "/proc/self/environ"]);
@@ -96,7 +96,7 @@ fn the_environment_is_the_callers_complete_one_byte_for_byte() {
 }
 
 #[test]
-fn the_folder_and_the_umask_are_the_callers() {
+fn task_inherits_folder_and_umask_of_caller() {
     let daemon = TestDaemon::start();
     let folder = daemon.home().join(OsStr::from_bytes(b"a folder \xff"));
     fs::create_dir(&folder).unwrap();
@@ -122,7 +122,7 @@ fn the_folder_and_the_umask_are_the_callers() {
 }
 
 #[test]
-fn resource_limits_are_the_callers() {
+fn task_inherits_resource_limits_of_caller() {
     let daemon = TestDaemon::start();
     let rlimit = |soft, hard| Rlimit { soft: Some(soft), hard: Some(hard) };
     let rlimits = [("nofile", rlimit(77, 99)), ("core", rlimit(0, 0))];
@@ -138,7 +138,7 @@ fn resource_limits_are_the_callers() {
 }
 
 #[test]
-fn nothing_depends_on_who_started_the_daemon() {
+fn task_inherits_nothing_from_starter_of_daemon() {
     let prelude = "trap '' USR1 PIPE HUP; umask 077; ulimit -Sn 200; exec 7</dev/null; cd /";
     let daemon = TestDaemon::builder().prelude(prelude).env("OF_THE_STARTER", "secret").start();
     let env: Env = [("PATH".into(), OsText::from("/usr/bin:/bin"))].into_iter().collect();
@@ -171,7 +171,7 @@ fn nothing_depends_on_who_started_the_daemon() {
 }
 
 #[test]
-fn the_daemon_keeps_only_a_small_environment_of_its_starter() {
+fn daemon_drops_unneeded_environment_of_its_starter() {
     let home = TestDaemon::builder().env("AWS_SECRET", "0f4e").home_only();
     let id: TaskId = home.run(&["submit", "--", "printenv", "AWS_SECRET"]).success().word();
     home.block(&[id]);
@@ -182,7 +182,7 @@ fn the_daemon_keeps_only_a_small_environment_of_its_starter() {
 }
 
 #[test]
-fn the_environment_is_in_no_object_no_list_and_no_log() {
+fn environment_appears_in_no_reply_event_or_log() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "trace").start();
     let mut watch = daemon.watch();
     let secret = "s3cr3t-5f1c";
@@ -219,14 +219,14 @@ fn the_environment_is_in_no_object_no_list_and_no_log() {
 }
 
 #[test]
-fn standard_input_is_empty_unless_asked_for() {
+fn standard_input_is_empty_by_default() {
     let daemon = TestDaemon::start();
     let (task, text) = run(&daemon, &shell(&daemon, "readlink /proc/self/fd/0; cat"));
     assert_eq!((task.status, text.as_str()), (Status::Completed, "/dev/null\n"));
 }
 
 #[test]
-fn a_descriptor_can_be_handed_over_as_standard_input() {
+fn descriptor_can_be_passed_as_standard_input() {
     let daemon = TestDaemon::start();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let params = SubmitParams { stdin: Some(Stdin::Fd), ..shell(&daemon, "cat") };
@@ -250,7 +250,7 @@ fn a_descriptor_can_be_handed_over_as_standard_input() {
 }
 
 #[test]
-fn a_pipe_is_written_to_until_its_end() {
+fn stdin_pipe_accepts_writes_until_end_of_input() {
     let daemon = TestDaemon::start();
     let params = SubmitParams { stdin: Some(Stdin::Pipe), ..shell(&daemon, "cat; echo end") };
     let id = daemon.submit_with(&params).id;
@@ -275,7 +275,7 @@ fn a_pipe_is_written_to_until_its_end() {
 }
 
 #[test]
-fn input_that_a_task_closed_is_an_error_and_not_a_wait() {
+fn write_to_closed_standard_input_fails_at_once() {
     let daemon = TestDaemon::start();
     let line = "exec <&-; echo closed; sleep 1000";
     let id = daemon.submit_with(&SubmitParams { stdin: Some(Stdin::Pipe), ..shell(&daemon, line) }).id;
@@ -288,7 +288,7 @@ fn input_that_a_task_closed_is_an_error_and_not_a_wait() {
 }
 
 #[test]
-fn split_keeps_the_two_outputs_apart() {
+fn split_keeps_stdout_and_stderr_separate() {
     let daemon = TestDaemon::start();
     let line = "echo out; echo err >&2; echo out again";
     let (task, _) = run(&daemon, &shell(&daemon, line));
@@ -302,7 +302,7 @@ fn split_keeps_the_two_outputs_apart() {
 }
 
 #[test]
-fn params_that_no_process_could_have_are_refused() {
+fn invalid_submit_params_are_refused() {
     let daemon = TestDaemon::start();
     let good = shell(&daemon, "true");
     let bad = [

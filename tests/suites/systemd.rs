@@ -49,7 +49,7 @@ fn escape(machine: &Systemd, session: &mut Session<'_>) -> (String, Process) {
 }
 
 #[test]
-fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts_as_root() {
+fn r05_no_process_escapes_daemon_in_delegated_scope_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let status = start(&mut alice);
@@ -77,7 +77,7 @@ fn r05_where_a_user_manager_answers_nothing_escapes_a_daemon_that_bgctl_starts_a
 }
 
 #[test]
-fn r09_a_killed_daemons_scope_goes_with_what_it_left_as_root() {
+fn r09_scope_of_killed_daemon_is_removed_with_its_processes_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -93,7 +93,7 @@ fn r09_a_killed_daemons_scope_goes_with_what_it_left_as_root() {
 }
 
 #[test]
-fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_with_it_as_root() {
+fn r09_daemon_started_by_orphaned_task_survives_cleanup_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -113,7 +113,7 @@ fn r09_a_daemon_that_is_started_among_what_a_dead_one_left_is_not_swept_away_wit
 }
 
 #[test]
-fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon_as_root() {
+fn r05_logout_ends_all_tasks_and_next_login_gets_new_daemon_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let old = start(&mut alice);
@@ -138,7 +138,7 @@ fn r05_at_a_logout_all_tasks_end_and_the_next_login_has_a_new_daemon_as_root() {
 }
 
 #[test]
-fn r05_with_lingering_tasks_survive_a_logout_as_root() {
+fn r05_tasks_survive_logout_with_lingering_enabled_as_root() {
     let machine = Systemd::boot();
     machine.run(&["loginctl", "enable-linger", "alice"]).success();
     let mut alice = machine.login();
@@ -152,7 +152,7 @@ fn r05_with_lingering_tasks_survive_a_logout_as_root() {
 }
 
 #[test]
-fn r01_a_user_manager_that_does_not_answer_holds_up_no_start_as_root() {
+fn r01_daemon_starts_despite_hung_user_manager_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let is_manager = |process: &Process| process.cmdline().ends_with("systemd --user");
@@ -168,7 +168,7 @@ fn r01_a_user_manager_that_does_not_answer_holds_up_no_start_as_root() {
 }
 
 #[test]
-fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why_as_root() {
+fn r01_daemon_starts_without_user_manager_and_reports_why_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let elsewhere = "mkdir -pm 700 ~/run; export XDG_RUNTIME_DIR=$HOME/run";
@@ -182,7 +182,7 @@ fn r01_without_a_user_manager_the_daemon_starts_as_ever_and_says_why_as_root() {
 }
 
 #[test]
-fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing_as_root() {
+fn r01_daemon_configured_for_sessions_requests_no_scope_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     alice.run("mkdir -p ~/.config/bgd; echo 'tree = \"session\"' >~/.config/bgd/config.toml").success();
@@ -192,7 +192,7 @@ fn r01_a_daemon_that_shall_use_sessions_asks_for_nothing_as_root() {
 }
 
 #[test]
-fn r01_many_first_calls_ask_for_one_scope_as_root() {
+fn r01_concurrent_first_calls_create_one_scope_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     alice.run("for n in 1 2 3 4 5 6 7 8 9 10; do bgctl submit -- true & done; wait").success();
@@ -205,7 +205,7 @@ fn r01_many_first_calls_ask_for_one_scope_as_root() {
 }
 
 #[test]
-fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
+fn r01_daemon_stays_in_unit_of_user_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let unit = "systemd-run --user --quiet --unit=mine --service-type=notify -p Delegate=yes";
@@ -223,7 +223,7 @@ fn r01_a_daemon_in_a_unit_of_the_users_stays_there_as_root() {
 }
 
 #[test]
-fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
+fn r170_installed_units_start_daemon_on_demand_and_uninstall_cleanly_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let told = alice.run("bgctl daemon install").success().stdout_text();
@@ -268,7 +268,7 @@ fn r170_by_the_units_that_bgctl_writes_the_manager_starts_the_daemon_as_root() {
 }
 
 #[test]
-fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task_as_root() {
+fn r05_daemon_started_by_task_of_another_daemon_outlives_that_task_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let first = start(&mut alice);
@@ -287,7 +287,7 @@ fn r05_a_daemon_that_a_task_of_another_one_starts_is_no_part_of_that_task_as_roo
 }
 
 #[test]
-fn r05_what_a_task_moves_to_a_scope_ends_with_the_task_as_root() {
+fn r05_process_moved_to_its_own_scope_ends_with_its_task_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     start(&mut alice);

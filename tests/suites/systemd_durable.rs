@@ -156,7 +156,7 @@ impl Work {
 }
 
 #[test]
-fn r131_the_tasks_of_a_service_go_on_over_its_restarts_and_stops_as_root() {
+fn r131_tasks_survive_restart_and_stop_of_service_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let first = serve(&mut alice, "durable = true", "");
@@ -203,7 +203,7 @@ fn r131_the_tasks_of_a_service_go_on_over_its_restarts_and_stops_as_root() {
 }
 
 #[test]
-fn r126_the_tasks_of_a_service_whose_process_is_killed_go_on_when_the_manager_starts_it_again_as_root() {
+fn r126_tasks_survive_kills_of_service_restarted_by_systemd_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let first =
@@ -232,7 +232,7 @@ fn r126_the_tasks_of_a_service_whose_process_is_killed_go_on_when_the_manager_st
 }
 
 #[test]
-fn r131_a_stop_that_cancels_ends_all_tasks_of_a_service_as_root() {
+fn r131_stop_with_cancel_ends_all_tasks_of_service_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     serve(&mut alice, "durable = true", "");
@@ -248,7 +248,7 @@ fn r131_a_stop_that_cancels_ends_all_tasks_of_a_service_as_root() {
 }
 
 #[test]
-fn r126_a_service_whose_scope_was_ended_has_another_one_as_root() {
+fn r126_service_recreates_its_stopped_scope_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     serve(&mut alice, "durable = true\nmax_concurrent_tasks = 1", "");
@@ -273,7 +273,7 @@ fn r126_a_service_whose_scope_was_ended_has_another_one_as_root() {
 }
 
 #[test]
-fn r131_a_service_without_a_scope_says_so_and_its_stop_cancels_as_root() {
+fn r131_service_without_scope_reports_it_and_cancels_tasks_on_stop_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let settings =
@@ -298,7 +298,7 @@ fn r131_a_service_without_a_scope_says_so_and_its_stop_cancels_as_root() {
 }
 
 #[test]
-fn r131_an_upgrade_in_place_keeps_the_scope_of_a_service_as_root() {
+fn r131_upgrade_keeps_scope_of_service_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     let first = serve(&mut alice, "durable = true", "");
@@ -322,7 +322,7 @@ fn r131_an_upgrade_in_place_keeps_the_scope_of_a_service_as_root() {
 }
 
 #[test]
-fn r131_the_daemon_of_a_user_leaves_its_tasks_also_without_a_service_as_root() {
+fn r131_tasks_survive_stop_of_durable_daemon_without_service_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
     alice

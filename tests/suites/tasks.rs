@@ -53,7 +53,7 @@ fn list(daemon: &TestDaemon, params: &ListParams) -> Vec<Task> {
 }
 
 #[test]
-fn r01_submit_returns_a_uuid_and_the_task_is_there_at_once() {
+fn r01_submit_returns_uuid_and_task_is_listed_at_once() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         argv: Some(vec!["sleep".into(), "1000".into()]),
@@ -81,7 +81,7 @@ fn r01_submit_returns_a_uuid_and_the_task_is_there_at_once() {
 }
 
 #[test]
-fn r02_tasks_start_pending_and_run_first_in_first_out() {
+fn r02_tasks_start_pending_and_run_in_fifo_order() {
     let daemon = one_at_once();
     let first = gate(&daemon);
     daemon.wait_running(first);
@@ -102,7 +102,7 @@ fn r02_tasks_start_pending_and_run_first_in_first_out() {
 }
 
 #[test]
-fn r03_no_more_than_the_limit_run_at_once_and_none_is_rejected() {
+fn r03_concurrency_stays_within_limit_and_no_task_is_rejected() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 3").start();
     // Each counts the tasks that run beside it, including itself.
     let line = "mkdir here.$$; set -- here.*; echo $#; rmdir here.$$";
@@ -115,7 +115,7 @@ fn r03_no_more_than_the_limit_run_at_once_and_none_is_rejected() {
 }
 
 #[test]
-fn r03_the_next_one_starts_when_a_slot_is_free() {
+fn r03_next_task_starts_when_slot_becomes_free() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
     let gates: Vec<TaskId> = (0..5).map(|_| gate(&daemon)).collect();
     for (place, id) in gates.iter().enumerate() {
@@ -133,7 +133,7 @@ fn r03_the_next_one_starts_when_a_slot_is_free() {
 }
 
 #[test]
-fn r04_success_and_failure_are_told_with_result_time_and_reason() {
+fn r04_success_and_failure_are_recorded_with_result_times_and_reason() {
     let daemon = TestDaemon::start();
     let outcome = |line: &str| {
         let id = daemon.submit_shell(line);
@@ -172,7 +172,7 @@ fn r05_cancel_ends_the_whole_tree() {
 }
 
 #[test]
-fn r05_a_pending_task_that_is_cancelled_is_never_started() {
+fn r05_cancelled_pending_task_never_starts() {
     let daemon = one_at_once();
     let first = gate(&daemon);
     let never = daemon.submit_shell("touch started");
@@ -189,7 +189,7 @@ fn r05_a_pending_task_that_is_cancelled_is_never_started() {
 }
 
 #[test]
-fn r05_cancel_sends_the_signal_that_is_asked_for_and_kills_after_the_grace() {
+fn r05_cancel_sends_requested_signal_and_kills_after_grace_period() {
     let daemon = TestDaemon::start();
     let polite =
         daemon.submit_shell("trap 'echo interrupted; kill $!; exit 0' INT; sleep 1000 & echo up; wait");
@@ -215,7 +215,7 @@ fn r05_cancel_sends_the_signal_that_is_asked_for_and_kills_after_the_grace() {
 }
 
 #[test]
-fn r05_a_finished_task_keeps_its_status_when_it_is_cancelled() {
+fn r05_cancelling_finished_task_changes_nothing() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);
     let before = daemon.block(&[id]).remove(0);
@@ -223,7 +223,7 @@ fn r05_a_finished_task_keeps_its_status_when_it_is_cancelled() {
 }
 
 #[test]
-fn r05_cancel_of_all_can_be_limited_to_a_parent_session() {
+fn r05_cancel_all_can_be_limited_to_parent_session() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();
     let mine: Vec<TaskId> = (0..3).map(|_| gate_of(&daemon, Some("mine"))).collect();
     let other = gate_of(&daemon, Some("other"));
@@ -237,7 +237,7 @@ fn r05_cancel_of_all_can_be_limited_to_a_parent_session() {
 }
 
 #[test]
-fn r06_list_gives_snapshots_of_all_newest_first_in_pages_and_by_filter() {
+fn r06_list_is_newest_first_paged_and_filtered() {
     let daemon = one_at_once();
     let mut ids: Vec<TaskId> = (0..7).map(|_| daemon.submit(&["true"])).collect();
     daemon.block(&ids);
@@ -269,7 +269,7 @@ fn r06_list_gives_snapshots_of_all_newest_first_in_pages_and_by_filter() {
 }
 
 #[test]
-fn r07_the_result_of_a_task_that_is_not_completed_is_an_error() {
+fn r07_result_of_uncompleted_task_is_an_error() {
     let daemon = one_at_once();
     let failed = daemon.submit_shell("exit 4");
     daemon.block(&[failed]);
@@ -311,7 +311,7 @@ fn r08_active_tasks_and_all_statuses_are_counted() {
 }
 
 #[test]
-fn r09_nothing_of_an_earlier_daemon_is_reachable_or_left() {
+fn r09_restart_leaves_no_task_process_or_output_behind() {
     let mut daemon = TestDaemon::start();
     let done = daemon.submit(&["echo", "x"]);
     let output = daemon.block(&[done]).remove(0).output.path;
@@ -353,7 +353,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
 }
 
 #[test]
-fn r10_clearing_one_parent_session_never_touches_another() {
+fn r10_clearing_a_parent_session_leaves_others_alone() {
     let daemon = TestDaemon::start();
     let gates = ["a", "b"].map(|session| gate_of(&daemon, Some(session)));
     let done = daemon.submit_with(&SubmitParams {
@@ -391,7 +391,7 @@ fn r11_shutdown_cancels_everything_and_ends_the_daemon() {
 }
 
 #[test]
-fn r54_the_end_of_a_parent_session_cancels_and_clears_its_tasks() {
+fn r54_ending_parent_session_cancels_and_clears_its_tasks() {
     let daemon = one_at_once();
     let mut params = SubmitParams { shell: Some(":".into()), session: Some("s".into()), ..daemon.params() };
     let done = daemon.submit_with(&params).id;
@@ -417,7 +417,7 @@ fn r54_the_end_of_a_parent_session_cancels_and_clears_its_tasks() {
 }
 
 #[test]
-fn a_time_limit_ends_a_task_as_failed_with_its_tree() {
+fn time_limit_fails_task_and_ends_its_tree() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         shell: Some("sleep 1000 & sleep 1000".into()),
@@ -436,7 +436,7 @@ fn a_time_limit_ends_a_task_as_failed_with_its_tree() {
 }
 
 #[test]
-fn signals_reach_the_leader_or_the_whole_tree_of_a_running_task_only() {
+fn signal_reaches_leader_or_whole_tree_of_running_task() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("trap 'echo got it' USR1; sh -c 'trap \"echo child too\" USR1; echo up; while :; do sleep 1000 & wait; done' & while :; do wait; done");
     daemon.wait_running(id);

@@ -33,7 +33,7 @@ fn shown(lines: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_byte_is_shown_and_kept_and_the_end_comes_behind_the_last_one() {
+fn every_byte_is_shown_and_kept_before_end_is_reported() {
     let daemon = TestDaemon::start();
     let mixed = "i=0; while [ $i -lt 3000 ]; do \
         printf 'line %s of ümläuts 漢字 \\033[1;3%smcoloured\\033[m\\n' $i $((i % 8)); i=$((i+1)); done; \
@@ -51,7 +51,7 @@ fn every_byte_is_shown_and_kept_and_the_end_comes_behind_the_last_one() {
 }
 
 #[test]
-fn r62_a_hand_over_in_mid_stream_loses_nothing_and_shows_nothing_more() {
+fn r62_backgrounding_mid_stream_loses_no_output_and_stops_display() {
     let daemon = TestDaemon::start();
     let line = "i=0; while [ $i -lt 30000 ]; do echo line number $i; i=$((i+1)); done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -68,7 +68,7 @@ fn r62_a_hand_over_in_mid_stream_loses_nothing_and_shows_nothing_more() {
 }
 
 #[test]
-fn a_job_in_the_background_has_a_terminal_that_nobody_needs_to_look_at() {
+fn background_job_has_terminal_without_viewers() {
     let daemon = TestDaemon::start();
     let params = SubmitParams {
         foreground: false,
@@ -89,7 +89,7 @@ while True:
     signal.sigwait(changed)'";
 
 #[test]
-fn the_job_learns_of_the_size_that_everybody_can_see() {
+fn terminal_size_is_smallest_of_all_viewers() {
     let daemon = TestDaemon::start();
     let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal(SIZES));
     let id = task.id;
@@ -122,7 +122,7 @@ fn the_job_learns_of_the_size_that_everybody_can_see() {
 }
 
 #[test]
-fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
+fn slow_viewer_gets_screen_redrawn_and_delays_nobody() {
     let daemon = TestDaemon::start();
     let line = "read go; i=0; while [ $i -lt 2000 ]; do seq 1000; i=$((i+1)); done; \
         printf '\\033[1mthe \\033[31mend\\033[m'; read go";
@@ -146,7 +146,7 @@ fn whoever_is_left_behind_is_drawn_the_screen_and_slows_nobody() {
 }
 
 #[test]
-fn the_end_waits_for_nobody_who_does_not_read() {
+fn job_can_end_or_be_cancelled_while_viewers_do_not_read() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     // An owner that reads nothing, with less output than its backlog may hold.
     let (_owner, short) = Viewer::run(&daemon, &daemon.in_terminal("seq 10000"));
@@ -165,7 +165,7 @@ fn the_end_waits_for_nobody_who_does_not_read() {
 }
 
 #[test]
-fn a_full_screen_program_is_drawn_and_left_without_a_trace() {
+fn attach_draws_full_screen_program_and_main_screen_after_it() {
     let daemon = TestDaemon::start();
     let line = "echo before; printf '\\033[?1049h\\033[?25l\\033[?2004h\\033[2J\\033[3;5Hhello \\033[7mworld'; \
         read go; printf '\\033[m\\033[?2004l\\033[?25h\\033[?1049l'; echo after; read go";
@@ -195,7 +195,7 @@ fn a_full_screen_program_is_drawn_and_left_without_a_trace() {
 }
 
 #[test]
-fn only_so_many_may_look_at_once() {
+fn number_of_terminal_viewers_is_limited() {
     let daemon = TestDaemon::start();
     let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
     let mut others: Vec<_> = (1..TERMINAL_VIEWERS).map(|_| Viewer::attach(&daemon, task.id, None)).collect();
@@ -215,7 +215,7 @@ fn only_so_many_may_look_at_once() {
 }
 
 #[test]
-fn who_has_no_terminal_or_is_not_shown_it_is_told_so() {
+fn invalid_terminal_requests_are_refused_with_reason() {
     let daemon = TestDaemon::start();
     let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal("read go"));
     let plain = daemon.submit(&["sleep", "1000"]);
@@ -254,7 +254,7 @@ fn who_has_no_terminal_or_is_not_shown_it_is_told_so() {
 }
 
 #[test]
-fn given_streams_are_exact_and_the_terminal_is_the_rest() {
+fn passed_streams_are_exact_and_others_are_the_terminal() {
     let daemon = TestDaemon::start();
     let (input, mut input_end) = std::io::pipe().unwrap();
     let (mut error_end, error) = std::io::pipe().unwrap();
@@ -273,7 +273,7 @@ fn given_streams_are_exact_and_the_terminal_is_the_rest() {
 }
 
 #[test]
-fn a_full_disk_stops_no_terminal() {
+fn full_disk_does_not_stop_terminal_output() {
     let daemon = on_a_small_disk("size=8m");
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("seq 2000000; echo the end"));
     let task = viewer.ended(task.id);
@@ -290,7 +290,7 @@ fn a_full_disk_stops_no_terminal() {
 }
 
 #[test]
-fn writes_wait_for_a_job_that_does_not_read_and_not_too_many_do() {
+fn writes_to_stopped_job_wait_up_to_a_limit() {
     let daemon = TestDaemon::start();
     let line = "stty raw -echo; echo ready; kill -STOP $$; head -c 100000 | cksum";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -317,7 +317,7 @@ fn writes_wait_for_a_job_that_does_not_read_and_not_too_many_do() {
 }
 
 #[test]
-fn the_open_terminals_of_the_daemon_are_those_of_its_jobs() {
+fn daemon_closes_terminals_of_ended_jobs() {
     let daemon = TestDaemon::start();
     let terminals = || {
         let open = std::fs::read_dir(daemon.process().proc("fd")).unwrap().flatten();

@@ -49,7 +49,7 @@ fn both_ways(daemon: &TestDaemon, params: &SubmitParams) -> [Task; 2] {
 }
 
 #[test]
-fn it_ends_as_it_does_without_a_terminal() {
+fn terminal_job_ends_as_plain_job_does() {
     let daemon = TestDaemon::start();
     for (line, exit) in [
         ("exit 0", Exit::Code(0)),
@@ -69,7 +69,7 @@ fn it_ends_as_it_does_without_a_terminal() {
 }
 
 #[test]
-fn what_can_not_be_started_is_said_in_the_same_words() {
+fn start_failures_read_the_same_with_and_without_terminal() {
     let daemon = TestDaemon::start();
     let at = |name: &str| daemon.home().join(name);
     fs::write(at("plain"), "text").unwrap();
@@ -111,7 +111,7 @@ const SURROUNDINGS: &str = "env | grep -v ^BGD_TASK_ID= | sort; ulimit -a | grep
     cut -d. -f1 /proc/self/oom_score_adj; ls /proc/self/fd; cat /proc/self/cgroup";
 
 #[test]
-fn it_has_the_same_surroundings_as_without_a_terminal() {
+fn terminal_job_inherits_same_process_attributes_as_plain_job() {
     let mut daemon = TestDaemon::builder()
         // The daemon's own environment and limits do not reach its tasks.
         .env("ODD", "a=b\u{1}c")
@@ -142,7 +142,7 @@ fn it_has_the_same_surroundings_as_without_a_terminal() {
 }
 
 #[test]
-fn it_is_a_terminal_for_people() {
+fn terminal_job_gets_interactive_terminal() {
     let daemon = TestDaemon::start();
     let line = "tty; stty -a; ps -o stat= -p $$; echo $$ > note; read line; echo \"<$line>\"";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -166,7 +166,7 @@ fn it_is_a_terminal_for_people() {
 }
 
 #[test]
-fn keys_interrupt_quit_and_end_input() {
+fn control_keys_interrupt_quit_and_end_input() {
     let daemon = TestDaemon::start();
     for (keys, exit) in [("\u{3}", Exit::Signal(2)), ("\u{1c}", Exit::Signal(3)), ("\u{4}", Exit::Code(0))] {
         let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
@@ -177,7 +177,7 @@ fn keys_interrupt_quit_and_end_input() {
 }
 
 #[test]
-fn ctrl_z_stops_the_job_and_its_viewers_are_told() {
+fn ctrl_z_stops_job_and_notifies_viewers() {
     let daemon = TestDaemon::start();
     let line = "echo $$ > note; sleep 1000 | cat & echo ready; while read word; do echo \"<$word>\"; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -205,7 +205,7 @@ fn ctrl_z_stops_the_job_and_its_viewers_are_told() {
 }
 
 #[test]
-fn a_signal_is_for_the_job_and_not_for_its_leader() {
+fn signal_reaches_job_and_spares_terminal_leader() {
     let daemon = TestDaemon::start();
     let line = "trap 'echo one' USR1; trap 'echo two' TERM; sleep 1000 & echo $! > note; echo ready; \
         while :; do wait; done";
@@ -228,7 +228,7 @@ fn a_signal_is_for_the_job_and_not_for_its_leader() {
 }
 
 #[test]
-fn cancel_reaches_the_tree_and_the_leader_tells_how_the_job_ended() {
+fn cancel_ends_whole_tree_and_reports_exit_of_job() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let line = "trap 'echo asked; exit 3' TERM; \
         setsid sh -c 'trap \"\" HUP; echo $$ > apart; while :; do sleep 1000; done' & \
@@ -261,7 +261,7 @@ fn r71_a_lost_client_hangs_up_the_whole_tree() {
 }
 
 #[test]
-fn r71_who_ignores_that_is_killed_after_the_grace() {
+fn r71_job_ignoring_hangup_is_killed_after_grace_period() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
     let line = "trap '' HUP; echo $$ > note; while :; do sleep 1000; done";
     let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -273,7 +273,7 @@ fn r71_who_ignores_that_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_killed_leader_hangs_up_its_terminal() {
+fn killed_terminal_leader_hangs_up_its_job() {
     let daemon = TestDaemon::start();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("echo ready; exec cat"));
     viewer.until_shown("ready");
@@ -297,7 +297,7 @@ fn a_killed_leader_hangs_up_its_terminal() {
 }
 
 #[test]
-fn what_a_job_leaves_in_its_terminal_goes_on() {
+fn processes_left_by_ended_job_keep_running() {
     let daemon = TestDaemon::start();
     // In the job's own group; in its own session without the terminal; and one that writes later.
     let line = "sleep 1000 & echo $! > one; setsid sh -c 'exec sleep 1000 <>/dev/null >&0 2>&0' & echo $! > two; \
@@ -317,7 +317,7 @@ fn what_a_job_leaves_in_its_terminal_goes_on() {
 }
 
 #[test]
-fn a_job_that_becomes_a_daemon_is_found_and_ended() {
+fn daemonized_process_of_job_is_found_and_ended() {
     let daemon = TestDaemon::start();
     let line = "exec perl -MPOSIX -e 'fork and exit; POSIX::setsid(); fork and exit; \
         open STDIN, \"</dev/null\"; open STDOUT, \">/dev/null\"; open STDERR, \">/dev/null\"; \
@@ -331,7 +331,7 @@ fn a_job_that_becomes_a_daemon_is_found_and_ended() {
 }
 
 #[test]
-fn a_script_without_its_first_line_runs_in_a_shell() {
+fn script_without_shebang_runs_in_shell() {
     let daemon = TestDaemon::start();
     let script = daemon.home().join("script");
     executable::write(&script, "echo $1 from $0; tty >/dev/null && test -t 2");
@@ -343,7 +343,7 @@ fn a_script_without_its_first_line_runs_in_a_shell() {
 }
 
 #[test]
-fn nothing_of_a_terminal_outlives_a_killed_daemon() {
+fn daemon_kill_and_restart_leave_no_terminal_job_running() {
     let mut daemon = TestDaemon::start();
     // One that receives the hang-up, and one that ignores it and is ended by the next daemon.
     let (_viewer, _) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > one; exec sleep 1000"));
@@ -362,7 +362,7 @@ fn nothing_of_a_terminal_outlives_a_killed_daemon() {
 }
 
 #[test]
-fn the_leader_is_for_the_daemon_alone() {
+fn terminal_leader_is_internal_and_small() {
     let daemon = TestDaemon::start();
     let mut command = std::process::Command::new(bgd_tests::bgd_path());
     let output = command.arg("--terminal-leader").stdin(std::process::Stdio::null()).output().unwrap();
@@ -407,7 +407,7 @@ fn stops_and_continues(script: &str) {
 }
 
 #[test]
-fn what_a_job_writes_before_it_stops_is_shown_before_the_stop() {
+fn output_written_before_stop_is_shown_before_stop() {
     // The shell stops at once; the program that it runs does not.
     stops_and_continues(LATE);
 }
@@ -421,6 +421,6 @@ const MISSES: &str = "perl -e '
     print \"ready\\n\"; $line = <STDIN>; print \"goes on\\n\"'; exit $?";
 
 #[test]
-fn a_job_that_misses_the_key_is_stopped_with_its_shell() {
+fn job_that_ignores_first_stop_key_is_stopped_with_its_shell() {
     stops_and_continues(MISSES);
 }

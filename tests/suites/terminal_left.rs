@@ -42,7 +42,7 @@ fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
 }
 
 #[test]
-fn r62_a_job_that_stops_after_it_was_moved_goes_on() {
+fn r62_job_that_stops_after_backgrounding_is_continued() {
     let daemon = with_gate();
     // Alone, and in a shell that stops before it does.
     for line in [format!("exec {STOPS_LATE}"), format!("{STOPS_LATE}; exit $?")] {
@@ -56,7 +56,7 @@ fn r62_a_job_that_stops_after_it_was_moved_goes_on() {
 }
 
 #[test]
-fn r62_a_job_that_has_stopped_before_it_is_moved_goes_on() {
+fn r62_job_stopped_before_backgrounding_is_continued() {
     let daemon = with_gate();
     let line = "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit };
         print \"ready\\n\"; select undef, undef, undef, 0.02 while 1'";
@@ -69,7 +69,7 @@ fn r62_a_job_that_has_stopped_before_it_is_moved_goes_on() {
 }
 
 #[test]
-fn r62_a_job_that_stops_after_it_was_moved_goes_on_over_an_upgrade() {
+fn r62_job_that_stops_after_backgrounding_is_continued_after_upgrade() {
     let daemon = with_gate();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(STOPS_LATE));
     viewer.until_shown("ready");
@@ -81,7 +81,7 @@ fn r62_a_job_that_stops_after_it_was_moved_goes_on_over_an_upgrade() {
 }
 
 #[test]
-fn a_task_that_stops_after_the_one_who_typed_has_left_goes_on() {
+fn task_that_stops_after_typing_viewer_left_is_continued() {
     let daemon = with_gate();
     let params = SubmitParams { foreground: false, ..daemon.in_terminal(STOPS_LATE) };
     for leaves in [false, true] {
@@ -124,7 +124,7 @@ fn stays_stopped(daemon: &TestDaemon, job: &Task) {
 }
 
 #[test]
-fn a_job_that_is_stopped_by_order_after_it_was_moved_stays_stopped() {
+fn job_stopped_by_signal_request_after_backgrounding_stays_stopped() {
     let daemon = with_gate();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("exec sleep 1000"));
     let job = daemon.wait_running(task.id);
@@ -136,7 +136,7 @@ fn a_job_that_is_stopped_by_order_after_it_was_moved_stays_stopped() {
 }
 
 #[test]
-fn r106_a_paused_job_that_is_moved_stays_paused() {
+fn r106_paused_job_stays_paused_when_backgrounded() {
     let daemon = with_gate();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("exec sleep 1000"));
     let job = daemon.wait_running(task.id);

@@ -23,7 +23,7 @@ use bgd_tests::{Outcome, Process, Raw, TestDaemon, executable, helper_path, wait
 use serde_json::{Value, json};
 
 #[test]
-fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
+fn r121_tasks_clients_and_events_survive_upgrade() {
     let daemon = TestDaemon::start();
     let hello = || daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
     let before = hello();
@@ -68,7 +68,7 @@ fn r121_tasks_clients_and_events_go_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_the_rest_of_large_answers_comes_after_an_upgrade() {
+fn r121_large_replies_are_completed_after_upgrade() {
     const ANSWERS: u64 = 8;
     let daemon = TestDaemon::start();
     let task = daemon.submit_shell("seq 100000 140000");
@@ -101,7 +101,7 @@ fn r121_the_rest_of_large_answers_comes_after_an_upgrade() {
 }
 
 #[test]
-fn r121_what_outlives_its_leader_and_what_escapes_is_still_known_after_an_upgrade() {
+fn r121_lingering_and_escaped_processes_stay_tracked_after_upgrade() {
     let daemon = TestDaemon::start();
     let lingering = daemon.submit_shell("setsid -f sh -c 'mkfifo rest; read line < rest'; exit 5");
     wait::for_file(&daemon.home().join("rest"));
@@ -130,7 +130,7 @@ fn r121_what_outlives_its_leader_and_what_escapes_is_still_known_after_an_upgrad
 }
 
 #[test]
-fn r121_what_waits_goes_on_waiting_over_an_upgrade() {
+fn r121_pending_tasks_keep_waiting_after_upgrade() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let run = |args: &[&str]| daemon.run(args).success().word::<TaskId>();
     let first = until(&daemon, "first", 0);
@@ -164,7 +164,7 @@ fn r121_what_waits_goes_on_waiting_over_an_upgrade() {
 }
 
 #[test]
-fn r121_what_was_written_to_a_standard_input_and_not_read_yet_goes_on_over_an_upgrade() {
+fn r121_unread_standard_input_survives_upgrade() {
     let daemon = TestDaemon::start();
     let line = "mkfifo go; read go < go; cksum; exit 6";
     let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -194,7 +194,7 @@ fn r121_what_was_written_to_a_standard_input_and_not_read_yet_goes_on_over_an_up
 }
 
 #[test]
-fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
+fn r121_hundred_upgrades_under_load_lose_and_leak_nothing() {
     const UPGRADES: usize = 100;
     let daemon = TestDaemon::start();
     let open = || daemon.process().descriptors().unwrap();
@@ -234,7 +234,7 @@ fn r121_a_hundred_upgrades_under_load_lose_nothing_and_leave_nothing() {
 }
 
 #[test]
-fn r122_a_program_that_cannot_take_over_is_replaced_by_the_one_before() {
+fn r122_upgrade_rolls_back_when_new_program_cannot_take_over() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let text = refused(&daemon, &failing(&daemon, "turning-back"));
@@ -303,7 +303,7 @@ impl Installed {
 }
 
 #[test]
-fn r122_a_daemon_whose_upgrade_turned_back_knows_where_its_program_is() {
+fn r122_daemon_tracks_its_program_path_after_rollback() {
     let installed = Installed::start("turning-back");
     let task = until(&installed.daemon, "first", 7);
     for _ in 0..2 {
@@ -326,7 +326,7 @@ fn r122_a_daemon_whose_upgrade_turned_back_knows_where_its_program_is() {
 }
 
 #[test]
-fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_its_program_is() {
+fn r122_daemon_tracks_its_program_path_when_replaced_during_upgrade() {
     let installed = Installed::start("slow");
     let beside = |name: &str| installed.path.with_file_name(name);
     nix::unistd::mkfifo(&beside("go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -345,7 +345,7 @@ fn r122_a_daemon_whose_next_program_is_replaced_while_it_is_tried_knows_where_it
 
 /// Root may see that the keeper, and any other daemon, runs the previous program.
 #[test]
-fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_root() {
+fn r131_durable_tasks_survive_stops_after_upgrades_to_other_files_as_root() {
     must_be_root();
     let installed = Installed::configured("bgd", "durable = true\n");
     let daemon = &installed.daemon;
@@ -376,7 +376,7 @@ fn r131_what_a_durable_daemon_leaves_goes_on_after_upgrades_to_other_files_as_ro
 }
 
 #[test]
-fn r121_a_daemon_that_a_task_started_outlives_one_that_was_upgraded_to_another_file_as_root() {
+fn r121_daemon_started_by_a_task_outlives_upgraded_daemon_as_root() {
     must_be_root();
     let installed = Installed::start("bgd");
     let socket = installed.daemon.home().join("other/bgd.sock");
@@ -402,7 +402,7 @@ fn r121_a_daemon_that_a_task_started_outlives_one_that_was_upgraded_to_another_f
 /// The next program has built the complete daemon when it fails, and drops it: the previous program has lost nothing by
 /// that.
 #[test]
-fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
+fn r122_upgrade_rolls_back_when_new_program_fails_late() {
     let daemon = TestDaemon::start();
     let open = || daemon.process().descriptors().unwrap();
     let task = until(&daemon, "first", 7);
@@ -429,7 +429,7 @@ fn r122_a_program_that_fails_late_is_replaced_by_the_one_before() {
 }
 
 #[test]
-fn r123_what_must_not_take_over_is_refused_and_nothing_changes() {
+fn r123_unsuitable_programs_are_refused_without_effect() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let at = |name: &str| daemon.home().join(name);
@@ -467,7 +467,7 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 }
 
 #[test]
-fn r123_a_daemon_that_ends_is_not_upgraded() {
+fn r123_daemon_shutting_down_refuses_upgrade() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let task = daemon.submit_shell("trap '' TERM; echo begun; mkfifo ready; read line < ready; sleep 1000");
     wait::for_file(&daemon.home().join("ready"));

@@ -46,7 +46,7 @@ fn footprint(daemon: &TestDaemon) -> (usize, usize) {
 }
 
 #[test]
-fn r121_a_conversation_between_two_prompts_goes_on_in_the_same_process() {
+fn r121_conversation_between_prompts_keeps_its_process_after_upgrade() {
     let daemon = FakeDaemon::start(&[], "");
     let first = daemon.completed("say one");
     let other = daemon.completed("say other");
@@ -64,7 +64,7 @@ fn r121_a_conversation_between_two_prompts_goes_on_in_the_same_process() {
 }
 
 #[test]
-fn r121_a_turn_in_the_middle_goes_on_with_all_its_text() {
+fn r121_turn_in_progress_continues_after_upgrade() {
     let daemon = FakeDaemon::start(&[], "");
     let id = daemon.prompt("say before ; await go; say and after");
     output_is(&daemon, id, "before");
@@ -84,7 +84,7 @@ fn r121_a_turn_in_the_middle_goes_on_with_all_its_text() {
 }
 
 #[test]
-fn r121_a_pending_question_is_answered_after_an_upgrade() {
+fn r121_pending_question_can_be_answered_after_upgrade() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut watch = daemon.watch();
     let id = daemon.prompt("say so:; ask Run make?; say \\n; ask And make install?");
@@ -101,7 +101,7 @@ fn r121_a_pending_question_is_answered_after_an_upgrade() {
 }
 
 #[test]
-fn r121_a_turn_is_cancelled_after_an_upgrade_and_its_question_called_off() {
+fn r121_cancel_after_upgrade_ends_turn_and_withdraws_question() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
     let mut watch = daemon.watch();
     let id = daemon.prompt("say begun; ask May I?");
@@ -114,7 +114,7 @@ fn r121_a_turn_is_cancelled_after_an_upgrade_and_its_question_called_off() {
 }
 
 #[test]
-fn r121_prompts_that_wait_for_their_turn_are_given_after_an_upgrade() {
+fn r121_queued_prompts_are_sent_after_upgrade() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 1", &[], "");
     let first = daemon.prompt("await go; say one");
     daemon.wait_running(first);
@@ -126,7 +126,7 @@ fn r121_prompts_that_wait_for_their_turn_are_given_after_an_upgrade() {
 }
 
 #[test]
-fn r121_ten_turns_over_twenty_upgrades_lose_nothing_and_leave_nothing() {
+fn r121_ten_turns_over_twenty_upgrades_lose_and_leak_nothing() {
     const TURNS: usize = 10;
     const UPGRADES: usize = 20;
     let config = format!("max_concurrent_tasks = {TURNS}");
@@ -172,7 +172,7 @@ fn r121_ten_turns_over_twenty_upgrades_lose_nothing_and_leave_nothing() {
 }
 
 #[test]
-fn r121_a_program_that_has_a_prompt_on_its_command_line_goes_on() {
+fn r121_agent_with_prompt_on_command_line_survives_upgrade() {
     let agent =
         shell_agent("x", "echo \"got $1\"; echo note >&2; read line < gate; echo \"$line\"; exit 0", "");
     let agents = format!("{agent}\n{}", remembering_agent("y", REMEMBER));
@@ -194,7 +194,7 @@ fn r121_a_program_that_has_a_prompt_on_its_command_line_goes_on() {
 }
 
 #[test]
-fn r121_the_rest_of_a_long_prompt_reaches_its_program_after_an_upgrade() {
+fn r121_rest_of_long_prompt_reaches_agent_after_upgrade() {
     let line = "head -c 10 > begun; read line < gate; cat > rest; wc -c < rest";
     let daemon = TestDaemon::builder().config(reading_agent("x", line, "")).start();
     let mut gate = Gate::new(daemon.home(), "gate");
@@ -241,16 +241,16 @@ fn a_real_turn_goes_on(real: &Real, shell: &Shell) {
 }
 
 #[test]
-fn r121_a_turn_of_opencode_over_its_own_server_goes_on() {
+fn r121_opencode_server_turn_survives_upgrade() {
     a_real_turn_goes_on(&Real::opencode_server(Permission::Ask, "ask"), &Shell::OPENCODE);
 }
 
 #[test]
-fn r121_a_turn_of_opencode_over_acp_goes_on() {
+fn r121_opencode_acp_turn_survives_upgrade() {
     a_real_turn_goes_on(&Real::opencode(Permission::Ask, "ask"), &Shell::OPENCODE);
 }
 
 #[test]
-fn r121_a_turn_of_codex_goes_on() {
+fn r121_codex_turn_survives_upgrade() {
     a_real_turn_goes_on(&Real::codex(Permission::Ask, "ask"), &Shell::CODEX_OUTSIDE);
 }

@@ -25,7 +25,7 @@ fn upgrade(far: &mut Far) {
 }
 
 #[test]
-fn r121_an_upgrade_carries_tasks_on_another_machine() {
+fn r121_remote_tasks_survive_upgrade() {
     let mut far = two();
     let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
     let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
@@ -61,7 +61,7 @@ fn r121_an_upgrade_carries_tasks_on_another_machine() {
 }
 
 #[test]
-fn r121_no_byte_from_another_machine_is_lost_or_written_twice_by_upgrades_while_it_flows() {
+fn r121_upgrades_neither_lose_nor_repeat_flowing_remote_output() {
     let mut far = two();
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
@@ -80,7 +80,7 @@ fn r121_no_byte_from_another_machine_is_lost_or_written_twice_by_upgrades_while_
 }
 
 #[test]
-fn r121_submissions_under_way_at_an_upgrade_run_once() {
+fn r121_remote_submissions_in_flight_at_upgrade_run_once() {
     let mut far = Far::start();
     let wire = far.wire();
     wire.delay(Duration::from_millis(50));
@@ -102,7 +102,7 @@ fn r121_submissions_under_way_at_an_upgrade_run_once() {
 }
 
 #[test]
-fn r121_an_upgrade_waits_for_no_machine() {
+fn r121_upgrade_does_not_wait_for_silent_or_unreachable_machine() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");
@@ -136,7 +136,7 @@ fn r121_an_upgrade_waits_for_no_machine() {
 }
 
 #[test]
-fn r121_an_upgrade_answers_calls_that_wait_for_a_silent_machine() {
+fn r121_upgrade_answers_calls_waiting_for_silent_machine() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");

@@ -85,7 +85,7 @@ fn descriptors(daemon: &TestDaemon) -> u64 {
 }
 
 #[test]
-fn r120_a_second_upgrade_is_refused_while_the_first_is_tried() {
+fn r120_second_upgrade_is_refused_while_first_is_being_tried() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let slow = slow(&daemon);
@@ -101,7 +101,7 @@ fn r120_a_second_upgrade_is_refused_while_the_first_is_tried() {
 }
 
 #[test]
-fn r120_a_second_upgrade_is_refused_while_requests_are_held_for_the_first() {
+fn r120_second_upgrade_is_refused_while_first_waits_for_requests() {
     let daemon = TestDaemon::start();
     // An exit that is reported too early is answered at the end of the process, and an upgrade waits for that.
     let (mut job, pipe) = Job::shell(&daemon, "read go; exit 7");
@@ -136,7 +136,7 @@ fn r120_a_second_upgrade_is_refused_while_requests_are_held_for_the_first() {
 
 /// Concurrent upgrades are done one after the other, or refused.
 #[test]
-fn r120_upgrades_that_come_together_are_each_answered_once() {
+fn r120_concurrent_upgrades_are_each_answered_once() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     for _ in 0..5 {
@@ -155,7 +155,7 @@ fn r120_upgrades_that_come_together_are_each_answered_once() {
 }
 
 #[test]
-fn r123_a_daemon_that_is_told_to_end_while_the_next_program_is_tried_ends() {
+fn r123_shutdown_request_aborts_upgrade_being_tried() {
     let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let task = daemon.submit_shell("trap '' TERM; mkfifo ready; read line < ready; sleep 1000");
     wait::for_file(&daemon.home().join("ready"));
@@ -180,7 +180,7 @@ fn stuck(daemon: &TestDaemon) -> Process {
 }
 
 #[test]
-fn r122_a_program_that_hangs_while_it_reads_the_state_holds_up_nothing_else() {
+fn r122_program_hung_reading_state_does_not_delay_daemon() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let upgrading = upgrading(&daemon, &failing(&daemon, "stuck"));
@@ -202,7 +202,7 @@ fn r122_a_program_that_hangs_while_it_reads_the_state_holds_up_nothing_else() {
 }
 
 #[test]
-fn r123_a_daemon_that_is_told_to_end_ends_a_program_that_hangs_while_it_reads_the_state() {
+fn r123_shutdown_kills_program_hung_reading_state() {
     let mut daemon = TestDaemon::start();
     let upgrading = upgrading(&daemon, &failing(&daemon, "stuck"));
     let stuck = stuck(&daemon);
@@ -214,7 +214,7 @@ fn r123_a_daemon_that_is_told_to_end_ends_a_program_that_hangs_while_it_reads_th
 }
 
 #[test]
-fn r123_a_program_that_is_cut_off_or_damaged_is_refused() {
+fn r123_truncated_or_damaged_program_is_refused() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let whole = fs::read(bgd_path()).expect("a program");
@@ -241,7 +241,7 @@ fn r123_a_program_that_is_cut_off_or_damaged_is_refused() {
 }
 
 #[test]
-fn r123_a_program_that_can_not_read_the_journal_is_refused_by_a_durable_daemon_alone() {
+fn r123_only_durable_daemon_refuses_program_unable_to_read_journal() {
     let plain = TestDaemon::start();
     plain
         .client()
@@ -285,7 +285,7 @@ fn submits(daemon: &TestDaemon, client: u64, is_over: &AtomicBool) -> BTreeSet<u
 }
 
 #[test]
-fn r121_each_submit_is_answered_once_and_run_once_over_upgrades_under_load() {
+fn r121_submits_are_answered_and_run_once_during_upgrades_under_load() {
     let daemon = TestDaemon::start();
     let is_over = AtomicBool::new(false);
     let all: BTreeSet<u64> = thread::scope(|scope| {
@@ -323,7 +323,7 @@ fn r121_each_submit_is_answered_once_and_run_once_over_upgrades_under_load() {
 }
 
 #[test]
-fn r123_without_room_for_the_state_nothing_changes() {
+fn r123_upgrade_is_refused_when_state_cannot_be_written() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let process = daemon.process();
@@ -350,7 +350,7 @@ fn r123_without_room_for_the_state_nothing_changes() {
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
-fn r123_with_any_limit_of_descriptors_an_upgrade_is_done_or_refused() {
+fn r123_upgrade_succeeds_or_is_refused_under_any_descriptor_limit() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let (mut viewer, terminal) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
@@ -382,7 +382,7 @@ fn r123_with_any_limit_of_descriptors_an_upgrade_is_done_or_refused() {
 
 /// A failed allocation ends a process, so the upgrade checks for enough memory first.
 #[test]
-fn r122_with_any_limit_of_memory_an_upgrade_is_done_or_refused() {
+fn r122_upgrade_succeeds_or_is_refused_under_various_memory_limits() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let shell = Some(format!(": {}", "x".repeat(100_000)).as_str().into());
@@ -423,7 +423,7 @@ fn die(daemon: &mut TestDaemon) {
 }
 
 #[test]
-fn r122_a_program_that_dies_as_it_takes_over_is_a_daemon_that_was_killed() {
+fn r122_program_dying_during_takeover_counts_as_killed_daemon() {
     let mut daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let process = Process::open(daemon.wait_running(task).pid.expect("a process")).expect("it runs");
@@ -435,7 +435,7 @@ fn r122_a_program_that_dies_as_it_takes_over_is_a_daemon_that_was_killed() {
 }
 
 #[test]
-fn r126_a_durable_daemon_loses_nothing_to_a_program_that_dies_as_it_takes_over() {
+fn r126_durable_daemon_loses_nothing_when_new_program_dies_during_takeover() {
     let mut daemon = TestDaemon::builder().config("durable = true").start();
     let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
     let process = Process::open(daemon.wait_running(ends).pid.expect("a process")).expect("it runs");
@@ -458,7 +458,7 @@ fn r126_a_durable_daemon_loses_nothing_to_a_program_that_dies_as_it_takes_over()
 }
 
 #[test]
-fn r122_a_program_that_hangs_as_it_takes_over_is_replaced_by_the_one_before() {
+fn r122_upgrade_rolls_back_when_new_program_hangs_during_takeover() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);
     let mut client = daemon.client();

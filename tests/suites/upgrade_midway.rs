@@ -28,7 +28,7 @@ fn in_time(mut attempt: impl FnMut(Duration) -> bool) {
 }
 
 #[test]
-fn r121_a_time_limit_ends_its_task_after_an_upgrade() {
+fn r121_time_limit_still_ends_task_after_upgrade() {
     let daemon = TestDaemon::start();
     in_time(|limit| {
         let params = SubmitParams {
@@ -47,7 +47,7 @@ fn r121_a_time_limit_ends_its_task_after_an_upgrade() {
 }
 
 #[test]
-fn r121_a_cancel_that_waits_for_its_grace_ends_its_task_after_an_upgrade() {
+fn r121_cancel_in_grace_period_still_kills_task_after_upgrade() {
     let daemon = TestDaemon::start();
     in_time(|grace| {
         let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
@@ -70,7 +70,7 @@ fn r121_a_cancel_that_waits_for_its_grace_ends_its_task_after_an_upgrade() {
 }
 
 #[test]
-fn r121_half_a_frame_and_the_descriptor_that_came_with_it_go_on_over_an_upgrade() {
+fn r121_partial_frame_and_its_descriptor_survive_upgrade() {
     let daemon = TestDaemon::start();
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut params = serde_json::to_value(daemon.params()).unwrap();
@@ -99,7 +99,7 @@ fn r121_half_a_frame_and_the_descriptor_that_came_with_it_go_on_over_an_upgrade(
 }
 
 #[test]
-fn r124_a_client_of_another_version_is_served_if_its_protocol_is() {
+fn r124_clients_of_other_versions_are_served_if_protocol_matches() {
     let daemon = TestDaemon::start();
     let mut raw = Raw::connect(daemon.socket());
     let hello = |client: &str, protocol: u32| json!({"client": client, "protocol": protocol});
@@ -118,7 +118,7 @@ fn r124_a_client_of_another_version_is_served_if_its_protocol_is() {
 }
 
 #[test]
-fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_room() {
+fn r123_durable_daemon_on_full_disk_refuses_upgrade_until_there_is_room() {
     let daemon = on_a_small_disk_with("size=4m", "durable = true");
     let task = until(&daemon, "first", 7);
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
@@ -146,7 +146,7 @@ fn r123_a_durable_daemon_on_a_full_disk_goes_on_and_is_upgraded_once_there_is_ro
 
 /// As with Homebrew and Nix: a folder for each version, which is removed, and links to the latest one.
 #[test]
-fn r120_a_daemon_that_was_started_by_a_link_is_upgraded_to_where_the_link_leads_now() {
+fn r120_daemon_started_by_symlink_upgrades_to_current_link_target() {
     let home = TestDaemon::home_only();
     let bin = home.home().join("bin");
     fs::create_dir(&bin).unwrap();

@@ -58,7 +58,7 @@ fn key(task: TaskId) -> String {
 }
 
 #[test]
-fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
+fn r121_running_channel_command_and_queue_survive_upgrade() {
     // Its standard input exceeds the capacity of a pipe, and is read only after the upgrade.
     let script = "cd; echo $BGD_NOTICE_KEY >> keys; echo before; [ -e begun ] && exec cat > /dev/null
         echo $$ > begun.new; mv begun.new begun; read line < hook; cat > told; echo after; exit 3";
@@ -86,7 +86,7 @@ fn r121_a_command_of_a_channel_and_its_queue_go_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_a_command_that_ends_nothing_is_ended_in_time_after_an_upgrade() {
+fn r121_hung_channel_command_times_out_after_upgrade() {
     let daemon = with_hook(
         "cat > /dev/null; echo words; echo begun > \"$HOME/begun\"; exec sleep 1000",
         "timeout = \"10s\"",
@@ -100,7 +100,7 @@ fn r121_a_command_that_ends_nothing_is_ended_in_time_after_an_upgrade() {
 }
 
 #[test]
-fn r121_retries_go_on_with_their_count_over_an_upgrade() {
+fn r121_notice_retry_count_survives_upgrade() {
     let server = HookServer::start();
     let later = || Reply::later(503, "0");
     server.order(later());
@@ -121,7 +121,7 @@ fn r121_retries_go_on_with_their_count_over_an_upgrade() {
 }
 
 #[test]
-fn r121_what_is_answered_soon_is_not_sent_again_by_an_upgrade() {
+fn r121_notice_acknowledged_during_upgrade_is_not_sent_again() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let daemon = with_server(&server);
@@ -137,7 +137,7 @@ fn r121_what_is_answered_soon_is_not_sent_again_by_an_upgrade() {
 }
 
 #[test]
-fn r121_a_wait_for_the_next_try_goes_on_over_an_upgrade() {
+fn r121_notice_waiting_for_retry_is_sent_after_upgrade() {
     let server = HookServer::start();
     server.order(Reply::later(503, "5"));
     let daemon = with_server(&server);
@@ -149,7 +149,7 @@ fn r121_a_wait_for_the_next_try_goes_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_notices_under_load_come_once_each_over_twenty_upgrades() {
+fn r121_each_notice_arrives_once_over_twenty_upgrades_under_load() {
     const TASKS: usize = 40;
     let daemon = with_hook("cat > /dev/null; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"", "");
     let tasks: Vec<TaskId> = std::thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn r121_notices_under_load_come_once_each_over_twenty_upgrades() {
 }
 
 #[test]
-fn r121_typing_goes_on_over_an_upgrade_and_ends_with_the_work() {
+fn r121_typing_indicator_survives_upgrade_and_ends_with_work() {
     let server = ChatServer::start(Api::Telegram);
     let agent = shell_agent("good", "read _ < \"$HOME/$1\"; echo the answer of $1", "");
     let channel = format!(
@@ -216,7 +216,7 @@ fn r121_typing_goes_on_over_an_upgrade_and_ends_with_the_work() {
 }
 
 #[test]
-fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
+fn r121_held_terminal_notices_stay_held_after_upgrade() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let (mut terminal, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
     let from = origin(&terminal);
@@ -248,7 +248,7 @@ fn r121_lines_for_terminals_go_on_being_held_over_an_upgrade() {
 
 /// A line comes right above a new prompt, and elsewhere where something may have been typed.
 #[test]
-fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
+fn r121_empty_and_half_typed_prompts_are_told_apart_after_upgrade() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
     let (first, second) = (Gate::new(&daemon, "first"), Gate::new(&daemon, "second"));
@@ -277,7 +277,7 @@ fn r121_where_a_prompt_is_new_is_known_after_an_upgrade() {
 }
 
 #[test]
-fn r121_of_more_held_notices_than_a_channel_may_queue_the_oldest_are_only_counted() {
+fn r121_held_notices_beyond_queue_limit_are_only_counted_after_upgrade() {
     let config = "[limits]\nchannel_queue = 3";
     let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);

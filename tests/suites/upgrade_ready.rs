@@ -23,7 +23,7 @@ fn gated(daemon: &TestDaemon, number: usize, ready: &str, then: &str) -> TaskId 
 }
 
 #[test]
-fn r121_whoever_is_not_ready_yet_becomes_ready_after_an_upgrade() {
+fn r121_every_kind_of_readiness_check_works_after_upgrade() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 5").start();
     let port = ports::unused();
     let serve = format!("python3 -m http.server --bind 127.0.0.1 {port} >/dev/null 2>&1 &");
@@ -57,7 +57,7 @@ fn r121_whoever_is_not_ready_yet_becomes_ready_after_an_upgrade() {
 }
 
 #[test]
-fn r121_the_time_to_become_ready_goes_on_over_an_upgrade() {
+fn r121_readiness_timeout_still_applies_after_upgrade() {
     let daemon = TestDaemon::start();
     let ready = Some("file:never".parse().expect("a condition"));
     let params = SubmitParams {

@@ -24,7 +24,7 @@ use nix::unistd::mkfifo;
 const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
 
 #[test]
-fn r121_a_terminal_its_viewers_and_its_leader_go_on_over_an_upgrade() {
+fn r121_terminal_with_viewers_and_leader_survives_upgrade() {
     let daemon = TestDaemon::start();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
     let id = task.id;
@@ -56,7 +56,7 @@ fn r121_a_terminal_its_viewers_and_its_leader_go_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_no_byte_of_a_terminal_is_lost_or_doubled_by_upgrades() {
+fn r121_upgrades_neither_lose_nor_repeat_terminal_output() {
     let daemon = TestDaemon::start();
     let line = "read go; i=0; while [ $i -lt 20000 ]; do echo \"line $i of ümläuts 漢字\"; i=$((i+1)); done; read go";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -83,7 +83,7 @@ fn r121_no_byte_of_a_terminal_is_lost_or_doubled_by_upgrades() {
 }
 
 #[test]
-fn r121_what_was_typed_and_not_read_yet_goes_on_over_an_upgrade() {
+fn r121_unread_terminal_input_survives_upgrade() {
     let daemon = TestDaemon::start();
     let line = "stty raw -echo; mkfifo go; echo ready; read go < go; head -c 200000 | cksum";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
@@ -105,7 +105,7 @@ fn r121_what_was_typed_and_not_read_yet_goes_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_an_editor_and_a_pager_are_seen_as_before_by_whoever_attaches_after_an_upgrade() {
+fn r121_editor_and_pager_look_unchanged_when_attached_after_upgrade() {
     let daemon = TestDaemon::start();
     fs::write(
         daemon.home().join("numbers"),
@@ -148,7 +148,7 @@ fn r121_an_editor_and_a_pager_are_seen_as_before_by_whoever_attaches_after_an_up
 }
 
 #[test]
-fn r121_a_tmux_that_is_attached_to_goes_on_over_an_upgrade() {
+fn r121_attached_tmux_survives_upgrade() {
     let daemon = TestDaemon::start();
     let socket = daemon.home().join("tmux");
     let line = format!(
@@ -176,7 +176,7 @@ fn r121_a_tmux_that_is_attached_to_goes_on_over_an_upgrade() {
 }
 
 #[test]
-fn r121_a_job_in_the_foreground_is_stopped_and_continued_after_an_upgrade() {
+fn r121_foreground_job_can_be_stopped_and_continued_after_upgrade() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'echo rea''dy; while read word; do echo \"<$word>\"; done'");
@@ -199,7 +199,7 @@ fn r121_a_job_in_the_foreground_is_stopped_and_continued_after_an_upgrade() {
 }
 
 #[test]
-fn r121_twenty_terminals_go_on_over_many_upgrades_and_leave_nothing() {
+fn r121_twenty_terminals_survive_many_upgrades_without_leaks() {
     let daemon = TestDaemon::start();
     let mut all: Vec<_> = (0..20).map(|_| Viewer::run(&daemon, &daemon.in_terminal(REPEATS))).collect();
     for (viewer, _) in &mut all {
@@ -235,7 +235,7 @@ fn r121_twenty_terminals_go_on_over_many_upgrades_and_leave_nothing() {
 }
 
 #[test]
-fn r122_a_terminal_goes_on_if_the_next_program_turns_back() {
+fn r122_terminal_survives_rolled_back_upgrade() {
     let daemon = TestDaemon::start();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(REPEATS));
     viewer.until_shown("ready\r\n");
@@ -264,7 +264,7 @@ fn digest(line: &str) -> String {
 }
 
 #[test]
-fn r121_a_gigabyte_is_drained_from_a_handed_pipe_over_five_upgrades() {
+fn r121_gigabyte_is_drained_from_handed_over_pipe_across_five_upgrades() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"4GiB\"").start();
     let line = "seq 1000000000 | head -c 1073741824";
     // The rest is written only once the last upgrade is over.
@@ -291,7 +291,7 @@ fn r121_a_gigabyte_is_drained_from_a_handed_pipe_over_five_upgrades() {
 }
 
 #[test]
-fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() {
+fn r121_handed_over_process_tree_and_exit_stay_tracked_after_upgrade() {
     let daemon = TestDaemon::start();
     let line = "sh -c 'mkfifo rest; read word < rest' >/dev/null & echo up; read word; echo \"<$word>\"; read word; exit 7";
     let mut command = Command::new("sh");
@@ -323,7 +323,7 @@ fn r121_a_handed_over_tree_is_known_and_its_exit_is_reported_after_an_upgrade() 
 }
 
 #[test]
-fn r121_pipes_that_outlive_their_task_are_drained_and_discarded_after_an_upgrade() {
+fn r121_pipes_outliving_their_task_are_drained_after_upgrade() {
     let daemon = TestDaemon::start();
     // A process outside the tree has the pipe, too.
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -351,7 +351,7 @@ fn r121_pipes_that_outlive_their_task_are_drained_and_discarded_after_an_upgrade
 }
 
 #[test]
-fn r121_a_terminal_that_was_handed_over_goes_on_over_an_upgrade() {
+fn r121_handed_over_terminal_survives_upgrade() {
     let daemon = TestDaemon::start();
     let parent = "import json, os, pty, socket, sys
 pid, master = pty.fork()

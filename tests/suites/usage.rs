@@ -41,7 +41,7 @@ fn assert_counts(task: &Task) {
 
 /// The kernel attributes the daemon's memory in a child to the child, and knows it only roughly while the daemon grows.
 #[test]
-fn r164_the_daemons_memory_is_never_taken_for_that_of_a_small_task() {
+fn r164_daemon_memory_is_not_attributed_to_small_tasks() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let filler = vec!["true".into(), "x".repeat(100_000).into()];
@@ -61,7 +61,7 @@ fn r164_the_daemons_memory_is_never_taken_for_that_of_a_small_task() {
 }
 
 #[test]
-fn r164_the_end_of_a_run_says_what_it_used() {
+fn r164_ended_run_reports_its_usage() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let id = daemon.submit_shell(WORK);
@@ -80,7 +80,7 @@ fn r164_the_end_of_a_run_says_what_it_used() {
 }
 
 #[test]
-fn r164_time_in_the_kernel_counts_apart() {
+fn r164_system_time_is_counted_separately() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("exec perl -e 'while ((times)[1] < 0.25) { -e \"/\" }'");
     let usage = end(&daemon, id).usage.unwrap();
@@ -88,7 +88,7 @@ fn r164_time_in_the_kernel_counts_apart() {
 }
 
 #[test]
-fn r164_the_process_of_an_agent_is_measured_while_it_works() {
+fn r164_agent_process_is_measured_only_while_it_works() {
     let daemon = FakeDaemon::start(&[], "keep_warm = \"1h\"");
     let task = daemon.submit_with(&daemon.prompt_params("say so; touch there; hang"));
     wait::for_file(&daemon.home().join("there"));
@@ -105,7 +105,7 @@ fn r164_the_process_of_an_agent_is_measured_while_it_works() {
 }
 
 #[test]
-fn r164_a_job_in_a_terminal_counts_too() {
+fn r164_terminal_job_reports_its_usage() {
     let daemon = TestDaemon::start();
     let terminal = SubmitParams {
         shell: Some(WORK.into()),
@@ -117,7 +117,7 @@ fn r164_a_job_in_a_terminal_counts_too() {
 }
 
 #[test]
-fn r164_with_a_cgroup_every_process_counts_as_root() {
+fn r164_cgroup_usage_includes_unwaited_processes_as_root() {
     let cgroup = Delegated::new();
     let daemon = cgroup.daemon("");
     // Nobody waits for the process that computes, so only the cgroup knows about it.
@@ -129,7 +129,7 @@ fn r164_with_a_cgroup_every_process_counts_as_root() {
 }
 
 #[test]
-fn r164_each_attempt_says_what_it_used() {
+fn r164_each_attempt_reports_its_own_usage() {
     let daemon = TestDaemon::start();
     let line = format!("[ -e again ] || {{ touch again; ({WORK}); exit 1; }}");
     let retry =
@@ -142,7 +142,7 @@ fn r164_each_attempt_says_what_it_used() {
 }
 
 #[test]
-fn r164_written_bytes_count() {
+fn r164_written_bytes_are_counted() {
     let daemon = TestDaemon::start();
     // Not in a folder on a memory file system.
     let folder = tempfile::tempdir_in(PathBuf::from(env!("CARGO_TARGET_TMPDIR"))).unwrap();
@@ -175,7 +175,7 @@ fn r164_running_tasks_are_measured_on_request() {
 const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 #[test]
-fn r164_the_notice_of_a_run_over_a_minute_says_what_it_used() {
+fn r164_notice_of_run_over_a_minute_includes_usage() {
     assert!(Path::new(CLOCK).is_file(), "{CLOCK}, which tests/run installs");
     let config = "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
                   command = [\"/bin/sh\", \"-c\", 'cat >> \"$HOME/told\"']\ntimeout = \"10m\"\n";

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r146_memory_is_read_in_powers_of_1024() {
+    fn r146_memory_sizes_are_parsed_in_powers_of_1024() {
         for (text, bytes) in [("1", 1), ("2K", 2048), ("512M", 512 << 20), ("8G", 8 << 30), ("8GiB", 8 << 30)]
         {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_number_or_a_cursor() {
+    fn since_accepts_number_or_cursor() {
         let of = |instance: Option<&str>, seq| Ok(Since { instance: instance.map(Into::into), seq });
         assert_eq!(parse_since("0"), of(None, 0));
         assert_eq!(parse_since("3f2a-91bc:42"), of(Some("3f2a-91bc"), 42));

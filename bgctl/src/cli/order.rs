@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r103_a_condition_stands_behind_any_name() {
+    fn r103_after_accepts_condition_after_any_kind_of_name() {
         let read = |text: &str| parse_after(text).map(|after| (after.name, after.condition));
         assert_eq!(read("@"), Ok((Name::Latest(1), Condition::Ok)));
         assert_eq!(read("@2:fail"), Ok((Name::Latest(2), Condition::Fail)));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn r108_delays_and_ends_are_read_and_what_is_wrong_is_named() {
+    fn r108_retry_delays_and_retry_on_are_parsed_and_errors_name_the_value() {
         assert_eq!(parse_delays("1s..5m"), Ok(Delays { first: 1000, most: Some(300_000) }));
         assert_eq!(parse_delays("30s"), Ok(Delays { first: 30_000, most: None }));
         assert!(parse_delays("5m..1s").unwrap_err().contains("MIN..MAX"));

@@ -39,7 +39,7 @@ mod tests {
     use crate::cli::{self, Verb};
 
     #[test]
-    fn r169_the_short_way_to_the_prompt_is_the_same() {
+    fn r169_bare_shell_prompt_parses_to_default_arguments() {
         let words = ["bgctl", "shell-prompt"].map(Into::into).to_vec();
         let (_, verb) = cli::parse(words, false).expect("a verb");
         assert!(matches!(verb, Verb::ShellPrompt(args) if args == ShellPromptArgs::default()));

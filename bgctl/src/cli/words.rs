@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_of_another_tool_is_an_alias_or_is_answered_with_the_right_one() {
+    fn verbs_of_other_tools_are_aliases_or_get_a_pointer_to_the_right_verb() {
         let known = cli::command();
         let names: Vec<&str> =
             known.get_subcommands().flat_map(|verb| verb.get_name_and_visible_aliases()).collect();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_of_nothing_is_told_of_all() {
+    fn cancel_without_task_suggests_all_option() {
         let told_nothing = told(&["cancel"]);
         assert!(told_nothing.contains("no task given") && told_nothing.contains("--all"), "{told_nothing}");
         assert!(!told(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn r113_verbs_without_a_task_say_how_tasks_are_selected() {
+    fn r113_verbs_without_task_explain_task_selection() {
         for verb in ["hold", "release", "pause", "continue", "rerun"] {
             let text = told(&[verb]);
             assert!(text.contains("no task given: give task ids, @, or options that select tasks"), "{text}");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_which_subcommands_there_are() {
+    fn missing_subcommand_error_lists_subcommands_under_json() {
         for (verb, some) in
             [("daemon", "start, stop, restart"), ("session", "key, end"), ("group", "list, set")]
         {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_utf_8_is_named() {
+    fn invalid_utf8_error_names_option_and_value() {
         use std::os::unix::ffi::OsStringExt as _;
         // A % stands for a byte that UTF-8 never has.
         let bytes = |word: &str| word.bytes().map(|byte| if byte == b'%' { 0xff } else { byte }).collect();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_number_is_told_in_plain_words() {
+    fn invalid_numbers_get_plain_error_messages() {
         for (words, wanted) in [
             (
                 &["list", "--limit", "x"][..],
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_in_an_answer_is_one() {
+    fn pointers_name_only_existing_verbs() {
         for (_, answer) in ANSWERS {
             for call in answer.split('`').skip(1).step_by(2) {
                 let verb = call.split_once("bgctl ").unwrap().1.split(' ').next().unwrap();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_get_the_nearest_spelling_and_parts_of_verbs_their_own() {
+    fn pointers_apply_to_top_level_verbs_and_typos_get_nearest_spelling() {
         assert!(told(&["lisst"]).contains("'list'"));
         assert!(!told(&["daemon", "kill"]).contains("bgctl cancel"));
         assert!(told(&["--json", "kill"]).contains("bgctl cancel"));

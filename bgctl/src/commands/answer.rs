@@ -85,7 +85,7 @@ mod tests {
     use crate::render::samples;
 
     #[test]
-    fn what_is_not_asked_is_not_answered() {
+    fn answer_without_matching_open_question_is_refused() {
         let mut task = Task { kind: Kind::Agent, status: Status::Running, ..samples::task() };
         let failure = asked(&task, None).unwrap_err();
         assert_eq!(failure.code, Code::WRONG_STATE);

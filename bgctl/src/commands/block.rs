@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_code_tells_how_it_went() {
+    fn exit_code_reflects_task_outcomes() {
         let completed = || ended(Status::Completed, Some(Exit::Code(0)));
         let failed = || ended(Status::Failed, Some(Exit::Code(3)));
         let running = || ended(Status::Running, None);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rehearsed_is_an_answer() {
+    fn rehearsal_prints_sample_answer_as_line_and_json() {
         let (line, code) = rehearse(false).unwrap();
         assert_eq!(line, b"724fede0-9209-4435-bc37-e308e63f1f21\tcompleted\t2s\tmake test\n");
         assert_eq!(code, Code::OK);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn r110_who_was_ready_is_well_however_it_is_now() {
+    fn r110_block_until_ready_succeeds_for_tasks_that_were_ready_even_if_ended() {
         let task =
             |status, is_ready: bool| Task { ready_at: is_ready.then(Timestamp::now), ..ended(status, None) };
         let code = |tasks, any, timed_out| code_of_ready(&result(tasks, timed_out), any);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tasks_own_code_comes_through() {
+    fn own_exit_code_of_task_is_passed_through() {
         let own = |status, exit| own_code(&result(vec![ended(status, exit)], false));
         assert_eq!(own(Status::Completed, Some(Exit::Code(0))), Code::OK);
         assert_eq!(own(Status::Failed, Some(Exit::Code(75))), Code(75));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_task_has_no_code_but_how_it_went() {
+    fn agent_task_exit_code_reflects_only_its_status() {
         let own = |status| {
             let task = Task { kind: bgd_shared::task::Kind::Agent, ..ended(status, None) };
             own_code(&result(vec![task], false))

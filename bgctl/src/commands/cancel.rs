@@ -91,7 +91,7 @@ mod tests {
     use crate::render::samples::task;
 
     #[test]
-    fn what_became_of_a_task_is_told() {
+    fn cancel_reports_outcome_of_each_task() {
         let of = |status, was, lingering| what_became(&Task { status, lingering, ..task() }, was);
         assert_eq!(of(Status::Cancelled, false, false), "cancelled");
         assert_eq!(of(Status::Failed, false, false), "already failed");

@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_says_what_it_will_do() {
+    fn restart_message_states_effect_on_tasks() {
         let of = |running, failed, is_durable| {
             let tasks = Summary { running, failed, ..Summary::default() };
             will_restart("0.1.0", " with /bgd (0.1.0)", &tasks, is_durable)
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn r120_an_upgrade_says_what_it_will_do_and_what_it_did() {
+    fn r120_upgrade_messages_state_plan_and_result() {
         let will = |active| will_upgrade("0.1.0", " to /bgd", active);
         assert_eq!(will(0), "upgrading bgd 0.1.0 to /bgd; no task is active");
         assert_eq!(will(1), "upgrading bgd 0.1.0 to /bgd; 1 active task keeps running");
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_says_what_it_did() {
+    fn reload_message_lists_changed_keys() {
         assert_eq!(reloaded(&ReloadResult::default()), "nothing has changed\n");
         let keys = |keys: &str| keys.split_whitespace().map(str::to_owned).collect();
         let result = ReloadResult { changed: keys("a b c"), defaulted: keys("b"), needs_restart: keys("d") };

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r170_a_program_is_named_as_systemd_reads_it() {
+    fn r170_program_path_is_quoted_for_systemd() {
         let word = |path: &str| command_word(Path::new(path)).map_err(|failure| failure.message);
         assert_eq!(word("/usr/bin/bgd").unwrap(), "/usr/bin/bgd");
         assert_eq!(word("/home/a b/50%/\"x\"\\/bgd").unwrap(), r#""/home/a b/50%%/\"x\"\\/bgd""#);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn r170_units_are_known_by_what_does_not_depend_on_the_place() {
+    fn r170_installed_unit_is_recognized_regardless_of_paths() {
         let written = with(SERVICE, EXEC, "/home/a/.cargo/bin/bgd");
         assert!(written.contains("ExecStart=/home/a/.cargo/bin/bgd\n") && written.contains("Delegate=yes\n"));
         assert!(is_made_from(SERVICE, written.as_bytes()) && is_made_from(SERVICE, SERVICE.as_bytes()));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn r170_a_running_daemon_has_to_make_way() {
+    fn r170_next_steps_include_daemon_stop_if_one_is_running() {
         assert!(next_steps(true).contains("bgctl daemon stop") && !next_steps(false).contains("stop"));
     }
 }

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_named_twice_counts_once() {
+    fn status_given_twice_counts_once() {
         let summary = Summary { running: 3, failed: 2, ..Summary::default() };
         assert_eq!(matching(&summary, &[]), 5);
         assert_eq!(matching(&summary, &[Status::Failed, Status::Failed]), 2);

@@ -158,7 +158,7 @@ mod tests {
     use crate::render::samples;
 
     #[test]
-    fn r167_what_matters_comes_with_what_to_do() {
+    fn r167_overview_lists_what_matters_with_next_commands() {
         let at = |second: i64| Timestamp::from_unix_ms(second * 1000);
         let ended = |status, second| Task { status, completed_at: Some(at(second)), ..samples::task() };
         let mut asks = Task { status: Status::Running, ..samples::task() };
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn r167_each_kind_is_asked_for_to_the_last_page() {
+    fn r167_overview_reads_all_pages_of_each_status() {
         let mut asked = Vec::new();
         let known = Known::read(|params| {
             asked.push((params.status[0], params.limit, params.after));

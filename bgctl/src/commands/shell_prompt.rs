@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn r169_the_prompt_counts_what_runs_asks_and_has_failed_since_the_last_look() {
+    fn r169_prompt_counts_running_asking_and_newly_failed_tasks() {
         let at = |second: i64| Timestamp::from_unix_ms(second * 1000);
         let failed =
             |second| Task { status: Status::Failed, completed_at: Some(at(second)), ..samples::task() };

@@ -205,7 +205,7 @@ mod tests {
     use crate::cli::{JobArgs, SettingArgs};
 
     #[test]
-    fn only_the_option_makes_a_prompt_without_an_agent() {
+    fn command_is_a_prompt_only_with_agent_option() {
         let mut args = SubmitArgs { prompt: Some("do".into()), ..SubmitArgs::default() };
         assert_eq!(given_prompt(&mut args), Some("do".into()));
         let mut args = SubmitArgs { command: vec!["make".into()], ..SubmitArgs::default() };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn r37_a_resume_sends_the_prompt_and_what_is_set_for_it() {
+    fn r37_resume_sends_only_prompt_and_agent_settings() {
         let id: TaskRef = "3f2a".parse().unwrap();
         let args = SubmitArgs {
             job: JobArgs { description: Some("other".into()), ..JobArgs::default() },

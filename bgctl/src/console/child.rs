@@ -221,7 +221,7 @@ mod tests {
     use nix::sys::signal::raise;
 
     #[test]
-    fn a_shell_is_heard_to_its_end_and_has_its_signals() {
+    fn shell_output_is_captured_up_to_limit_and_child_signals_are_unblocked() {
         let signals = Signals::take(&[Signal::SIGUSR2]).unwrap();
         let run = |line: &str| {
             let variables = [("WHERE".to_owned(), "here".to_owned())];
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_kills_a_shell_with_all_that_it_has_started() {
+    fn signal_kills_shell_and_its_descendants() {
         let signals = Signals::take(&[Signal::SIGUSR1]).unwrap();
         // The signal is blocked only in this thread.
         raise(Signal::SIGUSR1).unwrap();

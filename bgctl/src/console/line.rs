@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_the_shells() {
+    fn plain_line_is_a_shell_job() {
         for text in
             ["make -j8", "a | b && c", "for i in 1 2; do sleep $i & done", "echo 'a\nb'", "cd x # y\nmake"]
         {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ampersand_at_the_end_runs_it_beside_the_prompt() {
+    fn trailing_ampersand_makes_a_console_background_job() {
         for text in ["make &", "make&", " make  & ", "make & # the build"] {
             reads(text, &job("make", false, true));
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn r64_an_exclamation_mark_runs_it_directly() {
+    fn r64_exclamation_mark_makes_a_direct_job() {
         reads("!top", &job("top", true, false));
         reads("! make -j8 &", &job("make -j8", true, true));
         // This names a program, not a built-in.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn r69_an_at_sign_gives_an_agent_a_prompt() {
+    fn r69_at_sign_makes_an_agent_prompt() {
         let prompt = |agent: Option<&str>, text: &str| Line::Prompt {
             agent: agent.map(str::to_owned),
             text: text.to_owned(),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_console_does_itself_is_one_plain_command() {
+    fn builtins_are_recognized_only_as_plain_commands() {
         for (text, own) in [
             ("cd", Builtin::Cd(String::new())),
             ("cd ~/'my folder' # there", Builtin::Cd("~/'my folder'".to_owned())),
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_makes_it_panic(text in "[ a&|>'\"\\\\#!@%\n;(é]*") {
+        fn arbitrary_line_never_panics(text in "[ a&|>'\"\\\\#!@%\n;(é]*") {
             if let Ok(Line::Job { text, .. }) = read(&text) {
                 prop_assert!(!text.is_empty());
             }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_tells_whose_it_is() {
+    fn each_line_is_prefixed_with_job_number() {
         assert_eq!(shown(&[b"one\r\ntwo\r\n"]), "[1] one\n[1] two\n");
         assert_eq!(shown(&[b"o", b"ne\r", b"\nno end"]), "[1] one\n[1] no end\n");
         assert_eq!(shown(&[b"\r\n"]), "[1] \n");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_waits_for_its_end() {
+    fn line_is_shown_only_when_complete() {
         let mut lines = Lines::default();
         lines.push(b"50%");
         assert_eq!(lines.take(2, ""), "");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reaches_the_terminal_as_a_command() {
+    fn escape_sequences_are_removed_from_lines() {
         assert_eq!(
             shown(&[b"\x1b[31mred\x1b[0m \x1b]0;ti", b"tle\x07\x1b[", b"2Jgone\x07\ta\n"]),
             "[1] red gone a\n"
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_counted_and_the_last_is_kept() {
+    fn excess_lines_are_counted_and_the_last_ones_kept() {
         let mut lines = Lines::default();
         for number in 0..100_000 {
             lines.push(format!("line {number}\r\n").as_bytes());

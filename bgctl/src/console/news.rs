@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_background_task_is_told() {
+    fn end_of_background_task_is_announced() {
         let mut watch = Watch::default();
         let task = ended(Origin::Submit, Status::Completed, None);
         assert_eq!(
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_ends_in_the_foreground_is_no_news() {
+    fn end_of_foreground_job_is_not_announced() {
         let mut watch = Watch::default();
         let task = ended(Origin::Run, Status::Completed, None);
         assert_eq!(watch.told(&event(EventKind::Completed, &task)), None);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_asks_in_the_background_is_told() {
+    fn question_of_background_agent_is_announced() {
         let progress = Progress { needs_input: Some(question()), ..Progress::default() };
         let asking = Task { progress, ..task() };
         assert_eq!(

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_items_are_lines_or_what_ends_with_a_nul() {
+    fn r112_items_are_split_by_newline_or_nul() {
         assert_eq!(lines(b"a b\n\nc\r\n 'd'", Separator::Newline).unwrap(), ["a b", "c", " 'd'"]);
         assert_eq!(lines(b"a\nb\0\0c\0", Separator::Nul).unwrap(), ["a\nb", "", "c"]);
         assert!(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_an_item_and_their_number_have_an_end() {
+    fn r112_item_size_and_count_are_limited() {
         let longest = [vec![b'x'; ITEM_BYTES], b"\ny\n".to_vec()].concat();
         assert_eq!(lines(&longest, Separator::Newline).unwrap().len(), 2);
         let longer = [b"y\n".to_vec(), vec![b'x'; ITEM_BYTES + 1], b"\n".to_vec()].concat();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_what_can_not_be_read_is_named() {
+    fn r112_unreadable_or_empty_item_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         std::fs::write(&empty, "\n").unwrap();

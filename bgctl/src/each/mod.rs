@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_parts_fit_a_line() {
+    fn r112_batch_parts_fit_task_and_line_limits() {
         let (_file, many) = each(&b"x\n".repeat(BATCH_PART + 1));
         let sizes: Vec<usize> = parts(&many, &["true".into()]).unwrap().iter().map(Vec::len).collect();
         assert_eq!(sizes, [BATCH_PART, 1]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_a_word_that_no_program_can_have_is_named() {
+    fn r112_overlong_word_is_refused_naming_the_item() {
         let (_file, long) = each(&[b"short\n".to_vec(), vec![b'x'; WORD_BYTES + 1]].concat());
         let failure = parts(&long, &["true".into()]).unwrap_err();
         assert!(failure.message.starts_with("the command for item 2 is too long"), "{failure}");

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn r112_each_place_is_filled_in_every_word() {
+    fn r112_placeholders_are_filled_in_every_word() {
         assert_eq!(
             expanded(&["cp", "{}", "out/{#}-{/}"], "a b/c.tar.gz"),
             ["cp", "a b/c.tar.gz", "out/7-c.tar.gz"]
@@ -118,13 +118,13 @@ mod tests {
     }
 
     #[test]
-    fn r112_without_a_place_the_item_is_the_last_word() {
+    fn r112_item_is_appended_if_there_is_no_placeholder() {
         assert_eq!(expanded(&["gzip", "-9"], "a file"), ["gzip", "-9", "a file"]);
         assert_eq!(expanded(&["echo", "{#}"], "a"), ["echo", "7"]);
     }
 
     #[test]
-    fn r112_a_suffix_is_of_the_name_and_not_of_a_folder() {
+    fn r112_suffix_is_removed_from_file_name_not_from_folder() {
         for (item, without) in [
             ("a.jpg", "a"),
             ("a", "a"),
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r112_whatever_an_item_is_it_stays_one_word(item in proptest::collection::vec(1u8.., 0..40)) {
+        fn r112_any_item_stays_one_word(item in proptest::collection::vec(1u8.., 0..40)) {
             let item = OsString::from_vec(item);
             let words = Template::new(&["x".into(), "{}".into()]).expand(&item, 1);
             prop_assert_eq!(words, ["x".into(), item]);

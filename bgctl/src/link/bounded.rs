@@ -73,7 +73,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn words_that_do_not_end_are_not_waited_for() {
+    fn read_without_eof_gives_up_after_timeout() {
         let (mut reader, mut writer) = io::pipe().unwrap();
         writer.write_all(b"rea").unwrap();
         assert_eq!(read_to_end(&mut reader, 100, Duration::from_millis(1)).unwrap(), None);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_and_not_for_ever() {
+    fn lock_is_waited_for_up_to_timeout() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || File::open(file.path()).unwrap();
         let first = lock(open(), Duration::ZERO).unwrap().unwrap();

@@ -424,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_daemons_first_words_are_understood() {
+    fn start_report_of_daemon_is_parsed() {
         assert_eq!(parse_report(b"ready\n"), Ok(StartReport::Ready { lost: 0 }));
         assert_eq!(parse_report(b"ready\nlost 12\n"), Ok(StartReport::Ready { lost: 12 }));
         assert_eq!(parse_report(b"ready\nlost track\n").unwrap_err().code, Code::NO_DAEMON);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_the_first_caller_stay_with_them() {
+    fn started_daemon_does_not_inherit_secrets_of_the_caller() {
         assert!(
             ["HOME", "LC_ALL", "XDG_STATE_HOME", "BGD_SOCKET", "https_proxy"]
                 .iter()

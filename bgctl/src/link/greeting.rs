@@ -97,7 +97,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn r140_a_banner_is_skipped_and_has_an_end() {
+    fn r140_banner_before_hello_is_skipped_up_to_a_limit() {
         let talk = |text: &[u8]| {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             let text = text.to_vec();

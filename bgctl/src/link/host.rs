@@ -64,7 +64,7 @@ mod tests {
     use crate::exit::Code;
 
     #[test]
-    fn r140_what_is_no_host_is_refused() {
+    fn r140_invalid_host_names_are_refused() {
         for name in ["", "-oProxyCommand=x", "a b", "a\n", &"a".repeat(256)] {
             assert_eq!(Host::new(name).unwrap_err().code, Code::USAGE, "{name:?}");
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn r144_hosts_come_with_commas_and_count_once() {
+    fn r144_host_lists_are_comma_separated_deduplicated_and_limited() {
         let names =
             |text: &str| Host::several(text).map(|all| all.iter().map(Host::to_string).collect::<Vec<_>>());
         assert_eq!(names("a,me@b,a").unwrap(), ["a", "me@b"]);

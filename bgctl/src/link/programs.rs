@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r143_every_login_shell_understands_the_lines() {
+    fn r143_remote_command_lines_are_safe_for_every_login_shell() {
         let program =
             Program { name: "bgd", file: File::open("/dev/null").unwrap(), digest: "0".repeat(64), bytes: 0 };
         let other = Program {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn r143_a_probe_is_found_among_what_a_shell_prints() {
+    fn r143_probe_result_is_found_amid_shell_output() {
         let text = "Welcome\nbgctl-bootstrap: Linux x86_64\nbgctl-bootstrap: installed\n";
         let probed = super::probed(text).unwrap();
         assert_eq!((&*probed.machine, probed.has_bgctl), ("Linux x86_64", true));

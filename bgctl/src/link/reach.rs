@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_host_that_cannot_be_reached_is_tried_again() {
+    fn connecting_is_retried_only_if_host_is_unreachable() {
         let minute = Duration::from_mins(1);
         assert_eq!(reached(minute, &[Err(UNREACHABLE), Ok(7)]), (Ok(7), 2));
         for kind in [REFUSED, "no_daemon", "connection_lost"] {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_may_pass_is_tried_again_but_a_refused_login() {
+    fn reconnecting_retries_any_failure_but_a_refused_login() {
         let attempts = |outcomes: &[Result<u8, &'static str>]| {
             let mut made = 0;
             let outcome = reach(

@@ -548,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r140_the_shared_connection_has_a_place_that_fits() {
+    fn r140_control_path_is_per_host_and_omitted_if_unusable() {
         let path =
             |folder: &str, host: &str| control_path(&Host::new(host).unwrap(), Some(Path::new(folder)));
         let one = path("/run/user/1000/bgd", "far").unwrap();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn r140_what_dial_says_is_passed_on() {
+    fn r140_failure_reported_by_dial_is_passed_on() {
         let line = r#"{"error":{"code":-32000,"message":"not valid","data":{"kind":"config_invalid","hint":"mend it","exit_code":78}}}"#;
         let failure = of_dial(78, &format!("Welcome!\n{line}"));
         assert_eq!(

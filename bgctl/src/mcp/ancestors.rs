@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_process_that_has_it_is_asked() {
+    fn variable_is_taken_from_nearest_ancestor_that_sets_it() {
         // The shell has both variables, its child has only one of them, which is empty, and its grandchild has neither.
         let line = "env -i PATH=\"$PATH\" INNER= sh -c 'env -i PATH=\"$PATH\" sh -c \"echo \\$\\$; read end\"; true'; true";
         let mut shell = Command::new("sh")

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_reports_is_not_told_above_it() {
+    fn head_omits_notices_that_the_answer_itself_reports() {
         let (one, other) = (ended(1), ended(2));
         let news = Outgoing { items: vec![item(1, one.clone()), item(2, other)], ..Outgoing::default() };
         let result = result(Ok(blocked(&[one])), news);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_run_is_told_even_if_the_task_is_reported() {
+    fn notice_of_earlier_run_is_not_covered_by_the_answer() {
         let earlier = ended(1);
         let now = Task { run: 2, ..ended(1) };
         assert!(!blocked(&[now]).reports(&item(1, earlier.clone())));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_leaves_its_own_end_to_the_next_answer() {
+    fn start_answer_defers_notice_of_the_end_of_the_same_run() {
         let answer = ToolAnswer::about(&[Task { status: Status::Pending, ..ended(1) }], "s", Body::Started);
         assert!(answer.starts(&item(1, ended(1))));
         assert!(!answer.starts(&item(2, ended(2))));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_a_head_too() {
+    fn error_answer_has_a_head_too() {
         let items = vec![item(1, ended(1))];
         let news = Outgoing { items, notes: vec!["A note.".into()], ..Outgoing::default() };
         let result = result(Err(Refusal::new("It can't be.")), news);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn many_results_share_what_fits() {
+    fn many_results_share_the_size_limit() {
         let tasks: Vec<Task> = (1..=10).map(ended).collect();
         let long = |id| {
             let mut item = item(id, ended(u128::from(id)));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_tasks_some_are_shown_and_only_their_results_are_reported() {
+    fn answer_lists_100_tasks_and_counts_the_rest_as_not_shown() {
         let tasks: Vec<Task> = (1..=103).map(ended).collect();
         let answer = ToolAnswer::about(&tasks, "s", Body::Cancelled);
         assert!(answer.reports(&item(1, ended(100))));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn without_news_there_is_no_head() {
+    fn answer_without_news_has_no_head() {
         let text = words_of(&result(Ok(blocked(&[])), Outgoing::default()));
         assert_eq!(text, "All have ended.\n\nGo on.");
     }

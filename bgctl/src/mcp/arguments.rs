@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn r20_there_is_no_block_parameter() {
+    fn r20_block_parameter_is_unknown() {
         let text = error(given(&OUTPUT, &json!({"task_id": "3f2a", "block": true})));
         assert!(text.contains("has no parameter \"block\"") && text.contains("background_block"), "{text}");
         assert!(text.contains("Its parameters are: task_id."), "{text}");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_not_said_back_without_an_end() {
+    fn errors_quote_only_a_bounded_part_of_arguments() {
         let long = "\"".repeat(1_000_000);
         let many: JsonObject =
             (0..1000).map(|number| (format!("{number:04}{long:.900}"), json!(1))).collect();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tilde_is_the_home_folder_and_nothing_else_is_expanded() {
+    fn leading_tilde_expands_to_home_and_nothing_else_is_expanded() {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("x")).unwrap();
         let folder = |named: &str, home: Option<&std::path::Path>| {
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_may_be_an_object_in_a_text() {
+    fn parameters_may_be_a_json_object_in_a_string() {
         assert_eq!(written(r#"{"all": true}"#), json!({"all": true}).as_object().cloned());
         assert_eq!(written(" "), Some(JsonObject::new()));
         for other in ["[1]", "all", "7", "\"{}\""] {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn r37_missing_parameters_are_named_one_by_one() {
+    fn r37_missing_parameters_are_listed() {
         let arguments = given(&TASK, &json!({"resume": "", "prompt": "  ", "agent": null})).unwrap();
         assert_eq!(arguments.text("prompt").unwrap(), None);
         assert_eq!(arguments.text("agent").unwrap(), None);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_type_is_told_as_it_is() {
+    fn wrong_argument_types_are_reported_and_lenient_forms_accepted() {
         let arguments = given(&BLOCK, &json!({"task_ids": {"a": 1}, "timeout": -1})).unwrap();
         assert!(error(arguments.tasks("task_ids")).contains("must be a list of task ids"));
         assert!(error(arguments.milliseconds("timeout")).contains("it is -1."));

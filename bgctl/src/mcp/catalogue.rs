@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r80_the_tools_have_the_names_and_parameters_of_the_source_texts() {
+    fn r80_tools_have_the_expected_names_and_parameters() {
         let shown: Vec<String> = TOOLS
             .iter()
             .map(|tool| {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_tell_what_only_looks_and_what_ends_things() {
+    fn tool_annotations_mark_read_only_and_destructive_tools() {
         let of = |spec: &Spec| {
             let tool = spec.listed(&Available::default(), false);
             let hints = tool.annotations.unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_that_are_there_are_named() {
+    fn task_tool_description_lists_available_agents() {
         assert!(agents(&[]).starts_with("No agent is available"));
         let available = Available { agents: "Available agents: codex.".to_owned(), ..Available::default() };
         let tool = TASK.listed(&available, false);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn r22_the_timeout_of_a_wait_is_described_as_it_is() {
+    fn r22_block_tool_describes_actual_default_timeout() {
         let of = |longest_wait_ms| {
             let tool = BLOCK.listed(&Available { longest_wait_ms, ..Available::default() }, false);
             tool.input_schema["properties"]["timeout"]["description"].as_str().unwrap().to_owned()
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn r145_places_are_named_if_there_are_any() {
+    fn r145_on_parameter_lists_places_if_any_are_configured() {
         let on = |places: &[&str]| {
             let places = places.iter().map(ToString::to_string).collect();
             let tool = COMMAND.listed(&Available { places, ..Available::default() }, false);

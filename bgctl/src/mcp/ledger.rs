@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_goes_into_one_answer_and_is_done_when_that_is_written() {
+    fn item_is_claimed_by_one_answer_and_acknowledged_once_written() {
         let ledger = begin(&[1, 2]);
         assert_eq!(claim(&ledger, 1, &[3, 7]), [3, 7]);
         assert_eq!(claim(&ledger, 2, &[3, 7, 8]), [8]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cancelled_request_had_is_told_by_the_next() {
+    fn items_of_cancelled_request_go_to_the_next_one() {
         let ledger = begin(&[1, 2, 3]);
         assert_eq!(claim(&ledger, 1, &[3]), [3]);
         ledger.cancelled(&RequestId::Number(1));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_is_not_done() {
+    fn items_of_unwritten_answer_are_claimed_again() {
         let ledger = begin(&[1, 2]);
         assert_eq!(claim(&ledger, 1, &[3]), [3]);
         assert_eq!(ledger.sent(&RequestId::Number(1), false), None);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_was_left_holds_back_those_behind_it() {
+    fn unclaimed_item_holds_back_acknowledgement_of_later_ones() {
         let ledger = begin(&[1, 2]);
         let only_second = ledger.claim(&RequestId::Number(1), "one", items(&[3, 4]), |item| item.number == 4);
         assert_eq!(only_second.len(), 1);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_another_daemon_begin_again() {
+    fn item_numbers_restart_with_another_daemon() {
         let ledger = begin(&[1, 2]);
         assert_eq!(claim(&ledger, 1, &[3]), [3]);
         assert_eq!(write(&ledger, 1), Some(3));
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_told_until_it_was_written() {
+    fn note_is_repeated_until_written() {
         let ledger = begin(&[1, 2, 3]);
         let [one, two, three] = [1, 2, 3].map(RequestId::Number);
         ledger.loses("one", 4);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cancelled_request_had_stays_as_it_was() {
+    fn items_of_cancelled_request_keep_their_first_content() {
         let ledger = begin(&[1, 2]);
         assert_eq!(claim(&ledger, 1, &[3]), [3]);
         ledger.cancelled(&RequestId::Number(1));
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_left_the_inbox_untold_holds_up_nothing() {
+    fn items_gone_from_the_inbox_hold_back_no_acknowledgement() {
         let ledger = begin(&[1, 2, 3, 4]);
         let only_first =
             ledger.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn two_requests_of_one_id_are_told_nothing() {
+    fn requests_with_a_duplicate_id_claim_nothing() {
         let ledger = begin(&[1]);
         assert_eq!(claim(&ledger, 1, &[3]), [3]);
         ledger.begins(&RequestId::Number(1));
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_will_tell_is_known_when_that_is_written() {
+    fn item_state_is_undecided_until_its_answer_is_written() {
         let ledger = begin(&[1, 2]);
         let item = &items(&[3])[0];
         let now = |ledger: &Ledger| ledger.state().told("one", item);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_awaited_and_is_not_in_the_answer_is_not_told() {
+    fn awaited_item_missing_from_the_answer_counts_as_untold() {
         let ledger = begin(&[1]);
         let item = &items(&[3])[0];
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_has_its_ids_found() {
+    fn request_ids_are_recovered_from_invalid_lines() {
         let number = |id| Some(RequestId::Number(id));
         for (line, ids) in [
             (r#"{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"_meta":7}}"#, vec![number(7)]),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_too_long_is_left_out() {
+    async fn overlong_line_is_skipped() {
         let long = format!("{{\"id\":1,\"x\":\"{}\"}}", "x".repeat(LINE_BYTES));
         let input =
             format!("{{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"ping\"}}\r\n{long}\n[]\n{{\"jsonrpc\"");

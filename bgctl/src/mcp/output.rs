@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_that_answers_no_request_has_the_id_null() {
+    fn error_without_request_has_null_id() {
         let of = |id| {
             let error = ErrorData::parse_error("no JSON", None);
             let line = line(&TxJsonRpcMessage::<RoleServer>::error(error, id)).unwrap();

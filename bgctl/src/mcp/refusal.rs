@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn r37_what_to_do_instead_of_a_resume_fits_the_task() {
+    fn r37_advice_on_refused_resume_fits_kind_and_status() {
         use Kind::{Agent, Process};
         for status in [Status::Running, Status::Failed, Status::Completed] {
             let text = resume(Process, status, Some("submit a new task"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_not_said_back_without_an_end() {
+    fn refusal_text_is_bounded() {
         let long = "x".repeat(1_000_000);
         let text = Refusal::from(Failure::usage(&*long).hint(&*long)).to_string();
         assert!(text.len() < 2 * WORDS_CHARS + 100, "{}", text.len());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_daemon_says_what_to_do_with_these_tools() {
+    fn daemon_refusal_is_reworded_in_terms_of_mcp_tools() {
         let failure = Failure::new(Code::NO_TASK, "task_not_found", "no task 3f2a").hint("bgctl list");
         let text = Refusal::from(failure).to_string();
         assert!(text.starts_with("no task 3f2a\nWhat to do: background_list"), "{text}");

@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_nothing_is_started_is_true_in_each_case() {
+    fn reason_for_not_starting_tasks_fits_each_case() {
         for (depth, most) in [(0, 1), (1, 2), (0, u32::MAX)] {
             assert_eq!(why_not(&Ok(depth), most), None, "{depth} {most}");
         }

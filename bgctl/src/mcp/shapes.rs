@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_schema_requires_is_always_there() {
+    fn answers_contain_all_fields_the_schema_requires() {
         let task = facts(&crate::render::samples::task(), "s");
         let started = serde_json::to_value(Started { head: Head::default(), task }).unwrap();
         let schema = schema::<Started>();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_an_object_without_references() {
+    fn schemas_are_objects_without_references() {
         for schema in [
             schema::<Started>(),
             schema::<Output>(),

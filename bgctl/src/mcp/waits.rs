@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_one_that_is_over_goes_first() {
+    fn oldest_finished_wait_is_evicted_first() {
         let waits = Waits::default();
         let begun: Vec<_> = (0..MOST).map(|_| waits.begin(1000).unwrap()).collect();
         assert!(waits.begin(1000).is_none(), "all are under way");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancel_behind_the_end_changes_nothing() {
+    fn cancel_after_the_end_changes_nothing() {
         let waits = Waits::default();
         let wait = waits.begin(1000).unwrap();
         wait.ends(Err(Refusal::new("x")));

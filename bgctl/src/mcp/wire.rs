@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_to_do() {
+    fn protocol_errors_are_reworded_with_advice() {
         let told = |code, message: &'static str, is_begun| {
             let mut error = ErrorData::new(code, message, None);
             reword(&mut error, is_begun);

@@ -280,7 +280,7 @@ mod tests {
     use crate::render::samples::task;
 
     #[test]
-    fn a_long_text_keeps_the_part_that_counts() {
+    fn long_text_keeps_beginning_for_agents_and_end_for_commands() {
         assert_eq!(excerpt("all\n", 10, Kind::Agent), Excerpt { text: "all".into(), is_cut: false });
         let cut = |kind| excerpt("ääbb", 3, kind).text;
         assert_eq!(cut(Kind::Agent), "ä …");
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn r81_what_was_put_out_is_told_as_it_is() {
+    fn r81_notice_describes_empty_blank_partial_and_missing_output() {
         use NoticeKind::{Cancelled, Completed, Failed};
         let command = |kind, text, bytes, part| news(kind, Kind::Process, Some((text, bytes, part)));
         assert_eq!(command(Completed, "a\n", 2, Part::All), "\na");
@@ -329,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_asks_is_left_to_the_user() {
+    fn agent_question_is_left_to_the_user() {
         let question = notice(NoticeKind::NeedsInput, Kind::Agent, None);
         let text = told(&InboxItem { number: 1, notice: question });
         assert!(text.starts_with("The text\n") && text.contains("Only the user can answer"), "{text}");
     }
 
     #[test]
-    fn r38_a_resumed_task_is_marked_behind_its_id() {
+    fn r38_resumed_task_is_marked_after_its_id() {
         let of = |resume_count| {
             let task = bgd_shared::task::Task { resume_count, session: Some("s".into()), ..task() };
             task_line(&facts(&task, "s"))
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_says_why_it_is_over() {
+    fn wait_answer_states_why_it_ended() {
         let running = Task { status: Status::Running, ..task() };
         let active = vec![running.id];
         let result = BlockResult { tasks: vec![running], timed_out: false, finished: vec![], active };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_next_depends_on_the_task() {
+    fn next_step_depends_on_status_and_kind() {
         let of = |status, kind| after(&bgd_shared::task::Task { status, kind, ..task() }, true);
         assert!(of(Status::Running, Kind::Process).contains("background_block"));
         assert!(of(Status::Completed, Kind::Agent).contains("\"resume\""));

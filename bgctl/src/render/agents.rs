@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_columns_with_tabs_that_say_all() {
+    fn plain_agent_list_has_tab_separated_columns() {
         assert_eq!(
             list(&all(), true, &look(false)),
             "one (default)\tacp\tstarts in 1.2 s\t1.18.33\tload\tdeny\tone 'an acp'\n\
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn people_get_a_table_with_the_reasons_below_it() {
+    fn agent_table_has_problems_listed_below() {
         let text = list(&all(), true, &look(true));
         assert!(text.starts_with("NAME"), "{text}");
         assert!(text.ends_with(

@@ -177,7 +177,7 @@ mod tests {
     use crate::render::samples::task;
 
     #[test]
-    fn r166_tasks_are_sorted_by_any_column() {
+    fn r166_sort_accepts_any_column_in_both_directions() {
         let now = Timestamp::from_unix_ms(2_000_000);
         let named = |name: &str, started: Option<i64>| Task {
             description: name.into(),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_tasks_are_sorted_by_what_their_agents_consume() {
+    fn r160_tasks_are_sorted_by_agent_consumption() {
         let consumed = |number: u128, tokens, units| Task {
             id: TaskId::from_u128(number),
             agent_usage: Some(AgentUsage {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn r164_tasks_are_sorted_by_what_they_use() {
+    fn r164_tasks_are_sorted_by_resource_usage() {
         let used = |number: u128, user_ms, peak, written_bytes| Task {
             id: TaskId::from_u128(number),
             usage: Some(Usage { user_ms, system_ms: 1, peak_memory_bytes: peak, written_bytes }),

@@ -148,7 +148,7 @@ mod tests {
     use crate::render::samples;
 
     #[test]
-    fn the_page_tells_how_those_are_told_who_asked() {
+    fn daemon_page_shows_times_channels_inboxes_and_memory() {
         let page = page(&samples::daemon(), samples::now());
         for line in [
             "waited:      3 times, 4ms on average, half of them at most 3ms",
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_is_being_made_and_one_that_a_server_does_not_want_yet() {
+    fn channel_retry_line_covers_ongoing_try_and_requested_delay() {
         let mut web = samples::daemon().channels.remove(1).retry.unwrap();
         let later = web.next_at.plus_ms(1);
         assert!(retry(&web, later).starts_with("trying again, 2 of 5 tries done, last: http://h "));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_without_work_has_a_short_page() {
+    fn page_of_idle_daemon_omits_empty_sections() {
         let idle = DaemonStatus {
             waited: Times::default(),
             ran: Times::default(),

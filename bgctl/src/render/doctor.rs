@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r168_each_check_is_a_line_with_what_to_do() {
+    fn r168_each_check_is_a_line_with_its_hint() {
         let checks = [
             Check::ok("machine", "kernel", "Linux 6.15"),
             Check::fails("machine", "folder", "gone\x1b", "make it"),

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r145_a_check_is_told_with_what_is_wrong_and_what_to_do() {
+    fn r145_executor_check_shows_problem_and_hint() {
         let far = |check| ExecutorInfo {
             name: "far".into(),
             kind: "ssh".into(),

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn r100_groups_are_a_table_for_people_and_columns_for_programs() {
+    fn r100_groups_are_listed_as_table_or_tab_separated_columns() {
         let groups = [group("default", false), group("gpu", true)];
         let plain = Look { table: false, colour: false, ..Look::of_tests() };
         assert_eq!(list(&groups, &plain), "default\t1/2\t-\t3\t1\t40\ngpu\t1/2\tpaused\t3\t1\t40\n");

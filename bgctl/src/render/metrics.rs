@@ -140,7 +140,7 @@ mod tests {
     use crate::render::samples;
 
     #[test]
-    fn every_figure_is_there() {
+    fn metrics_contain_every_figure() {
         let text = text(samples::daemon());
         for line in [
             "bgd_info{version=\"0.1.0\",instance=\"3f2a\"} 1",

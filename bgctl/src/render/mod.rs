@@ -219,13 +219,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_reaches_the_terminal_as_a_command() {
+    fn control_characters_are_replaced() {
         assert_eq!(clean("a\x1b[2Jb\tc\nd"), "a\u{fffd}[2Jb c d");
         assert_eq!(clean_lines("a\x07\nb"), "a\u{fffd}\nb");
     }
 
     #[test]
-    fn a_cut_says_how_much_there_is() {
+    fn truncated_text_states_full_length() {
         assert_eq!(bounded("äöü", 3), "äöü");
         assert_eq!(bounded("äöü", 2), "äö … (3 characters)");
     }

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn r115_each_reason_is_a_word_in_lists_and_a_sentence_on_a_page() {
+    fn r115_waiting_reason_is_short_in_lists_and_a_sentence_on_the_page() {
         let clock = Clock::of_tests();
         for (task, word, sentence) in [
             (waits(WaitingFor::Held, 0, None), "held", "it is held: `bgctl release 3f2a9c1e` releases it"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn r103_r108_conditions_and_attempts_say_how_they_are() {
+    fn r103_r108_dependencies_and_attempts_are_described() {
         let after = Dependency { id: TaskId::from_u128(1), condition: Condition::Fail, met: false };
         assert_eq!(dependency(&after), "00000000-0000-0000-0000-000000000001 fail (not met)");
         let mut tried = Attempt {

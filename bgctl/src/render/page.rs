@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_names_everything_that_is_known() {
+    fn task_page_shows_all_known_facts() {
         let mut failed = Task {
             status: Status::Failed,
             argv: Some(vec!["printf".into(), "it's %s".into(), "".into()]),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn r115_a_page_says_where_a_task_waits_and_what_for() {
+    fn r115_task_page_shows_what_a_pending_task_waits_for() {
         let first = TaskId::from_u128(0x91bc_04d2 << 96);
         let tried = Attempt {
             attempt: 1,
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_an_agents_task_tells_what_it_does_and_what_it_asks() {
+    fn agent_task_page_shows_activity_and_open_question() {
         let mut asking = Task {
             kind: Kind::Agent,
             status: Status::Resumed,
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn r161_the_page_has_an_agents_plan_and_what_it_has_consumed() {
+    fn r161_agent_task_page_shows_plan_and_consumption() {
         let mut asking = Task { kind: Kind::Agent, agent: Some("codex".into()), ..samples::task() };
         let step = |text: &str, status| PlanStep { text: text.into(), status };
         asking.progress.plan = vec![

@@ -75,7 +75,7 @@ mod tests {
     use crate::render::samples;
 
     #[test]
-    fn a_question_is_shown_with_all_that_is_needed_to_answer_it() {
+    fn question_is_shown_with_options_command_and_deadline() {
         let mut asked = samples::question();
         asked.question = "Run \x1b[2J`make`?\nIn /src.\n".into();
         asked.waiting = 2;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_question_is_cut() {
+    fn long_question_is_truncated() {
         let asked = NeedsInput { question: "x".repeat(100_000), ..samples::question() };
         assert!(question(samples::task().id, &asked, Timestamp::from_unix_ms(0)).len() < 2 * QUESTION_CHARS);
     }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn r115_a_tree_has_each_task_once_below_one_that_it_starts_after() {
+    fn r115_tree_shows_each_task_once_below_a_dependency() {
         let tasks =
             [task(9, &[]), task(5, &[3, 2]), task(4, &[2]), task(3, &[1]), task(2, &[1]), task(1, &[])];
         assert_eq!(
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn r115_what_is_not_listed_is_not_drawn_and_a_circle_ends() {
+    fn r115_tree_ignores_unlisted_dependencies_and_breaks_cycles() {
         assert_eq!(drawn(&[task(2, &[7])], BOXES), ["00000002"]);
         assert_eq!(drawn(&[task(1, &[1])], BOXES), ["00000001"]);
         let circle = [task(1, &[2]), task(2, &[1])];
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn r115_a_chain_of_thousands_is_drawn() {
+    fn r115_tree_draws_chain_of_10000_tasks_with_bounded_indent() {
         let chain: Vec<Task> = (1..=10_000).map(|number| task(number, &[number + 1])).collect();
         let drawn = nodes(&chain, ASCII);
         assert_eq!(drawn.len(), chain.len());

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_zone_is_the_same_without_its_name() {
+    fn local_zone_matches_named_system_zone() {
         // If the system has no zone, both are UTC.
         let (Some(local), Ok(named)) = (local(), TimeZone::try_system()) else { return };
         for second in [0, 1_700_000_000, 1_720_000_000] {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_shows_seconds_of_its_own_zone() {
+    fn time_is_shown_to_the_second_in_given_zone() {
         let at = Timestamp::from_unix_ms(1_002_999);
         assert_eq!(Zone::UTC.show(at), "1970-01-01 00:16:42");
         let east = Zone::Fixed(TimeZone::fixed(jiff::tz::offset(9)));

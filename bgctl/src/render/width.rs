@@ -41,7 +41,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_text_is_cut_where_the_columns_end() {
+    fn text_is_cut_at_the_column_limit() {
         assert_eq!(cut("make", 4), "make");
         assert_eq!(cut("make", 3), "ma…");
         assert_eq!(cut("漢字", 4), "漢字");
@@ -52,7 +52,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_wider_than_its_room(text in "[a-z漢e\u{301}🦀☀\u{fe0f}]{0,20}", columns in 0usize..12) {
+        fn cut_text_never_exceeds_the_column_limit(text in "[a-z漢e\u{301}🦀☀\u{fe0f}]{0,20}", columns in 0usize..12) {
             let cut = cut(&text, columns);
             prop_assert!(width(&cut) <= columns);
             prop_assert!(unicode_width::UnicodeWidthStr::width(cut.as_str()) <= columns);

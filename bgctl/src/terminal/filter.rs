@@ -90,7 +90,7 @@ mod tests {
     const SHOWN: &str = "one\r\n\x1b[1;31;48:2:1mréd\x1b[0mtwothreefourfive\tsix";
 
     #[test]
-    fn r142_text_and_colours_are_shown_later_wherever_they_are_cut() {
+    fn r142_filtered_text_is_independent_of_chunking() {
         for size in 1..OUTPUT.len() {
             let mut filter = TextFilter::new(false);
             let shown: String = OUTPUT.chunks(size).map(|part| filter.push(part)).collect();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_without_an_end_has_one() {
+    fn unterminated_sequence_is_bounded() {
         let mut filter = TextFilter::new(true);
         assert!(filter.push(b"hidden").is_empty());
         let long = [b"\x1b[", &*vec![b'1'; 1000], b"\x1b[?47lx"].concat();

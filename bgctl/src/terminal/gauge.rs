@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn r165_the_last_line_says_how_far_a_job_is() {
+    fn r165_percentage_is_read_from_the_last_complete_line() {
         assert_eq!(percent(b"\r 7%\r 42%"), (true, Some(42)));
         assert_eq!(percent(b"3/8 a\n"), (true, Some(37)));
         assert_eq!(percent(b"3/8 a\n4"), (true, Some(37)), "the next line is not complete");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn r165_what_the_job_tells_itself_comes_first() {
+    fn r165_own_progress_sequence_of_job_takes_precedence() {
         for told in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
             assert!(gauge(told.as_bytes()).tells(), "{told:?}");
             assert_eq!(percent(told.as_bytes()), (false, None));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn r165_nothing_is_said_within_a_sequence() {
+    fn r165_nothing_is_written_within_a_sequence_or_character() {
         for part in ["7%\n\x1b", "7%\n\x1b[3", "7%\n\x1b]0;x", "7%\n\x1b]0;x\x1b", "7%\n\x1b("] {
             assert_eq!(percent(part.as_bytes()), (false, None), "{part:?}");
         }
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r165_pieces_of_any_output_make_no_difference(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
+        fn r165_gauge_is_independent_of_chunking(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
             let (one, two) = bytes.split_at(cut.min(bytes.len()));
             let mut pieces = gauge(one);
             pieces.push(two);

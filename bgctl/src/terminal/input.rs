@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_goes_up_in_order_one_call_at_a_time() {
+    fn typed_bytes_are_sent_in_order_one_call_at_a_time() {
         let mut input = Input::new(Key::default());
         assert_eq!(input.next_bytes(), None);
         input.push(b"ab", false, never);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn r67_what_is_typed_behind_the_key_is_the_jobs_only_if_it_stays() {
+    fn r67_input_typed_after_the_key_reaches_the_job_only_if_it_stays() {
         let mut input = Input::new(Key::default());
         let mut presses = 0;
         let mut press = || {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn r64_the_key_of_a_direct_job_is_its_own_with_its_release() {
+    fn r64_direct_job_receives_key_press_and_release() {
         let mut input = Input::new(Key::default());
         let typed = b"\x02a\x1b[98;5u\x1b[98;5:3u";
         assert_eq!(input.push(&typed[..10], false, || Does::Pass), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_escape_is_given_up() {
+    fn lone_escape_is_released_on_give_up() {
         let mut input = Input::new(Key::default());
         input.push(b"\x1b", false, never);
         assert!(input.is_holding());

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_modes_are_put_back() {
+    fn terminal_modes_are_restored_on_drop() {
         for mode in [Mode::Raw, Mode::Keys] {
             let (_master, mut keyboard) = terminal(mode);
             let before = local(&keyboard);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_that_a_shell_has_restored_meanwhile_are_set_again() {
+    fn retake_sets_modes_again_after_shell_restored_them() {
         for mode in [Mode::Raw, Mode::Keys] {
             let (_master, mut keyboard) = terminal(mode);
             let mut shells = tcgetattr(&keyboard).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_at_a_time_changes_the_modes_of_a_terminal() {
+    fn only_one_keyboard_at_a_time_can_take_a_terminal() {
         let (_master, mut first) = terminal(Mode::Raw);
         let mut second = Keyboard::over(first.own_description().unwrap().into(), Mode::Raw);
         assert!(first.take() && !second.take() && second.is_anothers());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn r67_the_terminal_drops_presses_and_keeps_the_rest() {
+    fn r67_terminal_discards_key_presses_and_keeps_other_input() {
         let (mut master, mut keyboard) = terminal(Mode::Raw);
         assert!(!keyboard.drop_presses(Key::default()), "it is not taken");
         assert!(keyboard.take());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_read_stays_for_the_shell() {
+    fn unread_input_stays_for_the_shell() {
         let (mut master, mut keyboard) = terminal(Mode::Raw);
         assert!(keyboard.take());
         master.write_all(b"ls\r").unwrap();

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_is_not_read_makes_nobody_wait() {
+    fn showing_never_blocks_on_an_unread_terminal() {
         let (mut user, mut screen, other) = terminal();
         let flood = vec![b'x'; 1 << 20];
         screen.show(&flood, None).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_is_left_at_the_beginning_of_a_line() {
+    fn leave_ends_an_open_line_and_resets_modes() {
         let (mut user, mut screen, _other) = terminal();
         screen.leave().unwrap();
         screen.show(b"text\r\n", None).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn r165_what_the_terminal_was_told_is_taken_back() {
+    fn r165_progress_is_cleared_on_leave() {
         let (mut user, mut screen, _other) = terminal();
         screen.show(b"a\r\n", None).unwrap();
         for percent in [None, Some(7), Some(7)] {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_without_a_size_has_the_usual_one() {
+    fn terminal_without_size_gets_the_default_size() {
         let (_user, screen, _other) = terminal();
         assert_eq!(screen.size(), SIZE);
     }

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_is_read_in_the_loop() {
+    fn taken_signal_is_read_once_with_name_and_shell_code() {
         let signals = Signals::take(&[Signal::SIGUSR1, Signal::SIGWINCH]).unwrap();
         assert_eq!(signals.next_caught(), None);
         raise(Signal::SIGUSR1).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_signals_are_known() {
+    fn ignored_signals_are_detected() {
         // Rust ignores SIGPIPE.
         assert!(is_in(ignored(), Signal::SIGPIPE));
         assert!(!is_in(ignored(), Signal::SIGTERM));

@@ -147,7 +147,7 @@ mod tests {
     use std::io::Read as _;
 
     #[test]
-    fn a_pipe_gets_every_byte_once_and_tells_that_its_reader_is_gone() {
+    fn pipe_sink_writes_every_byte_once_and_reports_broken_pipe() {
         let (mut reader, writer) = io::pipe().unwrap();
         let mut sink = Sink::Plain(Plain::over(std::os::fd::OwnedFd::from(writer).into()));
         let text: Vec<u8> = (0..=255).cycle().take(PENDING_BYTES).collect();

@@ -218,7 +218,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn only_what_is_wanted_is_told() {
+    fn wait_reports_only_wanted_events_and_hangup() {
         let (quiet, _other) = UnixStream::pair().unwrap();
         let (here, mut there) = UnixStream::pair().unwrap();
         there.write_all(b"x").unwrap();

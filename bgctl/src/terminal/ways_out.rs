@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_in_a_row_are_a_wish_to_leave_once() {
+    fn three_exit_keys_in_a_row_count_once_as_wish_to_leave() {
         let mut ways_out = WaysOut::default();
         let told = |keys: &str, ways_out: &mut WaysOut| ways_out.typed(keys.as_bytes());
         assert!(!told("\x03", &mut ways_out) && !told("\x04", &mut ways_out));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_between_them_ends_a_row() {
+    fn other_input_resets_the_row() {
         for keys in ["\x03\x03:q\r\x03", "\x03\x1b\x03\x03", "\x03\x03\x1b[A\x03", "\x04\x04\x1b[99;6u\x04"] {
             let mut ways_out = WaysOut::default();
             assert!(!ways_out.typed(keys.as_bytes()), "{keys:?}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_forms_of_the_keys_count_too() {
+    fn extended_key_encodings_count_too() {
         let press = "\x1b[99;5u\x1b[99;5:3u";
         for keys in [press.repeat(3), "\x1b[27;5;92~".repeat(3), "\x1b[122:90;5u\x1b[100;5:1u\x03".into()] {
             let mut ways_out = WaysOut::default();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_harms_nobody() {
+    fn truncated_sequences_count_as_no_exit_key() {
         let mut ways_out = WaysOut::default();
         for keys in ["\x1b", "\x1b[", "\x1b[99", "\x1b[99;5", "u", "\x1b[;;;u", "\x1b[27;;~"] {
             assert!(!ways_out.typed(keys.as_bytes()), "{keys:?}");

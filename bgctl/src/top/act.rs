@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r144_each_host_gets_its_part_of_a_call() {
+    fn r144_call_is_split_by_host() {
         let id = TaskId::from_u128;
         let marked = [(1, 5), (0, 7), (1, 3)].map(|(host, number)| HostNo(host).task(id(number)));
         let parts = Act::Cancel(marked.to_vec()).by_host();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_answers_again_is_connected_to_at_the_same_socket() {
+    fn connector_reconnects_when_a_full_backlog_drains() {
         let folder = tempfile::tempdir().unwrap();
         let stream = || socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
         let (listener, address) = (stream(), UnixAddr::new(&folder.path().join("socket")).unwrap());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_kept_unless_somebody_ends_it() {
+    fn connector_pauses_before_an_attempt_unless_nudged() {
         let folder = tempfile::tempdir().unwrap();
         let _listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let (begun, pause) = (Instant::now(), Duration::from_millis(50));

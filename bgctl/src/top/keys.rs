@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_keys_are_told_apart() {
+    fn r162_key_sequences_are_decoded() {
         use Key::{Backspace, Char, Click, Ctrl, Down, Enter, Escape, Help, Home, PageDown, Tab, Up, Wheel};
         assert_eq!(keys(b"jK\r\t\x7f\x03"), [Char('j'), Char('K'), Enter, Tab, Backspace, Ctrl('c')]);
         assert_eq!(keys("äё漢🦀".as_bytes()), ['ä', 'ё', '漢', '🦀'].map(Char));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_escape_is_known_when_nothing_follows() {
+    fn lone_escape_is_recognized_on_give_up() {
         let mut keys = Keys::default();
         assert_eq!(keys.push(b"\x1b"), []);
         assert!(keys.is_holding());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_a_paste_is_one_text_whatever_is_in_it() {
+    fn r162_bracketed_paste_is_one_sanitized_text() {
         let paste = |text: &str| keys(format!("\x1b[200~{text}\x1b[201~q").as_bytes());
         assert_eq!(paste("a\x1b[Aq\n"), [Key::Paste("a\u{fffd}[Aq ".into()), Key::Char('q')]);
         let long = paste(&"x".repeat(1 << 20));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_ctrl_c_ends_a_paste_that_has_lost_its_end() {
+    fn r162_ctrl_c_ends_an_unterminated_paste() {
         let mut keys = Keys::default();
         assert_eq!(keys.push(b"\x1b[200~a\x03b"), [], "this may be a part of it");
         assert_eq!(keys.push(b"q"), []);
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_no_difference(bytes in "(\x1b\\[200~[a-z\x1b]{0,9}\x1b\\[201~|\x1b\\[[ABHF]|[a-zä漢]|\x1b\\[<0;[1-9];[1-9]M){0,9}", cuts in proptest::collection::vec(1usize..9, 0..40)) {
+        fn keys_are_independent_of_chunking(bytes in "(\x1b\\[200~[a-z\x1b]{0,9}\x1b\\[201~|\x1b\\[[ABHF]|[a-zä漢]|\x1b\\[<0;[1-9];[1-9]M){0,9}", cuts in proptest::collection::vec(1usize..9, 0..40)) {
             let bytes = bytes.as_bytes();
             let mut pieces = Keys::default();
             let (mut got, mut rest) = (Vec::new(), bytes);
@@ -288,7 +288,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_are_too_odd(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_leave_held_input_bounded(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut keys = Keys::default();
             keys.push(&bytes);
             prop_assert!(keys.held.len() <= SEQUENCE_BYTES);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r160_the_share_is_that_since_the_last_measurement() {
+    fn r160_cpu_share_covers_time_since_last_measurement() {
         let (id, begin) = (TaskId::from_u128(7), Instant::now());
         let usage = |user_ms| LiveUsage { id, processes: 1, user_ms, system_ms: 0, memory_bytes: 0 };
         let mut meter = Meter::default();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn r163_a_frame_is_text() {
+    fn r163_frame_is_plain_text() {
         let lines =
             ["nothing waits for you | 1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
         let rows = ["- running 1", " 3f2a9c1e running          1m 40s       make -j8"];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn r163_a_failure_that_was_looked_at_waits_for_nobody() {
+    fn r163_seen_failure_counts_as_done() {
         let ended = Clock::of_tests().now;
         let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
         let frame = |looked| still(task.clone(), looked, false);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn r163_colours_end_with_their_line() {
+    fn r163_coloured_lines_contain_a_reset() {
         let coloured = frame(true);
         assert!(coloured.contains("\x1b[0;34mrunning"), "{coloured:?}");
         assert!(

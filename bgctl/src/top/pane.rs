@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn r161_the_end_of_an_output_is_shown() {
+    fn r161_preview_shows_the_end_of_the_output() {
         let mut pane = Pane::default();
         assert!(!pane.is_known());
         pane.set_output(0, b"one\ntwo\n\x1b[31mthree\x1b[m\n");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn r161_however_much_comes_only_the_end_is_kept() {
+    fn r161_preview_keeps_only_the_end_of_the_output() {
         let mut pane = Pane::default();
         for _ in 0..100 {
             pane.set_output(pane.next, &[b'x'; 16 * 1024]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn r161_a_terminal_is_shown_as_it_looks() {
+    fn r161_preview_shows_terminal_screen_as_drawn() {
         let mut pane = Pane::default();
         pane.set_screen(b"\x1b[2J\x1b[5;1Hfive\x1b[7;1Hseven", true);
         pane.set_screen(b"!", false);
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r161_binary_output_harms_nobody(bytes in proptest::collection::vec(any::<u8>(), 0..2000), rows in 1u16..30, cols in 1u16..60) {
+        fn r161_binary_output_never_breaks_the_preview(bytes in proptest::collection::vec(any::<u8>(), 0..2000), rows in 1u16..30, cols in 1u16..60) {
             let mut pane = Pane::default();
             pane.set_output(0, &bytes);
             let drawn = pane.screen(rows, cols);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_a_task_is_where_its_user_looks_for_it() {
+    fn r160_section_follows_status_question_and_seen_state() {
         let section = |status, asks: bool, seen| {
             let mut task = Task { status, ..samples::task() };
             task.progress.needs_input = asks.then(samples::question);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_a_pending_task_says_what_it_waits_for() {
+    fn r160_pending_row_shows_what_it_waits_for() {
         let state = |reason, group: &str, slots| {
             let waiting = Waiting { reason, ids: vec![TaskId::from_u128(0x3f2a_9c1e << 96)], until: None };
             let (waiting, group) = (Some(waiting), group.to_owned());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_of_a_task_can_control_the_terminal() {
+    fn task_texts_are_stripped_of_control_characters() {
         let odd = "a\x1b[2J\u{202e}b\n";
         let task = Task {
             description: odd.into(),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn r163_a_row_is_small_and_shares_what_others_have() {
+    fn r163_row_is_small_and_shares_labels() {
         // There are 100,000 of these.
         assert!(size_of::<Row>() <= 144, "{}", size_of::<Row>());
         let mut texts = Texts::default();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_stored_once_and_forgotten_with_its_last_task() {
+    fn shared_text_is_stored_once_and_dropped_when_unused() {
         let mut texts = Texts::default();
         assert!(Rc::ptr_eq(&texts.share("gpu"), &texts.share("gpu")));
         let kept = texts.share("kept");

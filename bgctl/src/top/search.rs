@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_both_outputs_are_searched_and_progress_is_known() {
+    fn r162_both_streams_are_searched_and_progress_is_counted() {
         let mut search = begin("x", 6);
         let places: Vec<Position> = std::iter::from_fn(|| search.next()).collect();
         assert_eq!(places.len(), READ_AT_ONCE);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_of_a_huge_output_the_end_is_searched() {
+    fn r162_only_the_end_of_a_huge_output_is_searched() {
         let mut search = begin("x", 1);
         search.next();
         let size = 10 * MOST;
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r162_pages_make_no_difference(before in "[a-cä]{0,40}", text in "[abä]{1,6}", page in 1usize..9) {
+        fn r162_search_result_is_independent_of_page_size(before in "[a-cä]{0,40}", text in "[abä]{1,6}", page in 1usize..9) {
             let output = before.as_bytes();
             let wanted = before.to_lowercase().contains(&text);
             prop_assert_eq!(finds(&text, output, page), wanted);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r162_words_are_split_as_a_shell_does() {
+    fn r162_words_are_split_like_in_a_shell() {
         assert_eq!(
             split(r#" submit -d 'a  b' "x\"y" c\ d '' "#).unwrap(),
             ["submit", "-d", "a  b", "x\"y", "c d", ""]
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_a_verb_that_ends_work_is_known_wherever_its_options_are() {
+    fn r162_work_ending_verb_is_detected_around_any_options() {
         for (line, wanted) in [
             ("cancel --all", true),
             ("--json cancel 3f2a", true),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn r144_a_verb_may_name_its_host() {
+    fn r144_host_option_of_a_verb_is_detected() {
         for (line, names) in [
             ("-H far list", true),
             ("list --host=far", true),

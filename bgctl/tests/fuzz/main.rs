@@ -63,7 +63,7 @@ targets! {
 
 /// Otherwise the edits would only be applied to invalid answers, which are not shown.
 #[test]
-fn the_seeds_are_what_daemons_really_send() {
+fn seeds_are_valid_daemon_answers() {
     for seed in edits::seeds("r134_any_task_of_a_daemon_is_shown_without_control_of_the_terminal") {
         strict::from_slice::<Task>(&seed).unwrap();
     }

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_marked_once_and_until_it_moves() {
+    fn silent_agent_is_marked_stalled_once_until_it_moves() {
         let mut agent = agent();
         assert!(!agent.mark_if_stalled(at(999)));
         assert!(agent.mark_if_stalled(at(1000)));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_answer_may_be_silent() {
+    fn agent_with_open_question_is_not_stalled() {
         let mut agent = agent();
         assert!(ask(&mut agent, 500, 1) && ask(&mut agent, 700, 2));
         assert!(!agent.mark_if_stalled(at(9000)));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_silence_is_allowed_it_is_marked_once() {
+    fn zero_silence_limit_marks_agent_once() {
         let mut agent = agent();
         agent.stalled_after_ms = 0;
         assert!(ask(&mut agent, 5, 1));
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_questions_wait() {
+    fn number_of_open_questions_is_limited() {
         let mut agent = agent();
         assert!((0..QUESTIONS as u64).all(|key| ask(&mut agent, 1, key)));
         assert!(!ask(&mut agent, 1, 1000));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_tools_are_kept_and_all_are_counted() {
+    fn last_tools_are_kept_and_all_counted() {
         let mut agent = agent();
         let names = |names: &[&str]| names.iter().map(|name| Box::from(*name)).collect::<Vec<_>>();
         agent.tools(1, names(&["read"]));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits_when_the_turn_is_over() {
+    fn end_of_turn_clears_questions_and_deadline() {
         let mut agent = agent();
         assert!(ask(&mut agent, 1, 1));
         agent.end();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_tokens_of_all_runs_add_up() {
+    fn r160_tokens_add_up_over_runs() {
         let tokens = |input, output, cached| Report {
             tokens: Some(Tokens { input, output, cached }),
             ..Report::default()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_a_cost_of_the_conversation_goes_on_or_begins_anew() {
+    fn r160_session_cost_accumulates_across_agent_restarts() {
         let mut consumed = Consumed::default();
         for (units, sum) in [(0.5, 0.5), (0.75, 0.75)] {
             consumed.take(&cost(Covers::Session, units, "USD"));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_a_cost_of_a_run_is_added_to_those_before() {
+    fn r160_run_costs_add_up() {
         let mut consumed = Consumed::default();
         consumed.take(&cost(Covers::Run, 0.5, "USD"));
         consumed.take(&cost(Covers::Run, 0.25, "USD"));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_a_size_of_the_context_stays_known() {
+    fn r160_context_size_is_kept_within_a_conversation() {
         let context = |tokens, size| Report { context: Some(Context { tokens, size }), ..Report::default() };
         let mut consumed = Consumed::default();
         consumed.take(&context(10, Some(100)));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_reports_that_are_taken_together_say_what_they_say_one_by_one() {
+    fn r160_merged_reports_equal_single_reports() {
         let (few, many) =
             (Tokens { input: 1, ..Tokens::default() }, Tokens { input: 9, ..Tokens::default() });
         let context = |tokens, size| Report { context: Some(Context { tokens, size }), ..Report::default() };

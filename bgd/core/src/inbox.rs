@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn r55_an_item_ends_the_waits_that_it_is_for() {
+    fn r55_item_ends_the_waits_it_satisfies() {
         let (mut inboxes, news) = (Inboxes::default(), notice(0));
         let [a, b] = ["a", "b"].map(Arc::<str>::from);
         for (client, session, after) in [(1, "a", 2), (2, "a", 0), (3, "b", 0), (2, "a", 1)] {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn r55_the_oldest_waits_are_answered_first_and_all_at_the_end() {
+    fn r55_waits_are_answered_oldest_first_and_all_on_shutdown() {
         let mut inboxes = Inboxes::default();
         for after in [5, 0, 3] {
             inboxes.wait(wait(1, "a", after));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn r55_a_loss_counts_until_something_behind_it_is_acknowledged() {
+    fn r55_losses_count_until_a_later_item_is_acknowledged() {
         let (mut inboxes, session) = (Inboxes::default(), Arc::from("a"));
         for _ in 0..5 {
             inboxes.add(&session, notice(3), 2);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn r55_all_inboxes_together_are_bounded() {
+    fn r55_total_item_count_of_all_inboxes_is_bounded() {
         let (mut inboxes, news) = (Inboxes::default(), notice(1));
         let rest = 1000;
         for session in 0..INBOXES_ITEMS + rest {
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn r55_the_texts_of_all_inboxes_together_are_bounded() {
+    fn r55_total_text_size_of_all_inboxes_is_bounded() {
         let (mut inboxes, third) = (Inboxes::default(), notice(INBOXES_BYTES / 3));
         for session in ["a", "b", "a", "c"] {
             inboxes.add(&session.into(), third.clone(), 10);
@@ -450,7 +450,7 @@ mod tests {
 
     /// Would not finish in time if every item required a search through all of them.
     #[test]
-    fn a_hundred_thousand_items_and_ten_thousand_waits_come_and_go() {
+    fn inbox_handles_100000_items_and_10000_waits() {
         let (mut inboxes, news, session) = (Inboxes::default(), notice(1), Arc::from("a"));
         for client in 0..10_000 {
             inboxes.wait(wait(client, "a", u64::MAX));

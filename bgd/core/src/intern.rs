@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_values_are_one_and_unused_ones_go() {
+    fn equal_values_are_shared_and_unused_ones_dropped() {
         let mut interner = Interner::default();
         let one = interner.share("a".to_owned());
         assert!(Arc::ptr_eq(&one, &interner.share("a".to_owned())));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_shared_already_takes_the_place_of_its_equals() {
+    fn already_shared_value_replaces_its_equals() {
         let (mut interner, mut seen) = (Interner::default(), Seen::default());
         let (first, other, equal) = (Arc::new("a"), Arc::new("b"), Arc::new("a"));
         for _ in 0..2 {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_keeps_its_address() {
+    fn seen_value_keeps_its_address() {
         let (mut interner, mut seen) = (Interner::default(), Seen::default());
         let (first, equal) = (Arc::new("a"), Arc::new("a"));
         interner.share_seen(&first, &mut seen);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn r116_environments_are_kept_once_and_the_oldest_go_first() {
+    fn r116_environments_are_kept_once_and_evicted_oldest_first() {
         let mut kept = KeptEnvs::default();
         kept.limit(MOST);
         let shared = env(MOST / 3);

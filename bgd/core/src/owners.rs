@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r54_a_session_ends_with_its_last_owner() {
+    fn r54_session_ends_with_its_last_owner() {
         let mut owners = Owners::default();
         for (client, session) in [(1, "b"), (1, "a"), (1, "a"), (2, "a"), (3, "c")] {
             assert!(owners.insert(client, session.into(), 2));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_owners_come_and_go_at_once() {
+    fn ten_thousand_owners_are_handled() {
         let mut owners = Owners::default();
         for client in 0..10_000 {
             assert!(owners.insert(client, "shared".into(), 2));

@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r128_a_delay_ends_when_the_wall_clock_says_and_never_later_than_it_would_have() {
+    fn r128_restored_delay_follows_wall_clock_but_never_grows() {
         const DAY: u64 = 86_400_000;
         let begin = Timestamp::default().plus_ms(20_000 * DAY);
         let end = begin.plus_ms(10_000);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_spread_over_all_that_is_allowed() {
+    fn drawn_jitter_is_spread_over_the_allowed_range() {
         let drawn: Vec<u64> = (0..1000).map(|seed| draw((seed << 64) | (seed * 7), 1, 999)).collect();
         assert!(drawn.iter().all(|ms| *ms <= 999));
         let low = drawn.iter().filter(|ms| **ms < 500).count();

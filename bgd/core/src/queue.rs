@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn r100_each_group_counts_by_itself() {
+    fn r100_each_group_counts_its_own_slots() {
         let mut queue = Queue::new(1);
         queue.set("gpu", 2);
         let of = |task: u64| demand((task > 2).then_some("gpu"), 0, 1);
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn r101_the_highest_priority_is_first_and_is_not_overtaken() {
+    fn r101_highest_priority_starts_first_and_is_not_overtaken() {
         let mut queue = Queue::new(2);
         let of = |task: u64| match task {
             2 => demand(None, -5, 0),
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn r100_a_paused_group_starts_nothing_and_a_lowered_limit_ends_nothing() {
+    fn r100_paused_group_starts_nothing_and_lowered_limit_ends_nothing() {
         let mut queue = Queue::new(3);
         let of = |_: u64| demand(None, 0, 1);
         queue.pause(DEFAULT_GROUP, true);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_wants_more_than_there_is_left_runs_alone() {
+    fn task_needing_more_slots_than_exist_runs_alone() {
         let mut queue = Queue::new(4);
         let of = |task: u64| demand(None, 0, if task == 2 { 4 } else { 1 });
         (1..=3).for_each(|task| wait(&mut queue, task, of(task)));
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_set_by_hand_stays_until_the_configuration_changes() {
+    fn manual_slots_last_until_the_configuration_changes_them() {
         let mut queue = Queue::new(2);
         let config = |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2), (Arc::from("gpu"), gpu)]);
         queue.configure(config(1));

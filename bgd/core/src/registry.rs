@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_finds_the_one_task_that_begins_like_it() {
+    fn unique_id_prefix_finds_its_task() {
         let low = 0x3f2a_9c1e << 96;
         let high = 0x3f2a_9c1f << 96;
         let registry = registry(&[high, low, 0, u128::MAX]);
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_candidates_of_an_ambiguous_prefix_are_bounded() {
+    fn candidates_of_ambiguous_prefix_are_bounded() {
         let ids: Vec<u128> = (0..100).collect();
         let Err(CoreError::Ambiguous(_, candidates)) = registry(&ids).find(&"0000".parse().unwrap()) else {
             panic!("one of a hundred was guessed")
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tasks_share_is_held_once_until_the_last_lets_it_go() {
+    fn shared_data_is_counted_once_until_the_last_task_drops_it() {
         let mut registry = registry(&[]);
         let env: Env = [("SIZE".into(), OsText::from("x".repeat(10_000)))].into_iter().collect();
         let mut ordinals = Vec::new();
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_task_is_in_no_index() {
+    fn removed_task_is_in_no_index() {
         let mut registry = registry(&[]);
         let mine = registry.insert(task(1, Some("s")));
         let other = registry.insert(task(2, None));

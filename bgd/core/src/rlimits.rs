@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r121_limits_are_read_as_they_were_written(
+        fn r121_limits_survive_a_round_trip(
             limits in prop::collection::btree_map("[a-z]{1,10}", (any::<Option<u64>>(), any::<Option<u64>>()), 0..5)
         ) {
             let limits: Rlimits =
@@ -114,7 +114,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_as_it_was(text in "[a-b0-1 ,+-]{0,12}") {
+        fn parsed_limits_are_written_unchanged(text in "[a-b0-1 ,+-]{0,12}") {
             if let Some(limits) = parse(&text) {
                 prop_assert_eq!(text_of(&limits), text);
             }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_of_limits_is_refused() {
+    fn malformed_limits_text_is_refused() {
         for text in [
             "a",
             "a 1",
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn r123_limits_of_the_first_format_are_read() {
+    fn r123_limits_in_the_first_format_are_read() {
         let limits = Some(Arc::new(of_this_process()));
         let map = serde_json::to_string(&(&limits,)).unwrap();
         assert!(map.contains(r#""nofile":{"soft":"#), "{map}");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ones_in_a_row_are_one() {
+    fn consecutive_equal_limits_are_shared() {
         let text = serde_json::to_string(&One(Some(Arc::new(of_this_process())))).unwrap();
         let [one, other] = [(); 2].map(|()| serde_json::from_str::<One>(&text).unwrap().0.unwrap());
         assert!(Arc::ptr_eq(&one, &other));

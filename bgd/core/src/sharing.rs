@@ -164,7 +164,7 @@ mod tests {
     struct Two(#[serde(with = "env")] Arc<Env>, #[serde(with = "env")] Arc<Env>);
 
     #[test]
-    fn r121_an_environment_is_written_once_and_shared_again() {
+    fn r121_environment_is_written_once_and_shared_on_reading() {
         let one = Arc::new(Env([("A".into(), "1".to_owned().into())].into()));
         let two = Two(Arc::clone(&one), Arc::clone(&one));
         let full = serde_json::to_string(&two).unwrap();

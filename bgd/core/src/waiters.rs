@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_over_with_the_last_that_was_missing() {
+    fn wait_ends_when_its_last_missing_task_ends() {
         let mut waiters = Waiters::default();
         let all = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
         let any = waiters.insert(waiter(2, &[1, 2], 1, Then::Block));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_ends_again_is_not_counted_again() {
+    fn task_that_ends_twice_is_counted_once() {
         let mut waiters = Waiters::default();
         let both = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
         assert!(waiters.became(Ordinal(1), Until::Finished).is_empty());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_ends_its_blocks_but_not_its_work() {
+    fn disconnect_ends_blocks_but_keeps_pending_clears() {
         let mut waiters = Waiters::default();
         let block = waiters.insert(waiter(1, &[1], 1, Then::Block));
         let clear = waiters.insert(waiter(1, &[1], 1, Then::Clear));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_waits_to_be_removed_is_known() {
+    fn task_about_to_be_removed_is_detected() {
         let mut waiters = Waiters::default();
         waiters.insert(waiter(1, &[1], 1, Then::Cancel));
         let clear = waiters.insert(waiter(1, &[2, 3], 1, Then::Clear));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_only_look_come_before_those_who_remove() {
+    fn reading_waiters_are_answered_before_removing_ones() {
         let shutdown = Then::Shutdown { cancelled: 0, left: 0 };
         let session = Then::EndSession { cancelled: 0 };
         let mut turns = [shutdown, Then::Clear, Then::Cancel, session, Then::Block];

@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r122_a_state_is_read_as_it_was_written(state: Vec<(u64, String)>) {
+        fn r122_state_image_survives_a_round_trip(state: Vec<(u64, String)>) {
             let (fd, digest) = write(&state, 5, &[5, 7]).unwrap();
             let mut file = File::from(fd);
             prop_assert_eq!(Head::read(&mut file).unwrap().descriptors, [5, 7]);
@@ -191,14 +191,14 @@ mod tests {
         }
 
         #[test]
-        fn r123_anything_else_is_refused(bytes: Vec<u8>) {
+        fn r123_arbitrary_bytes_are_refused_as_image(bytes: Vec<u8>) {
             prop_assert!(Image::read(&mut file(&bytes)).is_err());
             prop_assert!(Head::read(&mut file(&bytes)).is_err());
         }
     }
 
     #[test]
-    fn r123_the_reason_is_named() {
+    fn r123_refusal_of_an_image_names_the_reason() {
         let of = |magic: &str, format: u32, state: &str| {
             let head = format!(
                 r#"{{"magic":"{magic}","format":{format},"version":"","program":3,"descriptors":[]}}"#

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r122_each_descriptor_is_taken_once_and_none_is_left() {
+    fn r122_each_descriptor_is_taken_once_and_leftovers_are_an_error() {
         let files: Vec<File> = (0..2).map(|_| File::open("/dev/null").unwrap()).collect();
         let mut named = Named::default();
         // The numbers of leaked copies, so that nothing else owns them.

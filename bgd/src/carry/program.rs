@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn r123_only_a_program_that_nobody_else_could_write_may_take_over() {
+    fn r123_unsuitable_or_writable_program_may_not_take_over() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("program");
         assert!(refused(&path).starts_with("it can't be opened"), "{}", refused(&path));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn r122_a_program_that_hangs_is_ended_when_its_time_is_over() {
+    fn r122_hanging_program_is_killed_after_timeout() {
         let sleep = OwnedFd::from(File::open("/bin/sleep").unwrap());
         let trial = Trial::default();
         let started = Instant::now();

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_until_they_are_answered() {
+    fn requests_count_until_answered() {
         let client = client();
         assert!(client.begin_request(0) && client.begin_request(0));
         assert!(!client.begin_request(0));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_takes_news_only_when_it_was_read() {
+    async fn full_queue_accepts_events_only_after_being_written() {
         let client = client();
         assert!(client.try_tell(&[b"12345", b"678"]));
         assert!(!client.try_tell(&[b"901"]));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn r26_news_does_not_wait_for_an_answer_that_is_still_to_come() {
+    async fn r26_events_do_not_wait_for_a_pending_reply() {
         let client = client();
         assert!(client.begin_request(1000));
         for line in [b"news", b"more"] {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_nobody_wants_makes_room_all_the_same() {
+    async fn empty_reply_releases_its_reserved_room() {
         let client = client();
         assert!(client.begin_request(1000));
         let waits = client.has_room();
@@ -406,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn one_long_line_fits_into_an_empty_queue() {
+    fn empty_queue_accepts_one_overlong_line() {
         let client = client();
         assert!(client.try_tell(&[&[b'x'; 100]]));
     }
 
     #[tokio::test]
-    async fn it_ends_when_all_is_answered() {
+    async fn writer_ends_when_everything_is_answered() {
         let client = client();
         assert!(client.begin_request(0));
         client.answer(b"", 0);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_takes_what_it_needs() {
+    fn each_channel_type_takes_its_keys_and_defaults() {
         let exec = channel("type = \"exec\"\ncommand = [\"notify-me\"]\ntimeout = \"5s\"").unwrap();
         assert!(exec.started);
         assert!(matches!(&exec.kind, ChannelKind::Exec { command, timeout, .. }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_is_delivered_to_as_what_it_is() {
+    fn each_channel_type_is_built_as_its_kind() {
         for (name, takes) in TYPES {
             let keys = takes.iter().map(|key| match *key {
                 "command" => "command = [\"notify-me\"]\n",
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn invalid_channel_keys_are_named() {
         let cases = [
             ("", "channels.c.type", "is missing"),
             ("type = \"mail\"", "channels.c.type", "one of exec, webhook"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_shows_only_that_it_has_changed() {
+    fn changed_secret_is_detected_without_being_shown() {
         let of = |token: &str| -> ChannelConfig {
             toml::from_str(&format!("type = \"slack\"\ntoken = \"{token}\"")).unwrap()
         };

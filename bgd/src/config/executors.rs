@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_goes_with_all_kinds_or_says_with_which() {
+    fn every_executor_key_is_common_or_tied_to_a_type() {
         const COMMON: [&str; 5] = ["type", "host", "ssh", "connect_timeout", "env"];
         let special = SPECIAL.iter().map(|(key, ..)| *key);
         let mut known: Vec<&str> = special.chain(COMMON).collect();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_kind_is_refused_with_the_kinds_that_have_it() {
+    fn key_of_another_executor_type_is_refused_naming_the_required_type() {
         let of = |text: &str| toml::from_str::<ExecutorConfig>(text).unwrap().remote("x").unwrap_err();
         for (text, key, what) in [
             ("type = \"ssh\"\nhost = \"h\"\ngpus = 1", "executors.x.gpus", "requires type = \"slurm\""),

@@ -419,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_all_defaults() {
+    fn empty_file_yields_defaults() {
         assert_eq!(parse("").unwrap(), Config::default());
     }
 
     #[test]
-    fn values_are_read() {
+    fn values_are_parsed_with_units() {
         let config = parse(
             "max_concurrent_tasks = 3\n[limits]\noutput_bytes = \"2MiB\"\n[grace]\ncancel = \"1m 30s\"\n",
         )
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_gives_the_nearest_known_one() {
+    fn unknown_key_error_suggests_the_nearest_key() {
         let error = parse("max_concurent_tasks = 3").unwrap_err();
         assert_eq!(
             error,
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_or_of_the_wrong_type_are_named() {
+    fn invalid_values_are_refused_naming_key_and_type() {
         let error = parse("max_concurrent_tasks = 0").unwrap_err();
         assert_eq!(error, "config.toml: `max_concurrent_tasks` is 0; it must be 1 to 100000");
         for (text, part) in [
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_tells_what_changed_and_what_needs_a_restart() {
+    fn reload_reports_changed_keys_and_needed_restart() {
         let mut config = Config::default();
         let new = parse("tree = \"session\"\nallow_root = true\n[limits]\ntasks = 10").unwrap();
         let ReloadResult { changed, defaulted, needs_restart: restart } = config.take_over(new);
@@ -512,7 +512,7 @@ mod tests {
         assert_eq!((config.limits.tasks, config.tree), (10, TreeMode::Auto));
     }
     #[test]
-    fn no_value_of_a_broken_file_is_shown() {
+    fn parse_errors_never_show_secret_values() {
         let lines = [
             ("token = \"t0kensecret", "line 3, column "),
             ("token = t0kensecret", "`token`: "),

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r152_an_agent_runs_on_a_machine_that_is_configured() {
+    fn r152_agent_on_option_requires_a_configured_ssh_executor() {
         let executors = "[far]\ntype = \"ssh\"\nhost = \"h\"\n[hpc]\ntype = \"slurm\"\n";
         let executors: BTreeMap<String, ExecutorConfig> = toml::from_str(executors).unwrap();
         let placed = |on: &str, more: &str| {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_when_it_is_quiet_and_soon_enough() {
+    fn freed_memory_is_returned_when_quiet_or_after_five_seconds() {
         let (mut freed, begin) = (FreedMemory::default(), Instant::now());
         let after = |ms| begin + Duration::from_millis(ms);
         freed.note(100, 0, begin);

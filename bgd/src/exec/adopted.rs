@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r122_leaders_that_came_over_are_counted_until_they_are_reaped() {
+    fn r122_adopted_leaders_count_until_reaped() {
         let adopted = Adopted::default();
         assert!(adopted.is_empty());
         adopted.remove(7);

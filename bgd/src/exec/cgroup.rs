@@ -152,7 +152,7 @@ mod tests {
     const STACK_BYTES: usize = 128 * 1024;
 
     #[test]
-    fn r05_cgroups_are_read_and_removed_however_deep_a_task_nests_them() {
+    fn r05_deeply_nested_cgroups_are_read_and_removed() {
         let home = tempfile::tempdir().unwrap();
         let top = home.path().join("task");
         let mut cgroup = top.clone();

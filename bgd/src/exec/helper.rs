@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_helper_that_survives_sigkill_is_not_waited_for() {
+    fn helper_surviving_sigkill_counts_as_gone() {
         let watched = |facts: Vec<Fact>| {
             let (life, lives) = watch::channel(Life::Running);
             let watcher = Watcher { begun: None, life };

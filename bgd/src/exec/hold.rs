@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn r121_what_is_held_goes_on_when_the_hold_ends() {
+    async fn r121_held_task_continues_when_the_hold_ends() {
         let (mut hold, order) = Hold::new();
         hold.look();
         assert!(!hold.is_still());

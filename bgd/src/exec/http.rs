@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_taken_apart() {
+    fn base_address_is_normalized_or_refused() {
         assert_eq!(base("http://127.0.0.1:4096/").unwrap(), "http://127.0.0.1:4096");
         assert_eq!(base(" http://[::1]:80/below/it/?x ").unwrap(), "http://[::1]/below/it");
         assert_eq!(base("HTTP://opencode:secret@localhost:4096").unwrap(), "http://localhost:4096");
@@ -259,20 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_not_shown() {
+    fn debug_output_hides_the_password() {
         let http = Http::new("http://127.0.0.1:4096/", Some(("opencode", "secret"))).unwrap();
         assert_eq!(http.authorization.as_ref().unwrap(), "Basic b3BlbmNvZGU6c2VjcmV0");
         assert!(!format!("{http:?}").contains("b3BlbmNvZGU"), "{http:?}");
     }
 
     #[test]
-    fn every_byte_of_a_folder_arrives() {
+    fn folder_is_percent_encoded() {
         assert_eq!(escaped("/a b/ü&x=1").to_string(), "%2Fa%20b%2F%C3%BC%26x%3D1");
         assert_eq!(escaped("A-z_0.9~").to_string(), "A-z_0.9~");
     }
 
     #[tokio::test]
-    async fn an_answer_is_read_up_to_its_limit_on_a_connection_of_its_own() {
+    async fn response_body_is_read_up_to_the_limit() {
         let exact = "HTTP/1.1 200 OK\r\nx-next-cursor: 2\r\ncontent-length: 4\r\n\r\nbody";
         let answer = asked(exact, false).await.unwrap();
         assert_eq!((answer.body.as_slice(), answer.next.as_deref()), (&b"body"[..], Some("2")));
@@ -286,13 +286,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_redirect_is_an_answer_that_is_not_followed() {
+    async fn redirects_are_not_followed() {
         let answer = "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
         assert_eq!(asked(answer, false).await.unwrap().status, StatusCode::FOUND);
     }
 
     #[tokio::test]
-    async fn a_connection_that_breaks_is_told_apart_from_none() {
+    async fn broken_connection_is_distinguished_from_unreachable_server() {
         for (broken, why) in [
             ("", "connection closed before message completed"),
             ("HTTP/1.1 200 OK\r\ncontent-", "connection closed before message completed"),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_of_a_stream_ends_with_it() {
+    async fn dropping_a_stream_closes_its_connection() {
         let (http, served) =
             server("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n", false).await;
         let streamed = http.stream("/").await.unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_connection_of_a_request_that_is_given_up_ends_with_it() {
+    async fn dropping_a_request_closes_its_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = Http::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
         let arrived = async {

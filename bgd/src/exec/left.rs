@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn r126_the_standard_input_of_a_leader_that_has_exited_is_closed_with_the_keepers_copy() {
+    fn r126_stdin_of_an_exited_leader_is_closed() {
         let pipe = || OwnedFd::from(std::io::pipe().unwrap().1);
         let closed = || OwnedFd::from(File::open("/dev/null").unwrap());
         for (input, has_exited, closes, is_open) in [

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_of_a_loss_is_told_and_the_first_at_once() {
+    fn first_loss_is_reported_at_once_and_all_bytes_are_counted() {
         let (facts, mut reports) = facts();
         let mut loss = Loss::new(TaskId::random(), 1, facts);
         let full = io::Error::from_raw_os_error(Errno::ENOSPC as i32);

@@ -111,7 +111,7 @@ mod tests {
     const ID: &str = "ef3673cc-470a-4390-9d0a-d0330b382430";
 
     #[test]
-    fn marks_differ_and_tell_their_life() {
+    fn marks_are_unique_and_identify_their_instance() {
         let marks = Marks::new(ID, 1);
         let (first, second) = (marks.next(), marks.next());
         assert_ne!(first, second);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_start_is_known_by_its_mark() {
+    fn mark_identifies_processes_of_another_start() {
         use std::time::{Duration, Instant};
 
         use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_nobody_marked_has_none() {
+    fn unmarked_process_has_no_mark() {
         assert_eq!(of(std::process::id().cast_signed()), None);
         assert_eq!(of(-1), None);
     }

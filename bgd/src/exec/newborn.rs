@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_its_parent_is_told_again_when_it_runs_a_program() {
+    fn forked_copy_is_signalled_again_until_it_execs() {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
         let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_paused_for_long_is_still_one() {
+    fn long_stopped_forked_copy_still_counts_as_newborn() {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
         members[1].send(libc::SIGSTOP);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_runs_a_program_already_is_told_once() {
+    fn process_that_already_execed_is_no_newborn() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let members = [member(child.id())];
         // This process, its parent, is taken for the daemon; only the leader is known to run its own program already.

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn r121_a_wait_that_began_is_given_up_and_no_later_one() {
+    async fn r121_give_up_ends_current_waits_only() {
         let waits = Waits::default();
         let mut before = waits.begin();
         assert_eq!(before.until(ready(1)).await, Some(1));

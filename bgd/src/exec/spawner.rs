@@ -580,7 +580,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_looked_for_in_the_submitters_path() {
+    fn program_name_is_resolved_in_submitter_path() {
         let path = OsText::from("/a::/b");
         let names = candidates(b"x", Some(&path));
         assert_eq!(names, [c"/a/x", c"./x", c"/b/x"].map(CString::from));

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r121_another_version_of_the_program_is_the_same_program() {
+    fn r121_other_versions_of_the_program_count_as_the_same() {
         let own = Path::new("/usr/bin/bgd");
         for same in ["/usr/bin/bgd", "/usr/bin/bgd (deleted)", "/opt/bin/bgd", "/opt/bin/bgd (deleted)"] {
             assert!(is_same_program(Path::new(same), own) && is_same_program(own, Path::new(same)), "{same}");

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn each_order_is_taken_once_also_after_the_last_handle_is_gone() {
+    fn each_order_runs_once_even_after_the_last_handle_is_dropped() {
         let (taken, all) = mpsc::channel();
         let pool = ThreadPool::start(TEST, move || {
             let taken = taken.clone();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_nobody_can_take_comes_back() {
+    fn order_is_returned_if_no_thread_can_take_it() {
         let (fails, failed) = mpsc::channel();
         // A thread that can't serve, and one that panics.
         for panics in [false, true] {
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_go_on_beside_stuck_ones_up_to_a_limit() {
+    fn orders_proceed_beside_stuck_ones_up_to_the_thread_limit() {
         let pool = pool(TEST);
         let end = Arc::new(Barrier::new(5 + 1));
         for number in 0..5 {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn only_orders_that_nobody_takes_count_as_waiting() {
+    fn only_untaken_orders_count_as_waiting() {
         let (begun, now) = (Instant::now(), Instant::now() + LIMIT);
         let state = |orders: &[u32], threads| State {
             orders: orders.iter().copied().collect(),

@@ -289,7 +289,7 @@ mod tests {
 
     /// The first process of a container may take seconds to reap zombies, and each would be looked for sixteen times.
     #[test]
-    fn r126_what_has_ended_is_not_looked_for_until_it_is_reaped() {
+    fn r126_zombie_is_not_a_living_orphan() {
         let folder = tempfile::tempdir().unwrap();
         let tree = inherited(&OutputFolder::open(folder.path().to_path_buf()).unwrap());
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();

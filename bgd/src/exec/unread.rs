@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_count_until_they_are_read_and_nothing_is_taken_beyond_the_limit() {
+    fn unread_bytes_count_until_read_and_are_limited() {
         let unread = Unread::default();
         let most = unread.add(UNREAD_INPUT_BYTES - 1);
         assert!(unread.add(TYPED_BYTES + 1).is_none());

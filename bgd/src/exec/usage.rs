@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_counts_what_its_controllers_know_and_the_leader_the_rest() {
+    fn cgroup_usage_is_completed_by_leader_usage() {
         let folder = tempfile::tempdir().unwrap();
         let leader = Usage { user_ms: 1, system_ms: 2, peak_memory_bytes: Some(3), written_bytes: 4 };
         assert_eq!(of_cgroup(folder.path(), leader), None);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_measured() {
+    fn live_usage_of_this_process_is_measured() {
         let id = TaskId::from_u128(7);
         let own = i32::try_from(std::process::id()).unwrap();
         let usage = live(id, &[own, 0]);

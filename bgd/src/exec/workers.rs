@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_waits_for_no_job_and_a_disk_that_hangs_holds_up_no_job() {
+    async fn looks_and_jobs_do_not_block_each_other() {
         let workers = Workers::start().unwrap();
         let (end_jobs, end_looks) = (Arc::new(Barrier::new(THREADS + 1)), Arc::new(Barrier::new(2)));
         for _ in 0..THREADS {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_drain_waits_for_every_job_also_for_one_that_panics() {
+    async fn drain_waits_for_every_job_even_a_panicking_one() {
         let workers = Workers::start().unwrap();
         within(workers.drain()).await;
         let (ends, ended) = std::sync::mpsc::channel::<()>();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn trees_are_walked_while_files_do_not_answer() {
+    async fn walks_run_while_file_jobs_hang() {
         let workers = Workers::start().unwrap();
         let end_jobs = Arc::new(Barrier::new(THREADS + 1));
         for _ in 0..THREADS {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_so_many_looks_are_queued_at_a_disk_that_hangs() {
+    async fn queued_looks_are_limited_while_the_disk_hangs() {
         let workers = Workers::start().unwrap();
         let end_looks = Arc::new(Barrier::new(2));
         let end = Arc::clone(&end_looks);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_elsewhere_takes_only_so_many_threads_and_nobody_waits_for_ever() {
+    async fn hanging_foreign_disk_occupies_limited_threads_and_callers_time_out() {
         let workers = Workers::start().unwrap();
         assert_eq!(within(workers.elsewhere(Duration::MAX, || 1)).await, Some(1));
         let end_jobs = Arc::new(Barrier::new(ELSEWHERE + 1));

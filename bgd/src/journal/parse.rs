@@ -84,7 +84,7 @@ mod tests {
     struct Row(usize, #[serde(with = "sharing::env")] Arc<Env>);
 
     #[test]
-    fn r126_rows_keep_their_order_and_share_their_environments_on_any_number_of_threads() {
+    fn r126_parallel_parsing_keeps_row_order_and_shares_environments() {
         let env = Arc::new(Env::default());
         let envs = Known::from([(7, Arc::clone(&env))]);
         for threads in 0..=THREADS {

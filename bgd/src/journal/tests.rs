@@ -83,7 +83,7 @@ fn read(folder: &Path) -> Opened {
 }
 
 #[test]
-fn r125_what_was_written_is_read_again_and_environments_are_shared() {
+fn r125_written_journal_is_read_back_with_shared_environments() {
     let folder = tempfile::tempdir().unwrap();
     let mut before = core();
     write(folder.path(), &mut before, &[1..4, 4..9]);
@@ -146,7 +146,7 @@ fn small_pages(steps: &[std::ops::Range<u128>]) -> TempDir {
 }
 
 #[test]
-fn r130_a_journal_cut_at_every_byte_is_still_opened_and_kept_where_it_is_damaged() {
+fn r130_journal_truncated_anywhere_opens_and_is_set_aside_if_damaged() {
     let whole = small_pages(&[1..2, 2..4]);
     // Its last connection was closed, so everything is in the database now.
     let bytes = fs::read(whole.path().join("journal").join(FILE)).unwrap();
@@ -172,7 +172,7 @@ fn r130_a_journal_cut_at_every_byte_is_still_opened_and_kept_where_it_is_damaged
 }
 
 #[test]
-fn r130_a_log_cut_at_every_byte_loses_only_its_last_steps() {
+fn r130_log_truncated_anywhere_loses_only_its_last_steps() {
     let whole = small_pages(&[]);
     let opened = open(whole.path(), Durability::Written).unwrap();
     let Opened { mut store, lock, .. } = opened;
@@ -213,7 +213,7 @@ fn damaged(folder: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn r130_what_can_be_read_of_a_damaged_journal_is_read() {
+fn r130_readable_tasks_of_a_damaged_journal_are_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     damaged(folder.path());
     let opened = read(folder.path());
@@ -231,7 +231,7 @@ type Kill<'a> = &'a dyn Fn(&Path);
 /// Kills while the new journal is written, once it is complete, while the damaged one is moved aside, and when the new
 /// one is in its place.
 #[test]
-fn r130_a_salvage_that_was_killed_at_any_moment_is_gone_on_with() {
+fn r130_salvage_killed_at_any_stage_is_continued() {
     let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
     let moments: [(&str, Kill<'_>); 4] = [
         ("begun", &|journal| {
@@ -289,7 +289,7 @@ fn asides(journal: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn r130_two_daemons_do_not_share_a_journal() {
+fn r130_journal_locked_by_another_process_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX); print('has', flush=True); sys.stdin.read()";
     let journal = folder.path().join("journal");
@@ -312,7 +312,7 @@ fn r130_two_daemons_do_not_share_a_journal() {
 }
 
 #[test]
-fn r125_only_the_journal_of_the_same_instance_is_opened_again() {
+fn r125_reopen_refuses_the_journal_of_another_instance() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |instance: &str| reopen(folder.path(), Durability::Written, instance).err();
     assert!(refused(INSTANCE).is_some(), "there is none");
@@ -323,7 +323,7 @@ fn r125_only_the_journal_of_the_same_instance_is_opened_again() {
 }
 
 #[test]
-fn r125_an_event_alone_is_a_change() {
+fn r125_event_number_alone_is_a_change() {
     let mut core = core();
     submit(&mut core, 1..2);
     let run = core.get(&TaskId::from_u128(1).into()).unwrap().run;
@@ -341,7 +341,7 @@ fn r125_an_event_alone_is_a_change() {
 }
 
 #[test]
-fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
+fn r130_tasks_of_a_journal_with_damaged_head_are_salvaged() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
     let file = folder.path().join("journal").join(FILE);
@@ -364,7 +364,7 @@ fn r130_tasks_without_a_head_are_written_into_the_new_journal() {
 }
 
 #[test]
-fn r130_a_damaged_name_of_an_environment_costs_no_task() {
+fn r130_damaged_environment_reference_loses_no_task() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..6)));
     let file = folder.path().join("journal").join(FILE);
@@ -377,7 +377,7 @@ fn r130_a_damaged_name_of_an_environment_costs_no_task() {
 
 /// Without its ID, the row of a batch could never be removed, but its environment would be.
 #[test]
-fn r130_a_damaged_id_of_an_entering_batch_is_noticed() {
+fn r130_damaged_id_of_an_entering_batch_is_detected_and_repaired() {
     for damaged in ["x'ff'", "'another'"] {
         let folder = tempfile::tempdir().unwrap();
         let mut core = core();
@@ -405,7 +405,7 @@ fn r130_a_damaged_id_of_an_entering_batch_is_noticed() {
 }
 
 #[test]
-fn r123_a_journal_without_a_table_that_came_later_is_read() {
+fn r123_journal_without_a_newer_table_is_read() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
     let file = folder.path().join("journal").join(FILE);
@@ -417,7 +417,7 @@ fn r123_a_journal_without_a_table_that_came_later_is_read() {
 
 /// Rows that an earlier program can't read must not be labelled with its format.
 #[test]
-fn r123_whatever_head_is_written_says_the_format_of_the_rows() {
+fn r123_written_head_always_has_the_current_format() {
     let folder = tempfile::tempdir().unwrap();
     let mut core = core();
     submit(&mut core, 1..4);
@@ -430,7 +430,7 @@ fn r123_whatever_head_is_written_says_the_format_of_the_rows() {
 }
 
 #[test]
-fn r130_environments_are_known_again_after_a_write_has_failed() {
+fn r130_failed_write_loses_no_environment() {
     let folder = tempfile::tempdir().unwrap();
     let mut core = core();
     write(folder.path(), &mut core, std::slice::from_ref(&(1..4)));
@@ -455,7 +455,7 @@ fn r130_environments_are_known_again_after_a_write_has_failed() {
 }
 
 #[test]
-fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_disk() {
+fn r130_unknown_sqlite_format_counts_as_damage() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
     let file = folder.path().join("journal").join(FILE);
@@ -469,7 +469,7 @@ fn r130_a_format_that_sqlite_does_not_know_is_a_damage_and_no_trouble_of_the_dis
 
 /// While the disk is full, the writer checks once a second whether there is room again.
 #[test]
-fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_told() {
+fn r130_step_arriving_during_a_space_check_is_written_before_it_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut core = core();
     submit(&mut core, 1..4);
@@ -501,7 +501,7 @@ fn r130_a_step_that_comes_as_the_writer_looks_for_room_is_written_before_it_is_t
 
 /// Readers of events and inboxes know these numbers and would never see new events under reused ones.
 #[test]
-fn r130_numbers_that_can_not_be_read_are_not_given_again() {
+fn r130_unreadable_counters_never_reuse_numbers() {
     for damage in [
         "UPDATE entry SET value = x'00' WHERE name = 'counters'",
         "DELETE FROM entry WHERE name = 'counters'",
@@ -541,7 +541,7 @@ fn r130_numbers_that_can_not_be_read_are_not_given_again() {
 }
 
 #[test]
-fn r130_items_are_numbered_anew_where_more_was_told_than_was_written() {
+fn r130_numbers_skip_ahead_if_more_was_reported_than_written() {
     let before = core();
     let counters = |core: &Core| core.counters(now());
     let again = |told| {

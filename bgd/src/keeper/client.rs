@@ -449,7 +449,7 @@ mod tests {
 
     /// A keeper does not end by itself while it holds a note: the first write of a daemon may fail.
     #[test]
-    fn r126_what_is_noted_of_events_is_taken_back_whatever_it_was() {
+    fn r126_event_note_is_withdrawn_whatever_its_value() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let keeper = Keeper::again(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
@@ -470,7 +470,7 @@ mod tests {
 
     /// A folder without a socket means that the keeper held nothing, whenever the daemon is killed.
     #[test]
-    fn r126_the_socket_of_a_keeper_that_was_ended_is_there_until_that_of_the_next_one_is() {
+    fn r126_keeper_socket_is_replaced_without_a_gap() {
         let folder = tempfile::tempdir().unwrap();
         // As left by a daemon that was killed in between.
         std::fs::write(folder.path().join(NEW_SOCKET), "").unwrap();

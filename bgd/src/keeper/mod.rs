@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r126_a_message_is_read_as_it_was_written(task: u128, run: u32, pid: i32, text: Vec<u8>) {
+        fn r126_keeper_message_survives_a_round_trip(task: u128, run: u32, pid: i32, text: Vec<u8>) {
             let key = Key { task: TaskId::from_u128(task), run };
             let message = Message { word: Word::Keep, key, pid, text: &text };
             let bytes = message.encode();
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn r126_whatever_comes_is_read_or_refused(bytes: Vec<u8>) {
+        fn r126_arbitrary_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
             if let Some(message) = Message::decode(&bytes) {
                 prop_assert_eq!(message.encode(), bytes);
             }

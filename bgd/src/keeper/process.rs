@@ -450,7 +450,7 @@ mod tests {
     /// A process that a dead daemon was about to start has announced itself to this keeper, or does not run: the next
     /// daemon starts it.
     #[test]
-    fn r126_what_announces_itself_after_the_next_daemon_has_come_is_refused() {
+    fn r126_announcement_to_old_daemon_is_refused_after_the_next_connects() {
         let (keeper, ours) = Lives::with(None);
         say(&ours, Word::Keep, 2).unwrap();
         say(&ours, Word::Keep, 3).unwrap();
@@ -483,7 +483,7 @@ mod tests {
 
     /// The next daemon may assume that a keeper that is slow to start has ended.
     #[test]
-    fn r126_a_keeper_that_held_nothing_removes_no_other_ones_socket() {
+    fn r126_empty_keeper_removes_only_its_own_socket() {
         for is_its_own in [true, false] {
             let (keeper, ours) = Lives::with(None);
             let place = keeper.folder.path().join(SOCKET);
@@ -500,7 +500,7 @@ mod tests {
 
     /// A daemon's locks are free before its process has ended, which can take long.
     #[test]
-    fn r126_the_daemon_with_the_locks_is_the_only_one_that_is_heard_though_the_one_before_has_not_ended() {
+    fn r126_only_the_daemon_holding_the_locks_is_served() {
         let own = PidFd::open(std::process::id().cast_signed()).unwrap();
         let (keeper, ours) = Lives::with(Some(own));
         say(&ours, Word::Keep, 2).unwrap();

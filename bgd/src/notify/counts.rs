@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_said_of_the_configured_file_counts() {
+    fn only_problems_of_the_configured_token_file_count() {
         let counts = Counts::default();
         let problem = || counts.status("c", "slack").problem;
         counts.configured(Some("no chat".to_owned()), Some(Path::new("/a")));

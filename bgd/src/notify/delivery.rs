@@ -232,7 +232,7 @@ mod tests {
     use crate::wire::mailbox;
 
     #[test]
-    fn a_panic_of_an_adapter_is_counted_and_the_next_notice_is_delivered() {
+    fn adapter_panic_counts_as_failure_and_next_notice_is_delivered() {
         let channel = Channel { name: "c".into(), kind: ChannelKind::Desktop, started: true };
         let counts = Arc::new(Counts::default());
         let (_, _, internals, _mailbox) = mailbox::new();

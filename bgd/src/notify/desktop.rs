@@ -280,13 +280,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_written_as_an_address() {
+    fn bus_path_is_escaped_in_the_address() {
         assert_eq!(address_of(Path::new("/run/user/0/bus")), "unix:path=/run/user/0/bus");
         assert_eq!(address_of(Path::new("/tmp/a b;ü")), "unix:path=/tmp/a%20b%3b%c3%bc");
     }
 
     #[test]
-    fn r51_a_bus_whose_path_is_escaped_in_its_address_is_found() {
+    fn r51_bus_with_escaped_path_is_connected() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("a b;ü%20");
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_is_text() {
+    fn markup_is_escaped_as_text() {
         assert_eq!(escaped("a <b> & \"c\""), "a &lt;b&gt; &amp; \"c\"");
     }
 }

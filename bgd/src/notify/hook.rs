@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_words_the_first_and_the_last_are_kept() {
+    fn long_hook_output_keeps_beginning_and_end() {
         let mut words = Words::default();
         assert_eq!(said(&words), "");
         words.push(b"one\r\n\n");
@@ -179,7 +179,7 @@ mod tests {
         assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
     }
     #[test]
-    fn a_secret_that_is_cut_in_two_is_not_said() {
+    fn secret_split_by_truncation_is_hidden() {
         let mut words = Words::default();
         // The secret starts at the end of the first part and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);

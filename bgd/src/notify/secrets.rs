@@ -65,13 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_left_out_and_words_are_not() {
+    fn secrets_are_hidden_and_short_words_kept() {
         let secrets = secrets(&["s3cret", "s3cret-and-more", "short", ""]);
         assert_eq!(secrets.hide("a s3cret, s3cret-and-more, short"), "a (secret), (secret), short");
     }
 
     #[test]
-    fn what_a_cut_leaves_of_a_secret_is_left_out() {
+    fn truncated_secret_is_hidden() {
         let secrets = secrets(&["0123456789"]);
         assert_eq!(secrets.hide_in_beginning("it is 01234567"), "it is (secret)");
         assert_eq!(secrets.hide_in_end("23456789 it is"), "(secret) it is");

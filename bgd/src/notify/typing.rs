@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn r53_a_chat_has_one_signal_until_the_last_one_has_ended() {
+    fn r53_chat_has_one_typing_signal_until_its_last_turn_ends() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let shown = Rc::new(Cell::new(0));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn r53_after_a_signal_that_has_failed_the_next_turn_has_another() {
+    fn r53_failed_typing_signal_is_renewed_by_the_next_turn() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let shown = Rc::new(Cell::new(0));

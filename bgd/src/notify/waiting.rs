@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn r127_a_row_stays_until_its_notice_is_delivered_or_too_many_are_held() {
+    fn r127_row_is_kept_until_notice_is_delivered_or_only_counted() {
         let mut waiting = Waiting::default();
         (1..=5).for_each(|number| waiting.add(number, entry()));
         let (at, error) = (Timestamp::default(), "busy".to_owned());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_output_of_a_task_is_needed_until_it_was_read_or_until_delivery() {
+    fn output_is_needed_until_read_or_delivered() {
         let mut waiting = Waiting::default();
         let task = Some(TaskId::from_u128(1));
         waiting.add(1, entry());

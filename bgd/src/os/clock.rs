@@ -99,7 +99,7 @@ mod tests {
     const BETWEEN: Duration = Duration::from_mins(1);
 
     #[test]
-    fn r121_a_moment_stays_the_same_over_its_number() {
+    fn r121_instant_survives_conversion_to_a_stamp() {
         for ahead in [Duration::ZERO, Duration::from_secs(100)] {
             let instant = Instant::now() + ahead;
             let back = Stamp::of(instant).instant();

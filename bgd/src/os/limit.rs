@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_say_the_same() {
+    fn prlimit_and_proc_report_the_same_limit() {
         let (own, files) = (std::process::id().cast_signed(), "Max open files");
         assert!(soft(own, Resource::RLIMIT_NOFILE, files).is_some());
         assert_eq!(soft(own, Resource::RLIMIT_NOFILE, files), proc::soft_limit(own, files));

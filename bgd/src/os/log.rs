@@ -123,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line_that_shows_itself() {
+    fn log_event_is_one_sanitized_line() {
         let mut log = Clean(Vec::new());
         log.write_all("a=\x1b[2J\u{9b}b \u{202e}c\nERROR forged\n".as_bytes()).unwrap();
         assert_eq!(String::from_utf8(log.0).unwrap(), "a=\u{fffd}[2J\u{fffd}b \u{fffd}c ERROR forged\n");
     }
 
     #[test]
-    fn a_full_log_is_set_aside_once() {
+    fn full_log_is_rotated_once() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("bgd.log");
         let mut log = BoundedLog::open(path.clone()).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_removed_moved_or_made_is_told() {
+    async fn path_watch_reports_creation_removal_and_moves() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("run/bgd/bgd.sock");
         let missing = PathWatch::of(&path);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r124_the_running_file_another_one_and_none_are_told_apart() {
+    fn r124_current_replaced_and_removed_programs_are_distinguished() {
         assert_eq!(Program::own().unwrap().status().state, ProgramState::Current);
         assert_eq!(Program("/dev/null".into()).state(), ProgramState::Replaced);
         assert_eq!(Program("/dev/null/gone".into()).state(), ProgramState::Removed);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_wakes_when_the_time_has_come_and_once() {
+    async fn wall_clock_wakes_once_when_due() {
         let mut clock = WallClock::new().unwrap();
         assert!(!is_due(&mut clock).await, "it is set to nothing");
         for ms in [i64::MIN, 0, 1, Timestamp::now().unix_ms()] {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_time_or_none_takes_the_place_of_the_first() {
+    async fn new_time_or_none_replaces_the_previous_one() {
         let mut clock = WallClock::new().unwrap();
         clock.set(Some(Timestamp::from_unix_ms(i64::MAX))).unwrap();
         assert!(!is_due(&mut clock).await);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_is_a_reason_to_look() {
+    fn changed_system_clock_wakes_the_waiter() {
         assert_eq!(word(Err(Errno::ECANCELED)), Word::Look);
         assert_eq!(word(Ok(8)), Word::Look);
         assert_eq!([Errno::EAGAIN, Errno::EINTR].map(|errno| word(Err(errno))), [Word::Wait; 2]);

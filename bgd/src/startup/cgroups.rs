@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_leaf_of_a_daemon_belongs_to_its_unit() {
+    fn daemon_leaf_cgroup_belongs_to_its_unit() {
         for (own, unit) in [
             ("/sys/fs/cgroup/user/x.scope/bgd", "/sys/fs/cgroup/user/x.scope"),
             ("/sys/fs/cgroup/user/x.scope", "/sys/fs/cgroup/user/x.scope"),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cgroup_of_another_daemons_task_is_known() {
+    fn task_cgroup_of_another_daemon_is_recognized() {
         let id = "3f2a8c1e-0d5b-4a77-9b1c-5d3e2f1a0b9c";
         let tasks = format!("/sys/fs/cgroup/user/x.service/bgd-{id}");
         let task = format!("{tasks}/{id}");

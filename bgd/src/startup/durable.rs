@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r126_a_run_that_another_version_has_kept_is_held_though_it_can_not_be_read() {
+    fn r126_unreadable_kept_run_is_held_until_the_journal_decides() {
         let key = Key { task: TaskId::random(), run: 2 };
         let process = fs::File::open("/dev/null").unwrap().into();
         let kept = keeper::Kept { key, pid: 1, text: b"{\"later\":1}".to_vec(), descriptors: vec![process] };
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn r127_only_the_prompts_of_turns_that_were_cut_are_removed() {
+    fn r127_only_leftover_prompt_files_are_removed() {
         let outputs = tempfile::tempdir().unwrap();
         let task = TaskId::random();
         for ending in ["prompt", "out", "result.1"] {

@@ -379,7 +379,7 @@ mod tests {
     const EXT: u64 = 0xef53;
 
     #[test]
-    fn lives_are_apart_on_the_disk_where_that_can_be_said() {
+    fn instances_folder_is_marked_topdir_on_ext_file_systems() {
         let state = tempfile::tempdir().unwrap();
         let instance = Instance::begin(
             state.path(),

@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_latest_are_kept_and_are_what_came(
+        fn history_keeps_the_latest_events_unchanged(
             sizes in prop::collection::vec(0_usize..3000, 1..200), limit in 4096_usize..100_000,
         ) {
             let mut history = History::new(limit);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn little_of_what_it_may_have_is_lost_by_its_blocks() {
+    fn history_uses_most_of_its_limit() {
         let mut history = History::new(8 << 20);
         for seq in 1..=20_000 {
             history.push(seq, task(seq), None, &json(seq, 900));

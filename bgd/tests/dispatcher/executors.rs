@@ -29,7 +29,7 @@ use self::daemon::{Before, Daemon};
 use self::scripted::FLOOD;
 
 #[test]
-fn r01_what_is_submitted_runs_and_ends_as_the_script_says() {
+fn r01_submitted_tasks_end_as_scripted() {
     let mut daemon = Daemon::start(4);
     let (well, badly, never) =
         (daemon.submit(&["ends", "0"]), daemon.submit(&["ends", "3"]), daemon.submit(&["fails", "no room"]));
@@ -43,7 +43,7 @@ fn r01_what_is_submitted_runs_and_ends_as_the_script_says() {
 }
 
 #[test]
-fn r02_r03_no_more_run_at_once_than_may() {
+fn r02_r03_concurrency_limit_is_kept() {
     let mut daemon = Daemon::start(2);
     let tasks = [(); 3].map(|()| daemon.submit(&["runs"]));
     assert_eq!(
@@ -57,7 +57,7 @@ fn r02_r03_no_more_run_at_once_than_may() {
 }
 
 #[test]
-fn r05_a_cancel_ends_it_and_then_makes_it_end() {
+fn r05_cancel_terminates_and_then_kills() {
     let mut daemon = Daemon::start(4);
     let (willing, stubborn) = (daemon.submit(&["runs"]), daemon.submit(&["stubborn"]));
     let willing = daemon.cancel(willing);
@@ -67,7 +67,7 @@ fn r05_a_cancel_ends_it_and_then_makes_it_end() {
 }
 
 #[test]
-fn a_time_limit_ends_it() {
+fn time_limit_ends_the_task() {
     let mut daemon = Daemon::start(4);
     let task = daemon.submit_with(&["runs"], |params| params.time_limit_ms = Some(20));
     let [task] = daemon.ended([task]);
@@ -76,7 +76,7 @@ fn a_time_limit_ends_it() {
 }
 
 #[test]
-fn facts_that_are_lost_or_of_another_run_leave_nobody_waiting() {
+fn lost_or_foreign_facts_leave_no_waiter_or_slot_stuck() {
     let mut daemon = Daemon::start(1);
     let (forgetful, next) = (daemon.submit(&["forgets"]), daemon.submit(&["ends", "0"]));
     let forgetful = daemon.cancel(forgetful);
@@ -91,7 +91,7 @@ fn facts_that_are_lost_or_of_another_run_leave_nobody_waiting() {
 }
 
 #[test]
-fn r06_a_flood_of_facts_keeps_nobody_waiting() {
+fn r06_requests_are_answered_during_a_flood_of_facts() {
     let mut daemon = Daemon::start(100);
     // This client may be too slow to ask while the flood lasts.
     let was_asked_meanwhile = (0..20).any(|_| {
@@ -104,7 +104,7 @@ fn r06_a_flood_of_facts_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_only_other_executors_can_is_refused() {
+fn operation_unsupported_by_executor_is_refused() {
     let mut daemon = Daemon::start(4);
     let task = daemon.submit(&["runs"]);
     let params = WriteParams { id: task.into(), data: "x".into(), encoding: Encoding::default(), eof: false };
@@ -113,7 +113,7 @@ fn what_only_other_executors_can_is_refused() {
 }
 
 #[test]
-fn r11_the_end_of_the_daemon_ends_it() {
+fn r11_shutdown_ends_running_tasks() {
     let mut daemon = Daemon::start(4);
     let (willing, stubborn) = (daemon.submit(&["runs"]), daemon.submit(&["stubborn"]));
     let mut waiting = daemon.client_too();
@@ -162,7 +162,7 @@ fn written(tasks: [TaskId; 3], facts: [(TaskId, Fact); 3]) -> Kept {
 
 /// Otherwise the keeper would keep their descriptors open until the next daemon starts.
 #[test]
-fn r126_what_is_kept_of_runs_that_nobody_can_go_on_with_is_let_go_and_none_of_them_starts_twice() {
+fn r126_unadoptable_kept_runs_are_released_and_not_started_twice() {
     let tasks = [1, 2, 3].map(TaskId::from_u128);
     let [running, unread, drained] = tasks;
     let started = Fact::Started { pid: Some(2) };

@@ -125,7 +125,7 @@ impl Daemon {
 }
 
 #[test]
-fn r130_a_large_batch_does_not_enter_faster_than_it_is_written_down() {
+fn r130_large_batch_enters_only_as_fast_as_it_is_written() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {

@@ -43,7 +43,7 @@ const FOUND: [(u64, u64, Kind); 8] = [
 const DAYS: u64 = 50;
 
 #[test]
-fn r132_the_same_seed_is_the_same_life_to_the_byte() {
+fn r132_same_seed_yields_identical_trace() {
     for kind in [Kind::Plain, Kind::Durable] {
         let once = simulate(1, 5, kind);
         assert_eq!(simulate(1, 5, kind), once);
@@ -52,7 +52,7 @@ fn r132_the_same_seed_is_the_same_life_to_the_byte() {
 }
 
 #[test]
-fn r132_nothing_is_lost_doubled_or_left_waiting_in_weeks() {
+fn r132_simulated_weeks_lose_or_repeat_nothing() {
     let mut all = Outcome::default();
     for seed in 100..104 {
         all = sum(all, simulate(seed, 10, Kind::Plain));
@@ -62,7 +62,7 @@ fn r132_nothing_is_lost_doubled_or_left_waiting_in_weeks() {
 }
 
 #[test]
-fn r132_a_durable_daemon_that_is_killed_or_stopped_loses_and_repeats_nothing_in_weeks() {
+fn r132_simulated_weeks_of_a_durable_daemon_lose_or_repeat_nothing() {
     let mut all = Outcome::default();
     for seed in 100..103 {
         all = sum(all, simulate(seed, 10, Kind::Durable));
@@ -72,7 +72,7 @@ fn r132_a_durable_daemon_that_is_killed_or_stopped_loses_and_repeats_nothing_in_
 }
 
 #[test]
-fn r132_what_was_found_stays_mended() {
+fn r132_formerly_failing_seeds_pass() {
     on_all_processors(FOUND.len() as u64, |number| {
         let (seed, days, kind) = FOUND[usize::try_from(number).unwrap()];
         simulate(seed, days, kind);
@@ -85,7 +85,7 @@ const LIVES_A_LINE: u64 = 100;
 /// `tests/soak --simulate`: seeds from `BGD_SIMULATE_SEED` on, for the requested total of days. Otherwise two days.
 /// Each seed is used for the life of a plain daemon and for that of a durable one.
 #[test]
-fn r132_simulate_as_long_as_asked() {
+fn r132_simulate_for_requested_days() {
     let number = |name: &str, otherwise| {
         std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect("a number"))
     };

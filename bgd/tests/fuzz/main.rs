@@ -28,7 +28,7 @@ targets! {
 
 /// Otherwise the edits would only be tried on refused inputs.
 #[test]
-fn the_seeds_are_what_others_really_send() {
+fn seeds_are_valid_inputs() {
     use bgd::config::Config;
     use bgd_shared::message::parse_request;
     let of = edits::seeds;

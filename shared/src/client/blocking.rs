@@ -454,7 +454,7 @@ mod tests {
     use crate::request::{SessionEnd, SessionEndParams};
 
     #[test]
-    fn r21_whoever_polls_is_not_kept_by_the_word_of_a_daemon_that_was_looked_after() {
+    fn r21_polling_client_skips_the_probe_reply() {
         let (here, mut there) = UnixStream::pair().unwrap();
         let mut client = Client::over(OwnedFd::from(here).into());
         let call = client.send::<SessionEnd>(&SessionEndParams { session: "s".into() }, &[]).unwrap();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_waits() {
+    fn polled_client_never_blocks() {
         let (client, mut daemon) = pair();
         let mut client = PolledClient::from(client);
         client.read().unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_the_kernel_does_not_take_are_kept() {
+    fn calls_exceeding_the_socket_buffer_are_kept() {
         let (client, mut daemon) = pair();
         let mut client = PolledClient::from(client);
         let params = HelloParams { client: Some("x".repeat(100_000)), ..HelloParams::default() };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_travels_with_its_own_line() {
+    fn descriptor_travels_with_its_own_line() {
         use crate::request::{SubmitParams, TaskSubmit};
         use crate::text::OsText;
         let (here, daemon) = UnixStream::pair().unwrap();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_early_is_not_lost() {
+    fn early_replies_are_not_lost() {
         let (mut client, mut daemon) = pair();
         let first = client.send::<DaemonReload>(&NoParams {}, &[]).unwrap();
         let second = client.send::<Hello>(&HelloParams::default(), &[]).unwrap();

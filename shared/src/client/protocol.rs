@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn r145_nothing_travels_beside_the_lines_of_a_connection_that_is_carried() {
+    fn r145_carried_connection_sends_environment_inline() {
         let params = with_env(2 * ENV_INLINE_BYTES);
         let call = Protocol::default().call::<TaskSubmit>(&params).unwrap();
         assert!(call.along.is_some() && call.line.len() < ENV_INLINE_BYTES);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn r145_a_line_that_the_daemon_would_refuse_is_not_a_call() {
+    fn r145_overlong_call_is_refused_before_sending() {
         let mut protocol = Protocol::carried();
         protocol.limit_lines(FRAME_BYTES);
         let Err(ClientError::Rpc(error)) = protocol.call::<TaskSubmit>(&with_env(FRAME_BYTES)) else {

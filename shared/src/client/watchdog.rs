@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_answers_is_given_up_after_the_first_patience() {
+    fn silent_daemon_is_given_up_after_first_timeout() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_hello_may_take_any_time_and_is_looked_after_ever_less() {
+    fn responsive_daemon_is_probed_ever_less_often() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_due_is_looked_for_in_time() {
+    fn overdue_reply_is_probed_then_given_up() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn r142_who_is_carried_by_a_silent_network_is_not_given_up_before_its_carrier_does() {
+    fn r142_carried_connection_is_given_up_only_after_a_minute() {
         let begin = Instant::now();
         let ask = |watchdog: &mut Watchdog| {
             let given_up = |second: &u64| matches!(watchdog.tick(at(begin, second * 1000)), Step::GiveUp(_));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_itself_asks_before_it_gives_up() {
+    fn client_that_was_stopped_probes_before_giving_up() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_busy_is_excused_for_a_while() {
+    fn busy_daemon_is_excused_for_30_seconds() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_busy_is_excused_once_more() {
+    fn recently_busy_daemon_is_excused_once_more() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         let excused =

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_in_every_spelling() {
+    fn key_is_parsed_in_every_spelling() {
         for text in ["ctrl-b", "Ctrl-B", "CTRL+b", "C-b", "c-B", "^B", "^b"] {
             assert_eq!(key(text), Key::default(), "{text}");
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_named() {
+    fn invalid_key_is_refused_by_name() {
         for text in ["", "b", "ctrl", "ctrl-", "ctrl-1", "ctrl-bb", "ctrl--", "ctrl-é", "alt-b", "^?", " ^B"]
         {
             let error = text.parse::<Key>().unwrap_err();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read_as_it_is_written() {
+    fn every_key_survives_a_round_trip() {
         let keys = (0..0x20)
             .filter(|byte| ![0x03, 0x09, 0x0a, 0x0d, 0x1b].contains(byte))
             .map(|byte| Key(Some(byte)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn r60_the_hint_names_the_key() {
+    fn r60_hint_names_the_key() {
         let hints = ["ctrl-b", "ctrl-]", "ctrl-space"].map(|text| key(text).hint().unwrap());
         assert_eq!(hints, ["[Ctrl-B] Background", "[Ctrl-]] Background", "[Ctrl-Space] Background"]);
         assert_eq!(Key::NONE.hint(), None);
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text: String) {
+        fn arbitrary_text_never_panics(text: String) {
             let _ = text.parse::<Key>();
             let _ = format!("ctrl-{text}").parse::<Key>();
         }

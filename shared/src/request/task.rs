@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_daemon_is_sent_no_field_that_was_not_asked_for() {
+    fn unset_fields_are_not_sent() {
         let submit = json!({"argv": ["make"], "cwd": "/", "env": {}});
         assert_eq!(sent::<SubmitParams>(&submit), submit);
         let block = json!({"ids": ["3f2a"], "timeout_ms": 1000, "mode": "all"});

@@ -87,7 +87,7 @@ fn requests(line: &[u8]) {
 
 /// Otherwise the edits would only test refusals.
 #[test]
-fn the_seeds_of_requests_are_accepted() {
+fn request_seeds_are_accepted() {
     let seeds = edits::seeds("r134_any_request_is_refused_or_means_what_it_is_written_as");
     let accepted = |seed: &[u8], method: &str| {
         let request = parse_request(seed).unwrap();

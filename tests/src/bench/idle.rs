@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_process_makes_no_call_and_a_busy_one_does() {
+    fn strace_counts_calls_of_idle_and_busy_processes() {
         if find("strace").is_none() {
             return;
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_the_time_are_counted() {
+    fn only_calls_within_the_interval_count() {
         assert_eq!(call("12 100.5 read(3, \"\", 1) = 0", 100.0, 110.0), Some("read(3, \"\", 1) = 0"));
         assert_eq!(call("12  100.5 <... read resumed>) = 0", 100.0, 110.0), Some("<... read resumed>) = 0"));
         assert_eq!(call("12 99.5 read(3", 100.0, 110.0), None);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_is_taken_to_its_end() {
+    fn output_is_read_to_its_end() {
         for take in [to_null, to_pipe] as [Take; 2] {
             let mut command = Command::new("head");
             command.args(["-c", "3000000", "/dev/zero"]);

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_runs_are_shown_as_ranges() {
+    fn several_runs_are_reported_as_ranges() {
         let run = |micros: f64| {
             let row = Row::new("a wake-up").bgd(Figure::new(micros, Unit::Micros));
             let row = row.peer("theirs", Figure::new(1000.0, Unit::Micros)).target(Target::RatioAtMost(1.0));

@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::float_cmp, reason = "these are exact")]
-    fn the_middle_is_found() {
+    fn median_and_percentiles_are_computed() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());

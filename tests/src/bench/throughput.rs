@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bare_loop_and_the_peer_can_be_measured() {
+    fn bare_loop_and_peer_are_measured() {
         let home = TestDaemon::home_only();
         for width in [1, 2] {
             assert!(of_bare(&home, 20, width).unwrap() > 10.0);

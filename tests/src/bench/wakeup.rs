@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peer_can_be_measured() {
+    fn peer_wakeup_is_measured() {
         let Some(tsp) = Tsp::start().unwrap() else { return };
         let mut stamp = Stamp::new(tsp.home()).unwrap();
         for _ in 0..3 {

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_plain_redirect_can_be_measured() {
+    fn plain_redirect_is_measured() {
         let folder = tempfile::tempdir().unwrap();
         assert!(plain_run(folder.path(), 10_000_000).unwrap() > Duration::ZERO);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guide_becomes_a_page() {
+    fn guide_is_converted_to_a_man_page() {
         let text = "# x(7): some\n\nIt is `a-b`, **so to say**, [here](x.md).\n\n## Two of\n\n- one\n  more\n- two\n\n\
             ```sh\n.a | b\n```\n\n| k | v |\n|---|---|\n| `c` | d |\n";
         let page = page("x", text);

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_that_has_no_room_is_above_its_line() {
+    fn overlong_comment_moves_above_its_line() {
         let short = "  make    # a note";
         assert_eq!(comment_above(short), [short]);
         let words = "word ".repeat(20);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_has_no_room_is_continued_outside_of_quotes() {
+    fn overlong_command_is_continued_outside_quotes() {
         let (long, quoted) = ("--option ".repeat(6), format!("\"a \\\" b {}\"", "c ".repeat(20)));
         let line = format!("  make {long}{quoted} 'd e'");
         let lines = continued(&line);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_and_indented_lines_become_examples() {
+    fn headings_and_indented_lines_are_converted_to_examples() {
         let roff = help("EXAMPLES:\n  a\n    b\n\nSome\ntext.", Headings::Lines);
         assert_eq!(roff, ".PP\nExamples:\n.PP\n.in +4n\n.EX\na\n  b\n.EE\n.in\n.PP\nSome text.\n");
         assert!(help("EXAMPLES:\n  a", Headings::Sections).starts_with(".SH EXAMPLES\n"));

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_is_a_list_of_commands() {
+    fn prompt_is_parsed_as_a_list_of_commands() {
         let steps = parse("say a\\nb \\; c; stream 3 x\n\n  hang ;plan the day; error -32000 no, no");
         let error = Command::Error(Fault::new(-32000, "no, no"));
         let expected = [
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_of_the_table_is_understood() {
+    fn every_listed_command_is_parsed() {
         for (usage, _) in COMMANDS {
             let example = usage.replace(" CODE", " 7").replace(" N", " 3");
             assert!(command(&example).is_some(), "{usage}");

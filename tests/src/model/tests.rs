@@ -25,7 +25,7 @@ fn stream(server: &ModelServer, path: &str, mut body: Value) -> Events {
 }
 
 #[test]
-fn it_does_as_it_is_told() {
+fn model_server_follows_its_instructions() {
     let server = ModelServer::start();
     assert_eq!(said(&ask(&server, "hello")), "answer to: hello");
     assert_eq!(said(&ask(&server, "please\nSAY two words")), "two words");
@@ -40,7 +40,7 @@ fn it_does_as_it_is_told() {
 }
 
 #[test]
-fn what_is_held_waits_for_its_gate_only() {
+fn held_request_waits_only_for_its_gate() {
     let server = ModelServer::start();
     thread::scope(|scope| {
         let held = scope.spawn(|| said(&ask(&server, "HOLD a\nSAY late")));
@@ -56,7 +56,7 @@ fn what_is_held_waits_for_its_gate_only() {
 }
 
 #[test]
-fn chunks_come_one_by_one() {
+fn chunks_are_sent_one_per_release() {
     let server = ModelServer::start();
     let mut events = stream(&server, "/v1/chat/completions", chat("SLOW a 2"));
     let text = |event: &Value| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned);
@@ -71,7 +71,7 @@ fn chunks_come_one_by_one() {
 }
 
 #[test]
-fn who_leaves_is_missed() {
+fn disconnected_client_is_noticed() {
     let server = ModelServer::start();
     drop(stream(&server, "/v1/chat/completions", chat("SLOW a 1")));
     server.wait_for_leaving("SLOW a");
@@ -83,7 +83,7 @@ fn who_leaves_is_missed() {
 }
 
 #[test]
-fn a_tool_is_called_once_and_its_result_is_repeated() {
+fn tool_is_called_once_and_its_result_repeated() {
     let server = ModelServer::start();
     let mut body = json!({"model": "m", "instructions": "s", "tools": [{"name": "run"}], "input": [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<surroundings/>"}]},
@@ -104,7 +104,7 @@ fn a_tool_is_called_once_and_its_result_is_repeated() {
 }
 
 #[test]
-fn tools_are_called_one_after_the_other_with_what_the_first_one_told() {
+fn tools_are_called_in_sequence_with_the_id_from_the_first() {
     let server = ModelServer::start();
     let id = "3f2a9c1e-0000-4000-8000-000000000001";
     let orders = "TOOL space/start {}\nHOLD gate\nTOOL look {\"id\": \"$ID\"}";
@@ -132,7 +132,7 @@ fn tools_are_called_one_after_the_other_with_what_the_first_one_told() {
 }
 
 #[test]
-fn what_an_agent_asks_for_itself_is_no_turn() {
+fn internal_agent_requests_are_no_turns() {
     let server = ModelServer::start();
     for (instructions, purpose) in [
         ("You are a title generator.", Purpose::Title),
@@ -148,7 +148,7 @@ fn what_an_agent_asks_for_itself_is_no_turn() {
 }
 
 #[test]
-fn its_end_ends_every_connection() {
+fn dropping_the_server_closes_every_connection() {
     let server = ModelServer::start();
     let mut events = stream(&server, "/v1/chat/completions", chat("SLOW a 1"));
     events.next_event().unwrap();

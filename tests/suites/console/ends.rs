@@ -35,7 +35,7 @@ fn only_the_background_goes_on(daemon: &TestDaemon, background: &Process, beside
 }
 
 #[test]
-fn r71_leaving_ends_the_foreground_and_leaves_the_background() {
+fn r71_leaving_console_ends_foreground_jobs_but_not_background_tasks() {
     let daemon = TestDaemon::start();
     let (mut console, background, beside) = with_jobs(&daemon);
     console.type_keys("\x04");
@@ -49,7 +49,7 @@ fn r71_leaving_ends_the_foreground_and_leaves_the_background() {
 }
 
 #[test]
-fn r71_a_closed_terminal_ends_the_foreground() {
+fn r71_closed_terminal_ends_foreground_jobs_but_not_background_tasks() {
     let daemon = TestDaemon::start();
     let (mut console, background, beside) = with_jobs(&daemon);
     assert_eq!(console.close().code(), Some(129));
@@ -57,7 +57,7 @@ fn r71_a_closed_terminal_ends_the_foreground() {
 }
 
 #[test]
-fn a_signal_leaves_a_sane_terminal() {
+fn sigterm_ends_console_and_restores_terminal() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_keys("half");
@@ -69,7 +69,7 @@ fn a_signal_leaves_a_sane_terminal() {
 }
 
 #[test]
-fn a_change_of_folder_that_hangs_does_not_keep_it() {
+fn hanging_cd_does_not_keep_console_from_ending() {
     for closes in [false, true] {
         let daemon = TestDaemon::start();
         let mut console = console(&daemon);
@@ -87,7 +87,7 @@ fn a_change_of_folder_that_hangs_does_not_keep_it() {
 }
 
 #[test]
-fn exit_takes_a_code() {
+fn exit_command_sets_exit_code() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("exit 7");
@@ -96,7 +96,7 @@ fn exit_takes_a_code() {
 }
 
 #[test]
-fn without_its_daemon_it_ends_and_leaves_a_sane_terminal() {
+fn killed_daemon_ends_console_and_restores_terminal() {
     for has_job in [false, true] {
         let mut daemon = TestDaemon::start();
         let mut console = console(&daemon);

@@ -9,7 +9,7 @@ use bgd_tests::{Terminal, TestDaemon};
 use super::{at_prompt, console, fifo, moved, run_line, task_of};
 
 #[test]
-fn r60_the_hint_is_shown_while_a_job_runs() {
+fn r60_key_hint_is_shown_while_backgroundable_job_runs() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     assert!(!console.screen().contains("Ctrl-B"), "nothing runs");
@@ -27,7 +27,7 @@ fn r60_the_hint_is_shown_while_a_job_runs() {
 }
 
 #[test]
-fn r60_the_key_in_force_is_named_and_works() {
+fn r60_configured_background_key_is_shown_and_works() {
     let daemon = TestDaemon::builder().config("background_key = \"ctrl-]\"").start();
     for (args, key, name) in
         [(&["console"][..], "\x1d", "Ctrl-]"), (&["console", "--key", "C-t"], "\x14", "Ctrl-T")]
@@ -44,7 +44,7 @@ fn r60_the_key_in_force_is_named_and_works() {
 }
 
 #[test]
-fn r61_the_prompt_is_back_at_once_and_the_result_is_the_sentence() {
+fn r61_background_key_returns_to_prompt_and_prints_task_id() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("printf half; exec sleep 1000");
@@ -66,7 +66,7 @@ fn r61_the_prompt_is_back_at_once_and_the_result_is_the_sentence() {
 }
 
 #[test]
-fn r62_no_output_is_lost_and_none_comes_twice() {
+fn r62_backgrounded_job_neither_loses_nor_repeats_output() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     let mut fifo = fifo(&daemon);
@@ -84,7 +84,7 @@ fn r62_no_output_is_lost_and_none_comes_twice() {
 }
 
 #[test]
-fn r63_of_several_the_latest_that_may_be_is_taken() {
+fn r63_background_key_moves_latest_eligible_job() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     for line in ["sleep 1001 &", "sleep 1002 &", "!sleep 1003 &"] {
@@ -108,7 +108,7 @@ fn r63_of_several_the_latest_that_may_be_is_taken() {
 }
 
 #[test]
-fn r64_what_the_user_runs_directly_keeps_the_key() {
+fn r64_direct_job_receives_background_key_and_is_not_moved() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("!stty -echo; echo up; exec cat -v");
@@ -126,7 +126,7 @@ fn r64_what_the_user_runs_directly_keeps_the_key() {
 }
 
 #[test]
-fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
+fn r65_background_key_does_nothing_without_foreground_job() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     // In other programs the key would move the cursor.
@@ -137,7 +137,7 @@ fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
 }
 
 #[test]
-fn r66_a_job_that_finishes_meanwhile_is_either_finished_or_moved() {
+fn r66_job_finishing_during_key_press_is_either_finished_or_moved() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut console = console(&daemon);
@@ -168,7 +168,7 @@ fn r66_a_job_that_finishes_meanwhile_is_either_finished_or_moved() {
 }
 
 #[test]
-fn r67_a_burst_of_presses_moves_one_job() {
+fn r67_repeated_key_presses_move_one_job() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("echo up; exec sleep 1000");

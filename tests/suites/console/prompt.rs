@@ -10,7 +10,7 @@ use bgd_tests::{Outcome, Terminal, TestDaemon};
 use super::{at_prompt, console, fifo, hanging, run_line, task_of};
 
 #[test]
-fn jobs_beside_the_prompt_speak_above_it() {
+fn output_of_jobs_beside_prompt_appears_above_it() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     let mut fifo = fifo(&daemon);
@@ -28,7 +28,7 @@ fn jobs_beside_the_prompt_speak_above_it() {
 }
 
 #[test]
-fn a_flood_beside_the_prompt_stands_in_nobodys_way() {
+fn flooding_job_beside_prompt_does_not_block_other_lines() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     let mut fifo = fifo(&daemon);
@@ -54,7 +54,7 @@ fn a_flood_beside_the_prompt_stands_in_nobodys_way() {
 }
 
 #[test]
-fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
+fn r55_end_of_background_task_is_shown_above_prompt() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_keys("echo ty");
@@ -76,7 +76,7 @@ fn r55_the_end_of_a_background_task_is_told_above_the_prompt() {
 }
 
 #[test]
-fn a_stopped_job_waits_beside_the_prompt() {
+fn stopped_job_waits_beside_prompt_until_resumed() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("cat -u");
@@ -111,7 +111,7 @@ fn a_stopped_job_waits_beside_the_prompt() {
 }
 
 #[test]
-fn a_job_may_be_stopped_and_shown_more_often_than_calls_may_be_unanswered() {
+fn job_can_be_stopped_and_resumed_more_often_than_request_limit() {
     let daemon = TestDaemon::builder().config("[limits]\nrequests = 8").start();
     let mut console = console(&daemon);
     console.type_line("cat -u");
@@ -131,7 +131,7 @@ fn a_job_may_be_stopped_and_shown_more_often_than_calls_may_be_unanswered() {
 }
 
 #[test]
-fn ctrl_c_ends_a_change_of_folder_that_hangs() {
+fn ctrl_c_interrupts_hanging_cd() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_line("cd \"$(exec sleep 1001)\"");
@@ -144,7 +144,7 @@ fn ctrl_c_ends_a_change_of_folder_that_hangs() {
 }
 
 #[test]
-fn a_full_screen_program_comes_back_as_it_was() {
+fn fg_restores_screen_of_stopped_full_screen_program() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     fs::write(daemon.home().join("text"), "first line\n").unwrap();
@@ -165,7 +165,7 @@ fn a_full_screen_program_comes_back_as_it_was() {
 }
 
 #[test]
-fn jobs_have_the_size_the_folder_and_the_session_of_the_console() {
+fn jobs_inherit_console_size_folder_and_session() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     fs::create_dir(daemon.home().join("a folder")).unwrap();
@@ -191,7 +191,7 @@ fn jobs_have_the_size_the_folder_and_the_session_of_the_console() {
 }
 
 #[test]
-fn several_lines_that_are_typed_at_once_run_one_by_one() {
+fn lines_typed_at_once_run_one_by_one() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_keys("echo one\recho two\recho three\r");
@@ -202,7 +202,7 @@ fn several_lines_that_are_typed_at_once_run_one_by_one() {
 }
 
 #[test]
-fn ctrl_c_clears_the_line_or_goes_to_the_job() {
+fn ctrl_c_clears_line_or_interrupts_job() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     console.type_keys("rm -rf");
@@ -217,7 +217,7 @@ fn ctrl_c_clears_the_line_or_goes_to_the_job() {
 }
 
 #[test]
-fn the_history_is_kept_for_its_owner_only() {
+fn history_is_saved_privately_and_recalled() {
     let daemon = TestDaemon::start();
     let mut first = console(&daemon);
     run_line(&mut first, "echo remembered");
@@ -236,7 +236,7 @@ fn the_history_is_kept_for_its_owner_only() {
 }
 
 #[test]
-fn what_is_wrong_with_a_line_is_told() {
+fn invalid_lines_and_failed_commands_are_reported() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
     for (line, told) in [
@@ -255,7 +255,7 @@ fn what_is_wrong_with_a_line_is_told() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_use() {
+fn console_refuses_missing_terminal_and_reserved_key() {
     let daemon = TestDaemon::start();
     let outcome = Outcome::of(daemon.bgctl(&["console"]).stdin(Stdio::null()));
     assert_eq!(outcome.code, 2);

@@ -49,7 +49,7 @@ fn install(package: &str, root: &Path, compiled: &Compiled) {
 }
 
 #[test]
-fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root() {
+fn r170_cargo_and_bgctl_installs_work_and_leave_no_trace_as_root() {
     let root = Root::unpack();
     // Folders that every user has.
     for folder in ["root/.config", "root/.local/share", "root/.cargo/bin"] {
@@ -84,7 +84,7 @@ fn r170_what_cargo_and_bgctl_install_is_used_and_removed_without_a_trace_as_root
 }
 
 #[test]
-fn r170_each_crate_is_packaged_with_all_that_it_includes() {
+fn r170_each_crate_is_packaged_with_the_files_it_includes() {
     let made = folder().join("crates");
     let mut package = cargo(&["package", "--no-verify", "--allow-dirty", "--offline", "--locked"]);
     package
@@ -111,7 +111,7 @@ fn r170_each_crate_is_packaged_with_all_that_it_includes() {
 }
 
 #[test]
-fn r170_bgctl_has_every_page_that_there_is() {
+fn r170_bgctl_includes_every_manual_page() {
     let mut pages: Vec<String> = fs::read_dir(repository().join("man"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -41,7 +41,7 @@ fn use_deb(alice: &mut Session<'_>) {
 }
 
 #[test]
-fn r170_the_deb_needs_no_setup_and_leaves_no_trace_as_root() {
+fn r170_deb_needs_no_setup_and_leaves_no_trace_as_root() {
     let root = Root::unpack();
     let package = root.path().join("mnt/bgd.deb");
     fs::copy(deb(), &package).unwrap();
@@ -61,7 +61,7 @@ fn r170_the_deb_needs_no_setup_and_leaves_no_trace_as_root() {
 }
 
 #[test]
-fn r172_in_the_session_that_the_deb_is_installed_in_a_task_runs_at_once_as_root() {
+fn r172_task_runs_at_once_in_the_session_that_installed_the_deb_as_root() {
     let root = Root::unpack();
     fs::copy(deb(), root.path().join("mnt/bgd.deb")).unwrap();
     let machine = Systemd::boot_in(root.path());
@@ -95,7 +95,7 @@ fn r170_lintian_finds_no_error_in_the_deb() {
 }
 
 #[test]
-fn r170_shells_look_for_completions_where_the_deb_has_them() {
+fn r170_deb_puts_completions_where_shells_look_for_them() {
     let mut contents = Command::new("dpkg-deb");
     let contents = Outcome::of(contents.arg("-c").arg(deb())).success().stdout_text();
     let has = |path: &str| contents.lines().any(|line| line.ends_with(&format!(" .{path}")));
@@ -119,7 +119,7 @@ fn r170_shells_look_for_completions_where_the_deb_has_them() {
 }
 
 #[test]
-fn r170_the_programs_of_the_deb_and_the_static_ones_lie_apart() {
+fn r170_deb_and_static_programs_use_separate_build_profiles() {
     let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
     assert!(read("packages/deb").contains("--profile \"${PROFILE:-deb}\""));
     assert!(read("Cargo.toml").contains("[profile.deb]\ninherits = \"dist\"\n"));
@@ -127,7 +127,7 @@ fn r170_the_programs_of_the_deb_and_the_static_ones_lie_apart() {
 }
 
 #[test]
-fn r170_programs_that_need_a_library_never_become_the_tarball() {
+fn r170_programs_that_need_a_library_are_refused_for_the_tarball() {
     // The programs under test are not static.
     let mut alone = Command::new(repository().join("packages/try-alone"));
     let refused = Outcome::of(alone.arg(programs())).expect_code(1);
@@ -143,7 +143,7 @@ fn script_of(steps: &[&str]) -> String {
 }
 
 #[test]
-fn r170_the_tarball_is_installed_used_and_removed_by_its_own_script_as_root() {
+fn r170_tarball_is_installed_used_and_removed_by_its_own_script_as_root() {
     let root = Root::unpack();
     let before = root.files();
     let archive = tarball();

@@ -41,7 +41,7 @@ fn expect_files(folder: &Path, wanted: &[&str], end_of_pages: &str) {
 }
 
 #[test]
-fn r170_the_formula_installs_everything_and_passes_its_own_test() {
+fn r170_formula_installs_everything_and_passes_its_own_test() {
     let home = TestDaemon::home_only();
     let prefix = TempDir::new().unwrap();
     let mut ruby = Command::new("ruby");
@@ -80,7 +80,7 @@ fn nix_build(store: &Path) -> PathBuf {
 }
 
 #[test]
-fn r170_nix_builds_a_package_whose_programs_work() {
+fn r170_nix_builds_a_working_package() {
     let home = TestDaemon::home_only();
     let store = TempDir::new().unwrap();
     let package = nix_build(store.path());

@@ -44,7 +44,7 @@ fn run(tree: &Path, umask: &str, args: &[&str]) -> Outcome {
 }
 
 #[test]
-fn r170_what_root_installs_is_roots_own_and_everybody_may_use_it_as_root() {
+fn r170_files_installed_by_root_belong_to_root_and_serve_everybody_as_root() {
     must_be_root();
     let (folder, tree) = unpacked();
     let user = unused_uid();
@@ -76,7 +76,7 @@ fn r170_what_root_installs_is_roots_own_and_everybody_may_use_it_as_root() {
 }
 
 #[test]
-fn r170_the_script_takes_any_path_that_a_unit_can_name_and_needs_no_home() {
+fn r170_install_script_accepts_any_path_a_unit_can_name_and_needs_no_home() {
     let (folder, tree) = unpacked();
     let prefix = folder.path().join("a b|50%&\\\"x\"");
     let prefix = prefix.to_str().unwrap();

@@ -11,7 +11,7 @@ use super::block;
 pub const TYPED: [&str; 2] = ["cargo build", "tests/run"];
 
 #[test]
-fn r172_the_first_command_shows_the_output_of_a_background_job() {
+fn r172_first_command_shows_output_of_a_background_job() {
     let home = TestDaemon::home_only();
     let programs = [bgctl_path(), bgd_path()].map(|path| path.display().to_string()).join(" ");
     let stand_in =
@@ -27,7 +27,7 @@ fn r172_the_first_command_shows_the_output_of_a_background_job() {
 }
 
 #[test]
-fn r172_the_second_command_passes_the_tests() {
+fn r172_second_command_is_the_test_runner_that_ci_uses() {
     assert_eq!(block(TYPED[1]), "tests/run\n");
     assert!(docs::read(".ci/run").ends_with("\nexec tests/run\n"), "continuous integration runs the same");
     let help = Outcome::of(Command::new("tests/run").arg("--help").current_dir(docs::root())).success();

@@ -36,7 +36,7 @@ fn texts() -> Vec<(String, String)> {
 }
 
 #[test]
-fn r171_the_readme_fits_and_has_a_screen_for_each_kind_of_user() {
+fn r171_readme_is_short_and_has_a_section_for_each_kind_of_user() {
     let readme = docs::read("README.md");
     assert!(readme.lines().count() <= 300, "{} lines", readme.lines().count());
     let titles: Vec<&str> = sections(&readme).iter().map(|(title, _)| *title).collect();
@@ -55,7 +55,7 @@ fn r171_the_readme_fits_and_has_a_screen_for_each_kind_of_user() {
 }
 
 #[test]
-fn r171_every_block_of_the_readme_is_typed() {
+fn r171_every_readme_block_is_typed_by_a_test() {
     let readme = docs::read("README.md");
     let in_guides = |language: &str| -> BTreeSet<String> {
         let blocks = GUIDES.iter().flat_map(|name| docs::blocks(&format!("man/{name}.md"), language));
@@ -77,7 +77,7 @@ fn r171_every_block_of_the_readme_is_typed() {
 }
 
 #[test]
-fn r171_links_lead_somewhere() {
+fn r171_relative_links_lead_to_existing_files() {
     for (path, text) in texts() {
         let folder = root().join(Path::new(&path).parent().unwrap());
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -88,7 +88,7 @@ fn r171_links_lead_somewhere() {
 }
 
 #[test]
-fn r171_every_page_and_guide_is_named() {
+fn r171_every_page_and_guide_is_mentioned() {
     let readme = docs::read("README.md");
     let also = docs::read("man/bgd.1").split_once("SEE ALSO").expect("the section").1.replace('\\', "");
     for entry in fs::read_dir(root().join("man")).unwrap() {
@@ -117,7 +117,7 @@ fn figures(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn r171_every_figure_is_one_that_was_measured() {
+fn r171_every_readme_figure_is_in_the_speed_table() {
     let speed = docs::read("man/speed.md");
     let readme = docs::read("README.md");
     let figures = figures(sections(&readme)[0].1);

@@ -31,7 +31,7 @@ fn shows(shell: &mut Terminal, line: &str, text: &str, goes_on: bool) {
 }
 
 #[test]
-fn r171_the_sessions_of_the_guide() {
+fn r171_guide_commands_for_sessions_work() {
     let daemon = TestDaemon::start();
     let (lines, mut shell) = block(&daemon, 0);
     let [list, cancel, end] = &lines[..] else { panic!("{lines:?}") };
@@ -46,7 +46,7 @@ fn r171_the_sessions_of_the_guide() {
 }
 
 #[test]
-fn r171_the_inbox_of_the_guide() {
+fn r171_guide_commands_for_the_inbox_work() {
     let daemon = TestDaemon::start();
     let (lines, mut shell) = block(&daemon, 1);
     let [session, submit, wait, follow] = &lines[..] else { panic!("{lines:?}") };
@@ -58,7 +58,7 @@ fn r171_the_inbox_of_the_guide() {
 }
 
 #[test]
-fn r171_the_events_of_the_guide() {
+fn r171_guide_commands_for_events_work() {
     let daemon = TestDaemon::start();
     let (lines, mut shell) = block(&daemon, 2);
     let [events, metrics] = &lines[..] else { panic!("{lines:?}") };
@@ -68,7 +68,7 @@ fn r171_the_events_of_the_guide() {
 }
 
 #[test]
-fn r171_the_line_above_the_prompt_of_the_guide() {
+fn r171_guide_notice_line_appears_above_the_prompt() {
     let daemon = TestDaemon::start();
     let console = docs::blocks("man/bgd-notifications.md", "console");
     let [told, submit, _id, typed] = console[0].lines().collect::<Vec<_>>()[..] else {

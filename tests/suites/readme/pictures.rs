@@ -3,7 +3,7 @@
 use bgd_tests::{docs, pictures};
 
 #[test]
-fn r171_the_pictures_show_what_the_programs_show() {
+fn r171_readme_pictures_match_program_output() {
     let readme = docs::read("README.md");
     for file in pictures::files() {
         assert!(readme.contains(&format!("]({})", file.path)), "README.md does not show {}", file.path);

@@ -17,7 +17,7 @@ fn run(daemon: &TestDaemon, program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn r171_the_program_of_the_guide_asks_the_daemon() {
+fn r171_guide_program_queries_the_daemon() {
     let daemon = TestDaemon::start();
     daemon.run(&["block", &daemon.submit(&["true"]).to_string()]).success();
     let python = docs::blocks("man/bgd-authors.md", "python");
@@ -27,7 +27,7 @@ fn r171_the_program_of_the_guide_asks_the_daemon() {
 }
 
 #[test]
-fn r171_the_handoff_of_the_guide_shows_two_lines_and_keeps_the_rest() {
+fn r171_guide_handoff_shows_two_lines_and_keeps_the_rest() {
     let daemon = TestDaemon::start();
     let lines = docs::blocks("man/bgd-authors.md", "sh");
     let [line] = &lines[..] else { panic!("{lines:?}") };
@@ -38,7 +38,7 @@ fn r171_the_handoff_of_the_guide_shows_two_lines_and_keeps_the_rest() {
 }
 
 #[test]
-fn the_internal_names_of_the_guide_are_those_of_the_examples() {
+fn guide_and_examples_use_the_same_internal_names() {
     let examples =
         ["handoff.js", "handoff_asyncio.py"].map(|name| docs::read(&format!("shared/examples/{name}")));
     let guide = docs::read("man/bgd-authors.md");

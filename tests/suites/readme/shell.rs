@@ -37,7 +37,7 @@ fn typed(shell: &mut Terminal, line: &str) -> String {
 }
 
 #[test]
-fn r171_a_job_in_the_background_of_the_readme() {
+fn r171_readme_commands_for_a_background_job_work() {
     let port = ports::unused();
     let lines = block(TYPED[0]).replace("8000", &port.to_string());
     let [submit, list, output, cancel] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
@@ -52,7 +52,7 @@ fn r171_a_job_in_the_background_of_the_readme() {
 }
 
 #[test]
-fn r171_the_key_of_the_readme() {
+fn r171_readme_background_key_works() {
     let lines = block(TYPED[1]);
     let [run, attach] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
     let daemon = TestDaemon::start();
@@ -69,7 +69,7 @@ fn r171_the_key_of_the_readme() {
 }
 
 #[test]
-fn r171_the_session_of_the_guide() {
+fn r171_guide_console_session_works() {
     let daemon = TestDaemon::start();
     program(&daemon, "cargo", "echo; echo '   Compiling bgd'; read x <gate; echo '    Finished'");
     let [session, _key] = &guide("console")[..] else { panic!("{:#?}", guide("console")) };
@@ -100,7 +100,7 @@ fn r171_the_session_of_the_guide() {
 }
 
 #[test]
-fn r171_the_session_with_the_key_of_the_guide() {
+fn r171_guide_console_session_with_background_key_works() {
     let daemon = TestDaemon::start();
     let [_, session] = &guide("console")[..] else { panic!("{:#?}", guide("console")) };
     let lines: Vec<&str> = session.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
@@ -123,7 +123,7 @@ fn r171_the_session_with_the_key_of_the_guide() {
 }
 
 #[test]
-fn r171_the_view_of_the_guide() {
+fn r171_guide_commands_for_top_work() {
     let daemon = TestDaemon::start();
     daemon.run(&["submit", "-d", "one", "--", "true"]).success();
     let lines = &guide("sh")[0];
@@ -142,7 +142,7 @@ fn r171_the_view_of_the_guide() {
 }
 
 #[test]
-fn r171_the_foreground_of_the_guide() {
+fn r171_guide_commands_for_foreground_jobs_work() {
     let daemon = TestDaemon::builder().config(shell_agent("opencode", "echo \"so: $1\"", "")).start();
     for name in ["tmux", "vim", "htop"] {
         program(&daemon, name, &format!("echo \"{name} is up\" $*; read x; echo \"{name} has read $x\""));
@@ -183,7 +183,7 @@ fn r171_the_foreground_of_the_guide() {
 }
 
 #[test]
-fn r171_the_script_of_the_guide() {
+fn r171_guide_commands_for_scripts_work() {
     let daemon = TestDaemon::start();
     program(&daemon, "make", "seq 30; exit 3");
     let lines = &guide("sh")[2];

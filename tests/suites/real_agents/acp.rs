@@ -217,14 +217,14 @@ fn asked(agent: &mut Agent<'_>, session: &str, text: &str, choice: &'static str)
 }
 
 #[test]
-fn opencode_survives_its_process() {
+fn opencode_session_survives_process_restart() {
     let home = Home::opencode(&["acp"], Permission::Allow);
     survives_its_process(&home);
     home.model.wait_for(|requests| requests.iter().find(|it| it.purpose == Purpose::Title).cloned());
 }
 
 #[test]
-fn codex_survives_its_process() {
+fn codex_session_survives_process_restart() {
     survives_its_process(&Home::codex(Permission::Allow));
 }
 
@@ -239,7 +239,7 @@ fn codex_ends_a_turn_when_cancelled() {
 }
 
 #[test]
-fn opencode_names_its_errors() {
+fn opencode_reports_unknown_session_and_model_errors() {
     let home = Home::opencode(&["acp"], Permission::Allow);
     let mut agent = Agent::ready(&home);
     assert_eq!(codes_of_an_unknown_session(&mut agent), [-32603, -32603, -32602]);
@@ -257,7 +257,7 @@ fn opencode_names_its_errors() {
 }
 
 #[test]
-fn codex_names_its_errors() {
+fn codex_reports_unknown_session_and_model_errors() {
     let home = Home::codex(Permission::Allow);
     let mut agent = Agent::ready(&home);
     assert_eq!(codes_of_an_unknown_session(&mut agent), [-32002; 3]);

@@ -80,7 +80,7 @@ fn server_home(permission: Permission) -> Home {
 }
 
 #[test]
-fn opencode_serve_survives_its_process() {
+fn opencode_serve_session_survives_process_restart() {
     let home = server_home(Permission::Allow);
     let server = Server::start(&home);
     let mut events = server.events();
@@ -107,7 +107,7 @@ fn opencode_serve_survives_its_process() {
 }
 
 #[test]
-fn opencode_serve_says_why_a_turn_has_failed() {
+fn opencode_serve_reports_failed_and_aborted_turns() {
     let home = server_home(Permission::Allow);
     let server = Server::start(&home);
     let mut events = server.events();
@@ -131,7 +131,7 @@ fn opencode_serve_says_why_a_turn_has_failed() {
 }
 
 #[test]
-fn opencode_serve_refuses_what_it_does_not_know() {
+fn opencode_serve_refuses_unknown_sessions_and_permissions() {
     let home = server_home(Permission::Allow);
     let server = Server::start(&home);
     let session = server.new_session();

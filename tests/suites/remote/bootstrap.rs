@@ -52,7 +52,7 @@ fn refused(far: &Far) -> String {
 }
 
 #[test]
-fn r143_programs_are_copied_into_an_empty_home_and_used() {
+fn r143_bootstrap_copies_programs_into_empty_home_and_reuses_them() {
     let far = empty();
     let plain = far.run(&["list"]).expect_code(69);
     assert!(plain.stderr.contains("far: no bgctl there"), "{}", plain.stderr);
@@ -82,7 +82,7 @@ fn r143_programs_are_copied_into_an_empty_home_and_used() {
 }
 
 #[test]
-fn r143_an_installed_program_comes_first() {
+fn r143_installed_program_is_preferred_over_copy() {
     let far = Far::start();
     assert_eq!(far.run(&["--bootstrap", "submit", "--", "true"]).success().stderr, "");
     assert_eq!(names(&cache(&far)), [""; 0]);
@@ -94,7 +94,7 @@ fn r143_an_installed_program_comes_first() {
 }
 
 #[test]
-fn r143_two_copies_at_once_are_one() {
+fn r143_concurrent_bootstraps_produce_one_copy() {
     let far = empty();
     let both = [(); 2].map(|()| begin(&far, &["--bootstrap", "submit", "--", "true"]));
     for one in both {
@@ -106,7 +106,7 @@ fn r143_two_copies_at_once_are_one() {
 }
 
 #[test]
-fn r143_a_copy_that_is_cut_short_is_not_used() {
+fn r143_truncated_copy_is_discarded() {
     let far = empty();
     far.wrap("case \"$*\" in *mktemp*.bgctl*) head -c 1000000 | $SSH \"$@\"; exit;; esac");
     let failed = far.run(&["--bootstrap", "list"]).expect_code(69);
@@ -123,7 +123,7 @@ fn r143_a_copy_that_is_cut_short_is_not_used() {
 }
 
 #[test]
-fn r143_a_machine_that_can_not_have_the_programs_says_why() {
+fn r143_bootstrap_reports_why_programs_cannot_be_installed() {
     let far = empty();
     let says = |words: &[&str]| {
         let said = refused(&far);
@@ -152,7 +152,7 @@ fn r143_a_machine_that_can_not_have_the_programs_says_why() {
 }
 
 #[test]
-fn r143_other_login_shells_and_those_that_greet_take_a_copy() {
+fn r143_bootstrap_works_with_other_login_shells_and_banners() {
     for shell in ["fish -c", "zsh -c", "echo Welcome; printf to:; echo and >&2; sh -c"] {
         let far = empty();
         far.configure(&format!("ForceCommand {shell} \"$SSH_ORIGINAL_COMMAND\""));
@@ -164,7 +164,7 @@ fn r143_other_login_shells_and_those_that_greet_take_a_copy() {
 }
 
 #[test]
-fn r143_no_room_and_no_programs_allowed_are_told_as_root() {
+fn r143_bootstrap_reports_no_space_and_noexec_mount_as_root() {
     must_be_root();
     for (options, words) in [
         ("size=1m", "can't copy bgd there: cat: write error: No space left on device"),

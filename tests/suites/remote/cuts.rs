@@ -14,7 +14,7 @@ use bgd_tests::{Relay, wait};
 use super::{begin, blocked, hold_connections, tasks, wait_drawn};
 
 #[test]
-fn r142_a_block_goes_on_after_a_cut() {
+fn r142_block_resumes_after_connection_loss() {
     let far = Far::start();
     let gate = far.daemon.home().join("gate");
     let line = format!("until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
@@ -28,7 +28,7 @@ fn r142_a_block_goes_on_after_a_cut() {
 }
 
 #[test]
-fn r142_an_output_is_followed_over_a_cut_without_a_gap() {
+fn r142_output_follow_resumes_without_gap_after_connection_loss() {
     let far = Far::start();
     let gate = far.daemon.home().join("gate");
     let line = format!("seq 20000; until [ -e {} ]; do sleep 0.05; done; seq 20001 40000", gate.display());
@@ -46,7 +46,7 @@ fn r142_an_output_is_followed_over_a_cut_without_a_gap() {
 }
 
 #[test]
-fn r142_a_submit_whose_answer_is_lost_runs_once() {
+fn r142_submit_with_lost_reply_runs_once() {
     let far = Far::start();
     // The first connection carries only the answer to the greeting.
     let used = far.path("used");
@@ -59,7 +59,7 @@ fn r142_a_submit_whose_answer_is_lost_runs_once() {
 }
 
 #[test]
-fn r142_an_order_whose_answer_is_lost_is_given_again() {
+fn r142_repeatable_request_with_lost_reply_is_retried() {
     let far = Far::start();
     let used = far.path("used");
     // The first connection carries only this many answers, including that to the greeting.
@@ -88,7 +88,7 @@ fn r142_an_order_whose_answer_is_lost_is_given_again() {
 }
 
 #[test]
-fn r142_what_must_not_happen_twice_is_reported_and_not_repeated() {
+fn r142_signal_with_lost_reply_is_reported_and_not_retried() {
     let far = Far::start();
     let id = far.run(&["submit", "--shell", "trap 'echo usr' USR1; echo up; while :; do sleep 0.05; done"]);
     let id: TaskId = id.success().word();
@@ -108,7 +108,7 @@ fn r142_what_must_not_happen_twice_is_reported_and_not_repeated() {
 }
 
 #[test]
-fn r142_a_host_that_stays_away_is_given_up() {
+fn r142_block_gives_up_when_host_stays_unreachable() {
     let far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     let mut block = blocked(&far, &["--connect-timeout", "5s"], &id);
@@ -120,7 +120,7 @@ fn r142_a_host_that_stays_away_is_given_up() {
 }
 
 #[test]
-fn r142_what_was_cut_leaves_nothing_over_there() {
+fn r142_lost_connections_are_closed_on_remote_machine() {
     let far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     let mut block = blocked(&far, &["--connect-timeout", "15s"], &id);
@@ -132,7 +132,7 @@ fn r142_what_was_cut_leaves_nothing_over_there() {
 }
 
 #[test]
-fn r142_a_daemon_that_was_restarted_meanwhile_is_another_one() {
+fn r142_block_fails_when_daemon_restarted_during_connection_loss() {
     let mut far = Far::start();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     let mut block = blocked(&far, &[], &id);
@@ -147,7 +147,7 @@ fn r142_a_daemon_that_was_restarted_meanwhile_is_another_one() {
 }
 
 #[test]
-fn r142_a_selection_is_waited_for_by_its_ids() {
+fn r142_block_on_selection_resumes_with_original_ids() {
     let far = Far::start();
     let gate = far.daemon.home().join("gate");
     let line = format!("until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
@@ -176,7 +176,7 @@ fn gated(far: &Far, options: &[&str], words: &str) -> (String, std::path::PathBu
 }
 
 #[test]
-fn r142_a_line_is_waited_for_after_a_cut() {
+fn r142_wait_for_line_resumes_after_connection_loss() {
     let far = Far::start();
     let (id, gate) = gated(&far, &[], "echo wanted");
     let mut block = far.terminal(&["block", "--line", "want", "--since", "-3", "--timeout", "none", &id]);
@@ -189,7 +189,7 @@ fn r142_a_line_is_waited_for_after_a_cut() {
 }
 
 #[test]
-fn r142_an_attached_terminal_comes_back_after_a_cut() {
+fn r142_attached_terminal_is_restored_after_connection_loss() {
     let far = Far::start();
     let (id, gate) = gated(&far, &["--pty"], "echo last; read line; exit 6");
     let mut attach = far.terminal(&["attach", &id]);
@@ -204,7 +204,7 @@ fn r142_an_attached_terminal_comes_back_after_a_cut() {
 }
 
 #[test]
-fn r142_an_attached_text_goes_on_after_a_cut_without_a_repetition() {
+fn r142_attached_text_output_resumes_without_repetition() {
     let far = Far::start();
     let (id, gate) = gated(&far, &[], "echo last; exit 6");
     let mut attach = far.terminal(&["attach", &id]);
@@ -218,7 +218,7 @@ fn r142_an_attached_text_goes_on_after_a_cut_without_a_repetition() {
 }
 
 #[test]
-fn r142_a_notice_is_waited_for_after_a_cut() {
+fn r142_wait_for_notice_resumes_after_connection_loss() {
     let far = Far::start();
     let relay = Relay::start(far.daemon.home(), far.daemon.socket());
     far.set_session(&[("BGD_SOCKET", relay.socket().to_str().unwrap())]);
@@ -233,7 +233,7 @@ fn r142_a_notice_is_waited_for_after_a_cut() {
 }
 
 #[test]
-fn r142_a_batch_that_is_cut_at_any_stage_is_submitted_once() {
+fn r142_batch_interrupted_at_any_stage_is_submitted_once() {
     let far = Far::start();
     // The first connection carries this many answers, including that to the greeting, and is cut at the next request.
     let (items, asked, answered) = (far.path("items"), far.path("asked"), far.path("answered"));

@@ -33,7 +33,7 @@ fn cut_while(far: &Far, errors: &mut impl Iterator<Item = String>, meanwhile: im
 }
 
 #[test]
-fn r141_who_follows_ends_when_its_reader_goes_away() {
+fn r141_output_follower_exits_when_its_reader_closes() {
     let far = Far::start();
     let id = far.daemon.submit_shell("echo first; exec sleep 1000");
     let id_text = id.to_string();
@@ -48,7 +48,7 @@ fn r141_who_follows_ends_when_its_reader_goes_away() {
 }
 
 #[test]
-fn r142_events_come_once_each_over_cuts() {
+fn r142_each_event_arrives_once_despite_connection_losses() {
     let far = Far::start();
     let mut events = begin(&far, &["events", "--since", "0"]);
     let mut errors = lines(events.stderr.take().unwrap());
@@ -92,7 +92,7 @@ fn r142_events_come_once_each_over_cuts() {
 }
 
 #[test]
-fn r142_notices_come_once_each_over_cuts() {
+fn r142_each_notice_arrives_once_despite_connection_losses() {
     let far = Far::start();
     let relay = Relay::start(far.daemon.home(), far.daemon.socket());
     far.set_session(&[("BGD_SOCKET", relay.socket().to_str().unwrap())]);

@@ -23,7 +23,7 @@ fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn r144_the_tasks_of_several_hosts_are_one_list() {
+fn r144_tasks_of_several_hosts_form_one_list() {
     let (far, near) = two();
     let first: TaskId = far.run(&["submit", "-d", "one", "--", "true"]).word();
     let second: TaskId = far.run(&["-H", "near", "submit", "-d", "two", "--", "true"]).word();
@@ -52,7 +52,7 @@ fn r144_the_tasks_of_several_hosts_are_one_list() {
 }
 
 #[test]
-fn r164_running_tasks_of_several_hosts_are_measured_where_they_run() {
+fn r164_running_tasks_of_several_hosts_are_measured_on_their_host() {
     let (far, near) = two();
     let submit = |host: &str, line: &str| -> TaskId {
         far.run(&["-H", host, "submit", "-d", host, "--shell", line]).success().word()
@@ -76,7 +76,7 @@ fn r164_running_tasks_of_several_hosts_are_measured_where_they_run() {
 }
 
 #[test]
-fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
+fn r144_unreachable_host_is_listed_with_its_error() {
     let far = Far::start();
     far.run(&["submit", "-d", "one", "--", "true"]).success();
     far.wrap(
@@ -99,7 +99,7 @@ fn r144_a_host_that_does_not_answer_is_a_row_that_says_so() {
 }
 
 #[test]
-fn r144_a_silent_host_delays_nobodys_rows() {
+fn r144_silent_host_does_not_delay_rows_of_others() {
     let far = Far::start();
     far.run(&["submit", "-d", "one", "--", "true"]).success();
     let gate = far.path("gate");
@@ -123,7 +123,7 @@ fn r144_a_silent_host_delays_nobodys_rows() {
 }
 
 #[test]
-fn r144_hosts_are_asked_at_the_same_time_and_without_questions() {
+fn r144_hosts_are_queried_concurrently_and_in_batch_mode() {
     let (far, _near) = two();
     // Each waits until the other is being asked.
     let (one, two) = (far.path("one"), far.path("two"));
@@ -138,7 +138,7 @@ fn r144_hosts_are_asked_at_the_same_time_and_without_questions() {
 }
 
 #[test]
-fn r144_a_wrong_list_of_hosts_is_refused() {
+fn r144_malformed_or_too_long_host_list_is_refused() {
     let far = Far::start();
     for hosts in ["far,", ",far", "far,,far", "far, far"] {
         far.run(&["-H", hosts, "list"]).expect_code(2);

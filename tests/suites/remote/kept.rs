@@ -30,7 +30,7 @@ fn wait_shown(far: &Far, connections: usize, id: TaskId) {
 }
 
 #[test]
-fn r142_a_job_in_this_terminal_goes_on_after_cuts_with_all_of_its_output() {
+fn r142_terminal_job_shows_all_output_despite_connection_losses() {
     let far = Far::start();
     let (first, last) = (far.daemon.home().join("first"), far.daemon.home().join("last"));
     let line = format!(
@@ -66,7 +66,7 @@ fn r142_a_job_in_this_terminal_goes_on_after_cuts_with_all_of_its_output() {
 }
 
 #[test]
-fn r142_no_line_of_a_job_is_missing_that_is_cut_while_it_writes() {
+fn r142_terminal_job_loses_no_line_when_cut_while_writing() {
     let far = Far::start();
     let gate = far.daemon.home().join("gate");
     let line = format!(
@@ -88,7 +88,7 @@ fn r142_no_line_of_a_job_is_missing_that_is_cut_while_it_writes() {
 }
 
 #[test]
-fn r142_a_job_that_ends_without_its_connection_is_told_with_its_exit() {
+fn r142_exit_code_is_reported_when_job_ends_while_disconnected() {
     let far = Far::start();
     let gate = far.daemon.home().join("gate");
     let line =
@@ -107,7 +107,7 @@ fn r142_a_job_that_ends_without_its_connection_is_told_with_its_exit() {
 }
 
 #[test]
-fn r142_keys_reach_a_job_after_a_cut_and_ctrl_b_still_leaves_it() {
+fn r142_keys_and_ctrl_b_work_after_reconnect() {
     let far = Far::start();
     let line = "trap 'echo caught' INT; echo up; while :; do read line && echo \"got $line\"; done";
     let (mut terminal, id) = run(&far, &[], line);
@@ -132,7 +132,7 @@ fn r142_keys_reach_a_job_after_a_cut_and_ctrl_b_still_leaves_it() {
 }
 
 #[test]
-fn r142_a_job_whose_machine_stays_away_goes_on_there() {
+fn r142_job_keeps_running_when_host_stays_unreachable() {
     let far = Far::start();
     // The connection that both share.
     far.run(&["list"]).success();
@@ -155,7 +155,7 @@ fn r142_a_job_whose_machine_stays_away_goes_on_there() {
 }
 
 #[test]
-fn r142_a_job_whose_start_was_not_answered_is_started_once_and_shown() {
+fn r142_job_with_lost_start_reply_is_started_once_and_shown() {
     let far = Far::start();
     // The first connection carries only the answer to the greeting.
     let used = far.path("used");

@@ -58,7 +58,7 @@ fn wait_drawn(far: &Far, block: &mut Terminal, id: TaskId) {
 }
 
 #[test]
-fn r140_tasks_run_over_there_with_what_is_there() {
+fn r140_remote_tasks_inherit_remote_environment() {
     let far = Far::start();
     let id: TaskId = far
         .run(&["submit", "--env", "NEW=x y", "--shell", "pwd; echo \"$HOME $NEW $BGD_HOST\"; umask"])
@@ -80,7 +80,7 @@ fn r140_tasks_run_over_there_with_what_is_there() {
 }
 
 #[test]
-fn r140_verbs_say_what_they_say_here() {
+fn r140_verbs_behave_remotely_as_they_do_locally() {
     let far = Far::start();
     let id = far.run(&["submit", "-d", "sleeps", "--", "sleep", "1000"]).word::<TaskId>().to_string();
     assert!(far.run(&["list"]).success().stdout_text().contains("sleeps"));
@@ -108,7 +108,7 @@ fn r140_verbs_say_what_they_say_here() {
 }
 
 #[test]
-fn r140_a_daemon_is_started_over_there_if_none_runs() {
+fn r140_remote_daemon_is_started_if_none_runs() {
     let far = Far::of(TestDaemon::home_only());
     far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
     let none = far.run(&["--no-start", "list"]).expect_code(69);
@@ -122,7 +122,7 @@ fn r140_a_daemon_is_started_over_there_if_none_runs() {
 }
 
 #[test]
-fn r141_a_job_has_this_terminal_until_ctrl_b() {
+fn r141_remote_job_uses_local_terminal_until_ctrl_b() {
     let far = Far::start();
     let mut terminal = far.terminal(&[
         "run",
@@ -143,7 +143,7 @@ fn r141_a_job_has_this_terminal_until_ctrl_b() {
 }
 
 #[test]
-fn r141_what_needs_a_descriptor_is_refused_with_a_word() {
+fn r141_commands_that_pass_descriptors_are_refused_remotely() {
     let far = Far::start();
     for args in [&["submit", "--stdin", "--key", "k", "--", "cat"][..], &["handoff", "--pid", "2"]] {
         let refused = far.run(&[&["--json"], args].concat()).expect_code(2);
@@ -154,7 +154,7 @@ fn r141_what_needs_a_descriptor_is_refused_with_a_word() {
 }
 
 #[test]
-fn r143_without_bgctl_over_there_it_says_what_to_do() {
+fn r143_missing_remote_bgctl_is_reported_with_hint() {
     let far = Far::start();
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let failed = far.run(&["list"]).expect_code(69);
@@ -163,7 +163,7 @@ fn r143_without_bgctl_over_there_it_says_what_to_do() {
 }
 
 #[test]
-fn r140_what_is_wrong_with_the_connection_is_said() {
+fn r140_connection_problems_are_reported() {
     let far = Far::start();
     let fails = |args: &[&str], words: &[&str]| {
         let failed = far.run(args).expect_code(69);
@@ -191,7 +191,7 @@ fn r140_what_is_wrong_with_the_connection_is_said() {
 }
 
 #[test]
-fn r140_a_banner_of_the_shell_is_skipped() {
+fn r140_shell_banner_is_skipped() {
     let far = Far::start();
     far.wrap("case \"$*\" in *dial*) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
     far.run(&["submit", "--", "true"]).success();
@@ -199,7 +199,7 @@ fn r140_a_banner_of_the_shell_is_skipped() {
 }
 
 #[test]
-fn r140_dial_ends_with_either_side() {
+fn r140_dial_exits_when_client_or_daemon_closes() {
     let mut daemon = TestDaemon::start();
     let mut dial = daemon.bgctl(&["dial"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     drop(dial.stdin.take());
@@ -219,7 +219,7 @@ fn r140_dial_ends_with_either_side() {
 }
 
 #[test]
-fn r140_a_host_that_names_itself_is_not_dialled_for_ever() {
+fn r140_host_that_names_itself_does_not_dial_in_a_loop() {
     let far = Far::start();
     far.set_session(&[("BGD_HOST", "far"), ("BGD_SSH", "/nowhere/ssh")]);
     far.run(&["submit", "--", "true"]).success();

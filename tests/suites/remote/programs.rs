@@ -26,7 +26,7 @@ fn wait_prompt(console: &mut Terminal, prompt: &str, times: usize) {
 }
 
 #[test]
-fn r141_an_agents_tasks_run_over_there() {
+fn r141_tasks_of_mcp_client_run_on_remote_machine() {
     let far = Far::start();
     let mut mcp = mcp(&far, "test");
     let started =
@@ -47,7 +47,7 @@ fn r141_an_agents_tasks_run_over_there() {
 }
 
 #[test]
-fn r142_an_agent_goes_on_after_a_cut() {
+fn r142_mcp_server_recovers_from_connection_loss() {
     let far = Far::start();
     let mut mcp = mcp(&far, "claude-code");
     let gate = far.daemon.home().join("gate");
@@ -71,7 +71,7 @@ fn r142_an_agent_goes_on_after_a_cut() {
 }
 
 #[test]
-fn r141_a_console_runs_its_lines_over_there() {
+fn r141_console_runs_lines_on_remote_machine() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);
     console.wait_text("far:~>");
@@ -98,7 +98,7 @@ fn r141_a_console_runs_its_lines_over_there() {
 }
 
 #[test]
-fn r142_a_console_says_that_it_was_cut_off_and_goes_on() {
+fn r142_console_reports_connection_loss_and_continues() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);
     console.wait_text("far:~>");
@@ -123,7 +123,7 @@ fn r142_a_console_says_that_it_was_cut_off_and_goes_on() {
 }
 
 #[test]
-fn r142_a_console_that_is_refused_does_not_knock_again() {
+fn r142_console_does_not_retry_after_permission_denied() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);
     console.wait_text("far:~>");
@@ -137,7 +137,7 @@ fn r142_a_console_that_is_refused_does_not_knock_again() {
 }
 
 #[test]
-fn r142_a_console_that_connects_again_hears_signals() {
+fn r142_console_exits_on_signal_while_reconnecting() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let far = Far::start();
         let mut console = far.terminal(&["--connect-timeout", "10m", "console"]);
@@ -158,7 +158,7 @@ fn sleeps(far: &Far) -> bool {
 }
 
 #[test]
-fn r141_a_daemon_over_there_is_restarted() {
+fn r141_remote_daemon_can_be_restarted() {
     let far = Far::of(TestDaemon::home_only());
     far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
     let id: TaskId = far.run(&["submit", "--", "sleep", "1000"]).word();
@@ -175,7 +175,7 @@ fn r141_a_daemon_over_there_is_restarted() {
 }
 
 #[test]
-fn r140_completion_asks_the_machine_of_the_line_and_keeps_nobody_waiting() {
+fn r140_completion_queries_host_of_command_line_without_blocking_shell() {
     let far = Far::start();
     let id: TaskId = far.run(&["submit", "-d", "over there", "--", "true"]).word();
     far.run(&["block", &id.to_string()]).success();

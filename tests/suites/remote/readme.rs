@@ -44,7 +44,7 @@ fn typed(far: &Far, template: &Command, lines: &str) -> String {
 }
 
 #[test]
-fn r140_the_other_machine_of_the_guide() {
+fn r140_remote_machine_example_of_guide_works() {
     let far = build1();
     let lines = block(0, "sh")
         .replace("3f2a ", "$(bgctl -H build1 list -q | head -n 1) ")
@@ -61,7 +61,7 @@ fn r140_the_other_machine_of_the_guide() {
 }
 
 #[test]
-fn r145_the_executor_of_the_guide() {
+fn r145_executor_example_of_guide_works() {
     let mut far = build1();
     far.start_here("");
     let app = far.daemon.home().join("app");
@@ -80,7 +80,7 @@ fn r145_the_executor_of_the_guide() {
 }
 
 #[test]
-fn r144_the_two_machines_of_the_guide() {
+fn r144_two_machines_example_of_guide_works() {
     let (far, other) = (build1(), Far::named("build2", TestDaemon::start()));
     far.join(&other);
     for (name, description) in [("build1", "one"), ("build2", "two")] {
@@ -97,7 +97,7 @@ fn r144_the_two_machines_of_the_guide() {
 }
 
 #[test]
-fn r143_the_machine_without_bgd_of_the_guide() {
+fn r143_bootstrap_example_of_guide_works() {
     let far = Far::named("build1", TestDaemon::home_only());
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let lines = block(1, "sh");

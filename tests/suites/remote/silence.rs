@@ -35,7 +35,7 @@ fn effective(far: &Far, call: &[String]) -> String {
 }
 
 #[test]
-fn r140_keep_alives_are_ours_only_where_the_user_set_none() {
+fn r140_keep_alives_are_set_only_where_user_set_none() {
     for (configured, ours, interval) in [
         ("", Some("15"), "serveraliveinterval 15"),
         ("ServerAliveInterval 0", Some("15"), "serveraliveinterval 15"),
@@ -78,7 +78,7 @@ fn r140_keep_alives_are_ours_only_where_the_user_set_none() {
 }
 
 #[test]
-fn r142_half_a_minute_of_silence_decides_nothing() {
+fn r142_half_a_minute_of_silence_loses_no_connection_or_task() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");

@@ -26,7 +26,7 @@ fn shell(far: &Far, line: &str) -> Outcome {
 }
 
 #[test]
-fn r141_a_job_in_a_pipe_has_the_streams_of_this_machine() {
+fn r141_piped_remote_job_uses_local_standard_streams() {
     let far = Far::start();
     // The greeting of a login shell is not part of the output.
     far.wrap("case \"$*\" in *--lend*) printf 'Welcome\\nto far: ';; esac");
@@ -50,7 +50,7 @@ fn r141_a_job_in_a_pipe_has_the_streams_of_this_machine() {
 }
 
 #[test]
-fn r141_a_long_pipe_goes_through_and_is_held_back() {
+fn r141_long_pipe_is_carried_with_back_pressure() {
     let far = Far::start();
     let line = "head -c 100000000 /dev/zero | bgctl run -- cat | wc -c";
     assert_eq!(shell(&far, line).success().stdout_text(), "100000000\n");
@@ -74,7 +74,7 @@ fn r141_a_long_pipe_goes_through_and_is_held_back() {
 }
 
 #[test]
-fn r141_output_that_can_not_be_written_here_is_an_error() {
+fn r141_failure_to_write_output_locally_is_an_error() {
     let far = Far::start();
     let full = shell(&far, "bgctl run -- head -c 1000000 /dev/zero >/dev/full");
     assert_eq!(full.code, 70, "{}", full.stderr);
@@ -82,7 +82,7 @@ fn r141_output_that_can_not_be_written_here_is_an_error() {
 }
 
 #[test]
-fn r141_streams_that_another_process_has_made_non_blocking_are_waited_for() {
+fn r141_run_waits_on_streams_set_non_blocking_by_another_process() {
     const BYTES: usize = 3_000_000;
     let far = Far::start();
     let (mut reader, writer) = io::pipe().unwrap();
@@ -110,7 +110,7 @@ fn r141_streams_that_another_process_has_made_non_blocking_are_waited_for() {
 }
 
 #[test]
-fn r141_signals_reach_a_job_in_a_pipe() {
+fn r141_signals_reach_piped_remote_job() {
     let far = Far::start();
     let line = "trap 'echo got it; exit 7' INT; echo ready; while :; do sleep 0.05; done";
     let mut run = begin(&far, &["run", "--shell", line]);
@@ -122,7 +122,7 @@ fn r141_signals_reach_a_job_in_a_pipe() {
 }
 
 #[test]
-fn r141_a_job_in_a_pipe_ends_with_its_connection() {
+fn r141_piped_remote_job_ends_with_its_connection() {
     let far = Far::start();
     for kills in [false, true] {
         let mut run = begin(&far, &["run", "--shell", "echo ready; exec sleep 1000"]);
@@ -144,7 +144,7 @@ fn r141_a_job_in_a_pipe_ends_with_its_connection() {
 }
 
 #[test]
-fn r141_a_job_in_this_terminal_gets_the_input_that_is_none() {
+fn r141_remote_job_in_terminal_keeps_redirected_input_and_stderr() {
     let far = Far::start();
     let input = far.path("input");
     fs::write(&input, "from a file\n").unwrap();
@@ -168,7 +168,7 @@ fn r141_a_job_in_this_terminal_gets_the_input_that_is_none() {
 }
 
 #[test]
-fn r141_what_is_wrong_with_a_job_in_a_pipe_is_said() {
+fn r141_failure_of_piped_remote_job_is_reported() {
     let far = Far::start();
     far.run(&["run", "--", "/nowhere/program"]).expect_code(127);
     far.wrap("case \"$*\" in *--lend*) echo gone >&2; exit 255;; esac");
@@ -183,7 +183,7 @@ fn r141_what_is_wrong_with_a_job_in_a_pipe_is_said() {
 }
 
 #[test]
-fn r141_a_background_task_gets_its_input_from_here() {
+fn r141_remote_background_task_reads_local_standard_input() {
     let far = Far::start();
     let line = "id=$(head -c 3000000 /dev/zero | bgctl submit --stdin -- wc -c) && bgctl block $id >&2 && bgctl output $id";
     assert_eq!(shell(&far, line).success().stdout_text(), "3000000\n");
@@ -204,7 +204,7 @@ fn r141_a_background_task_gets_its_input_from_here() {
 }
 
 #[test]
-fn r141_input_is_sent_after_a_lost_subscription() {
+fn r141_input_is_sent_after_subscription_was_dropped() {
     let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";
     let far = Far::of(TestDaemon::builder().config(config).start());
     let mut command = far.bgctl(&["submit", "--hold", "--stdin", "--", "cat"]);
@@ -238,7 +238,7 @@ fn r141_input_is_sent_after_a_lost_subscription() {
 }
 
 #[test]
-fn r141_a_task_without_all_of_its_input_is_cancelled() {
+fn r141_task_with_incomplete_input_is_cancelled() {
     let far = Far::start();
     for cuts in [true, false] {
         let mut command = far.bgctl(&["submit", "--stdin", "--", "cat"]);

@@ -36,7 +36,7 @@ fn with_agent() -> Far {
 }
 
 #[test]
-fn r140_tasks_are_steered_over_there() {
+fn r140_remote_tasks_can_be_controlled() {
     let far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
     let first: TaskId =
         far.run(&["submit", "--stdin-pipe", "--shell", "read line; echo \"got $line\""]).word();
@@ -71,7 +71,7 @@ fn r140_tasks_are_steered_over_there() {
 }
 
 #[test]
-fn r140_groups_and_sessions_are_those_over_there() {
+fn r140_groups_and_sessions_are_those_of_remote_daemon() {
     let far = Far::start();
     far.run(&["group", "set", "gpu", "--slots", "2"]).success();
     far.run(&["group", "pause", "gpu"]).success();
@@ -94,7 +94,7 @@ fn r140_groups_and_sessions_are_those_over_there() {
 }
 
 #[test]
-fn r167_without_a_verb_it_says_how_things_are_over_there() {
+fn r167_bgctl_without_verb_shows_remote_overview() {
     let far = Far::start();
     let id: TaskId = far.run(&["submit", "-d", "fails over there", "--", "false"]).word();
     far.daemon.block(&[id]);
@@ -109,7 +109,7 @@ fn r167_without_a_verb_it_says_how_things_are_over_there() {
 }
 
 #[test]
-fn r141_an_agent_over_there_is_asked_answered_and_resumed() {
+fn r141_remote_agent_is_prompted_answered_and_resumed() {
     let far = with_agent();
     says(&far, &["agents"], "fake\t");
     says(&far, &["agents", "--check", "fake"], "fake\t");
@@ -134,7 +134,7 @@ fn r141_an_agent_over_there_is_asked_answered_and_resumed() {
 }
 
 #[test]
-fn r141_a_question_is_waited_for_after_a_cut() {
+fn r141_wait_for_question_resumes_after_connection_loss() {
     let far = with_agent();
     let gate = far.daemon.home().join("go");
     let prompt = format!("await {}; ask may I", gate.display());
@@ -150,7 +150,7 @@ fn r141_a_question_is_waited_for_after_a_cut() {
 }
 
 #[test]
-fn r140_what_the_machine_has_is_told_here() {
+fn r140_doctor_and_status_report_on_remote_machine() {
     let far = with_agent();
     says(&far, &["executors"], "local\tlocal\t");
     let page = says(&far, &["doctor"], &format!("pid {}", far.daemon.pid())).stdout_text();
@@ -173,7 +173,7 @@ fn r140_what_the_machine_has_is_told_here() {
 }
 
 #[test]
-fn r140_an_upgrade_is_made_over_there_and_units_are_not() {
+fn r140_remote_upgrade_works_and_remote_units_are_refused() {
     let far = Far::start();
     let pid = far.daemon.pid().to_string();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>();
@@ -188,7 +188,7 @@ fn r140_an_upgrade_is_made_over_there_and_units_are_not() {
 }
 
 #[test]
-fn r140_a_list_over_there_is_kept_up_to_date_also_after_a_cut() {
+fn r140_watched_remote_list_stays_current_after_connection_loss() {
     let far = Far::start();
     let mut list = far.terminal(&["list", "--watch"]);
     list.wait_text("no tasks");

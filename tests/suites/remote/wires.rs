@@ -56,7 +56,7 @@ fn r141_every_verb_works_over_a_slow_link() {
 }
 
 #[test]
-fn r142_a_submit_that_is_cut_at_any_moment_is_carried_out_once_at_most() {
+fn r142_submit_cut_at_any_moment_runs_at_most_once() {
     let far = Far::start();
     let wire = far.wire();
     submit_named(&far, "whole");
@@ -71,7 +71,7 @@ fn r142_a_submit_that_is_cut_at_any_moment_is_carried_out_once_at_most() {
 }
 
 #[test]
-fn r142_a_submit_whose_request_is_cut_at_any_moment_is_carried_out_once_at_most() {
+fn r142_submit_cut_at_any_moment_of_its_request_runs_at_most_once() {
     let far = Far::start();
     let wire = far.wire();
     submit_named(&far, "opens");
@@ -103,7 +103,7 @@ fn submit_named(far: &Far, name: &str) -> usize {
 }
 
 #[test]
-fn r142_a_silent_link_is_given_up_and_made_again() {
+fn r142_dead_link_is_dropped_and_reconnected() {
     let far = Far::start();
     let wire = far.wire();
     far.configure_ssh("ServerAliveInterval 1\nServerAliveCountMax 1");
@@ -120,7 +120,7 @@ fn r142_a_silent_link_is_given_up_and_made_again() {
 }
 
 #[test]
-fn r143_another_protocol_over_there_is_told() {
+fn r143_protocol_mismatch_with_remote_machine_is_reported() {
     let far = Far::start();
     let programs = far.daemon.home().join("programs");
     fs::create_dir(&programs).unwrap();
@@ -137,7 +137,7 @@ fn r143_another_protocol_over_there_is_told() {
 }
 
 #[test]
-fn r141_a_full_disk_over_there_is_told_here() {
+fn r141_full_disk_on_remote_machine_is_reported_locally() {
     let far = Far::of(on_a_small_disk("size=80m"));
     let id = far.run(&["submit", "--shell", "exec tr '\\0' x </dev/zero"]).word::<TaskId>().to_string();
     far.run(&["block", &id]).expect_code(1);

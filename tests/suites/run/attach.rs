@@ -15,7 +15,7 @@ fn gate(daemon: &TestDaemon) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_task_without_a_terminal_is_shown_and_left_by_the_same_key() {
+fn attach_shows_and_detaches_from_task_without_terminal() {
     let daemon = TestDaemon::start();
     let gate = gate(&daemon);
     let id = daemon
@@ -67,7 +67,7 @@ fn comes_back(daemon: &TestDaemon, id: TaskId, keys: &str, begin: impl FnOnce(&m
 }
 
 #[test]
-fn after_a_full_screen_program_the_screen_is_as_it_was() {
+fn attach_restores_screen_after_full_screen_program() {
     let daemon = TestDaemon::start();
     for keys in ["go\r", "\x02"] {
         let id = daemon.run(&["submit", "--pty", "--shell", FULL_SCREEN]).success().word();
@@ -78,7 +78,7 @@ fn after_a_full_screen_program_the_screen_is_as_it_was() {
 
 /// A task that has shown nothing yet leaves the terminal's contents alone, as in the foreground.
 #[test]
-fn a_task_that_has_shown_nothing_pushes_nothing_away() {
+fn attach_to_silent_task_keeps_screen_contents() {
     let daemon = TestDaemon::start();
     for keys in ["go\r", "\x02"] {
         let ready = daemon.home().join("ready");
@@ -112,7 +112,7 @@ fn attached(daemon: &TestDaemon, submit: &[&str], options: &str) -> (TaskId, Ter
 }
 
 #[test]
-fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
+fn attach_names_detach_key_after_repeated_attempts_to_leave() {
     let daemon = TestDaemon::start();
     let line = "stty raw opost -echo; echo up; head -c 8 | od -An -tx1; cat >/dev/null";
     let (id, mut shell) = attached(&daemon, &["--pty", "--shell", line], "");
@@ -131,7 +131,7 @@ fn whoever_tries_other_keys_to_get_out_is_told_which_one_leaves() {
 }
 
 #[test]
-fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
+fn attach_names_detach_key_for_task_without_terminal() {
     let daemon = TestDaemon::start();
     let (_, mut shell) = attached(&daemon, &["--shell", "echo up; exec sleep 1000"], "--key ctrl-] ");
     shell.wait_text("\n[Ctrl-]] Detach (the task keeps running)\nup\n");
@@ -144,7 +144,7 @@ fn whoever_wants_to_get_out_of_a_task_without_a_terminal_is_told_the_key_too() {
 }
 
 #[test]
-fn a_full_screen_program_is_drawn_again_after_the_note() {
+fn full_screen_program_is_redrawn_after_detach_note() {
     let daemon = TestDaemon::start();
     fs::write(daemon.home().join("text"), "one\ntwo\nthree\n").unwrap();
     let still = "stty raw -echo; printf '\\033[?1049h\\033[H\\033[2J'; cat text; exec cat >/dev/null";
@@ -184,7 +184,7 @@ fn stopped(daemon: &TestDaemon, options: &[&str]) -> (TaskId, Terminal) {
 }
 
 #[test]
-fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
+fn resumed_attach_repeats_detach_hint() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {
         let (id, mut shell) = stopped(&daemon, options);
@@ -199,7 +199,7 @@ fn an_attachment_that_was_stopped_says_again_how_it_is_left() {
 }
 
 #[test]
-fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
+fn stopped_attach_can_be_killed() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {
         let (id, mut shell) = stopped(&daemon, options);
@@ -215,7 +215,7 @@ fn an_attachment_that_is_ended_while_it_is_stopped_ends() {
 }
 
 #[test]
-fn r108_the_next_attempt_is_shown_when_it_begins() {
+fn r108_attach_shows_next_attempt_when_it_begins() {
     let daemon = TestDaemon::start();
     let first = "printf '\\033[?1049h\\033[H\\033[2Jfull'; read x; exit 3";
     let line =

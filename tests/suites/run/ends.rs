@@ -10,7 +10,7 @@ use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
 #[test]
-fn the_exit_code_is_the_jobs_own() {
+fn run_exits_with_exit_code_of_job() {
     let daemon = TestDaemon::start();
     fs::write(daemon.home().join("plain"), "no program").unwrap();
     executable::write(&daemon.home().join("script"), "#!/no/such/shell\n");
@@ -46,7 +46,7 @@ fn the_exit_code_is_the_jobs_own() {
 }
 
 #[test]
-fn json_goes_to_standard_error() {
+fn run_json_is_written_to_stderr() {
     let daemon = TestDaemon::start();
     let outcome =
         daemon.run(&["run", "--json", "--tag", "mine", "--shell", "echo out; exit 3"]).expect_code(3);
@@ -77,7 +77,7 @@ fn errors(daemon: &TestDaemon) -> String {
 }
 
 #[test]
-fn signals_are_passed_on() {
+fn run_forwards_signals_to_job() {
     let daemon = TestDaemon::start();
     for (signal, name) in [
         (Signal::TERM, "TERM"),
@@ -96,7 +96,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn a_signal_that_the_job_does_not_survive_is_told_by_the_code() {
+fn run_exit_code_reports_fatal_signal() {
     let daemon = TestDaemon::start();
     let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
     Process::open(run.id().cast_signed()).unwrap().signal(Signal::TERM).unwrap();
@@ -106,7 +106,7 @@ fn a_signal_that_the_job_does_not_survive_is_told_by_the_code() {
 }
 
 #[test]
-fn r71_who_ends_bgctl_ends_all_processes_of_the_job() {
+fn r71_terminating_bgctl_ends_whole_process_tree_of_job() {
     let daemon = TestDaemon::start();
     for signal in [Signal::TERM, Signal::HUP] {
         let (mut run, _) = running(&daemon, "sleep 1000 & echo up; wait");
@@ -117,7 +117,7 @@ fn r71_who_ends_bgctl_ends_all_processes_of_the_job() {
 }
 
 #[test]
-fn a_job_that_somebody_cancels_says_so() {
+fn run_reports_that_job_was_cancelled() {
     let daemon = TestDaemon::start();
     let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
     daemon.cancel(&[id]);
@@ -126,7 +126,7 @@ fn a_job_that_somebody_cancels_says_so() {
 }
 
 #[test]
-fn r71_a_job_whose_client_is_killed_ends_as_in_a_shell() {
+fn r71_killed_client_hangs_up_its_job() {
     let daemon = TestDaemon::start();
     let line = "trap 'echo hangup; exit 5' HUP; (setsid sleep 1000 &); echo up; while :; do sleep 0.01; done";
     let (mut run, id) = running(&daemon, line);
@@ -141,7 +141,7 @@ fn r71_a_job_whose_client_is_killed_ends_as_in_a_shell() {
 }
 
 #[test]
-fn without_a_daemon_any_more_it_says_so() {
+fn run_reports_that_daemon_is_gone() {
     let mut daemon = TestDaemon::start();
     let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
     daemon.kill9();
@@ -151,7 +151,7 @@ fn without_a_daemon_any_more_it_says_so() {
 }
 
 #[test]
-fn a_daemon_that_ends_takes_the_job_with_it() {
+fn daemon_shutdown_cancels_foreground_job() {
     let mut daemon = TestDaemon::start();
     let (mut run, _) = running(&daemon, "echo up; exec sleep 1000");
     daemon.stop();
@@ -160,7 +160,7 @@ fn a_daemon_that_ends_takes_the_job_with_it() {
 }
 
 #[test]
-fn what_nohup_wants_ignored_is_not_passed_on() {
+fn run_under_nohup_does_not_forward_hangup() {
     let daemon = TestDaemon::start();
     let log = daemon.home().join("log");
     let bgctl = daemon.bgctl(&[]);
@@ -179,7 +179,7 @@ fn what_nohup_wants_ignored_is_not_passed_on() {
 }
 
 #[test]
-fn a_signal_that_comes_before_the_daemon_answers_is_the_jobs() {
+fn signal_before_daemon_reply_is_forwarded_to_job() {
     let daemon = TestDaemon::start();
     daemon.process().signal(Signal::STOP).unwrap();
     let mut run = daemon.bgctl(&["run", "--shell", "sleep 1000 & echo $! > child; wait"]).spawn().unwrap();
@@ -199,7 +199,7 @@ fn a_signal_that_comes_before_the_daemon_answers_is_the_jobs() {
 }
 
 #[test]
-fn a_job_is_listed_while_it_runs_and_when_it_has_ended() {
+fn foreground_job_is_listed_while_running_and_after_its_end() {
     let daemon = TestDaemon::start();
     let (mut run, id) = running(&daemon, "echo up; exec sleep 1000");
     let task = daemon.wait_running(id);

@@ -14,7 +14,7 @@ fn backgrounded(screen: &str) -> TaskId {
 }
 
 #[test]
-fn r61_the_key_ends_the_foreground_at_once() {
+fn r61_background_key_returns_prompt_and_keeps_job_running() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'printf half; exec sleep 1000'");
@@ -39,7 +39,7 @@ fn r61_the_key_ends_the_foreground_at_once() {
 }
 
 #[test]
-fn r62_no_output_is_lost_and_none_comes_twice() {
+fn r62_backgrounding_neither_loses_nor_repeats_output() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run -- seq 3000000");
@@ -56,7 +56,7 @@ fn r62_no_output_is_lost_and_none_comes_twice() {
 }
 
 #[test]
-fn r64_a_direct_job_keeps_the_key() {
+fn r64_direct_job_receives_background_key() {
     let daemon = TestDaemon::start();
     let mut terminal =
         Terminal::bgctl(&daemon, &["run", "--direct", "--shell", "stty -echo; echo up; exec cat -v"]);
@@ -69,7 +69,7 @@ fn r64_a_direct_job_keeps_the_key() {
 }
 
 #[test]
-fn r66_a_job_that_ends_meanwhile_is_either_finished_or_moved() {
+fn r66_job_ending_at_key_press_is_either_finished_or_moved() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     let (mut finished, mut moved) = (0, 0);
@@ -105,7 +105,7 @@ fn r66_a_job_that_ends_meanwhile_is_either_finished_or_moved() {
 }
 
 #[test]
-fn r67_a_burst_of_presses_is_one_and_none_reaches_the_shell() {
+fn r67_burst_of_key_presses_backgrounds_once() {
     let daemon = TestDaemon::start();
     for round in 0..20 {
         let command =
@@ -139,7 +139,7 @@ fn r67_a_burst_of_presses_is_one_and_none_reaches_the_shell() {
 }
 
 #[test]
-fn what_is_typed_before_the_key_is_the_jobs_and_what_comes_behind_is_the_shells() {
+fn input_before_key_goes_to_job_and_later_input_to_shell() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'stty -echo; echo up; read a; echo \"got $a\"; exec sleep 1000'");
@@ -154,7 +154,7 @@ fn what_is_typed_before_the_key_is_the_jobs_and_what_comes_behind_is_the_shells(
 }
 
 #[test]
-fn another_key_is_named_by_an_option_or_by_the_configuration() {
+fn background_key_is_set_by_option_or_configuration() {
     let daemon = TestDaemon::builder().config("background_key = \"ctrl-t\"\n").start();
     let mut shell = Terminal::shell(&daemon);
     for (args, hint, key) in
@@ -173,7 +173,7 @@ fn another_key_is_named_by_an_option_or_by_the_configuration() {
 }
 
 #[test]
-fn the_key_is_known_in_the_forms_of_newer_terminals_and_a_paste_has_none() {
+fn extended_key_sequences_are_recognized_and_pasted_keys_ignored() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     for form in ["\x1b[98;5u", "\x1b[98;5u\x1b[98;5:3u", "\x1b[27;5;98~"] {
@@ -190,7 +190,7 @@ fn the_key_is_known_in_the_forms_of_newer_terminals_and_a_paste_has_none() {
 }
 
 #[test]
-fn json_of_the_hand_over_goes_to_standard_error() {
+fn backgrounding_json_is_written_to_stderr() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl --json run --shell 'echo up >&2; printf half; exec sleep 1000' 2> told");
@@ -207,7 +207,7 @@ fn json_of_the_hand_over_goes_to_standard_error() {
 }
 
 #[test]
-fn r62_a_job_that_ctrl_z_stops_as_it_is_moved_goes_on() {
+fn r62_job_stopped_by_ctrl_z_while_backgrounded_continues() {
     let daemon = TestDaemon::start();
     // A user who types so fast may get nothing stopped.
     let line =

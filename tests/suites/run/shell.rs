@@ -22,7 +22,7 @@ fn only_task(daemon: &TestDaemon) -> TaskId {
 }
 
 #[test]
-fn ctrl_z_stops_both_and_fg_lets_both_go_on() {
+fn ctrl_z_stops_run_and_job_and_fg_continues_both() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'echo up; while read x; do echo \"got $x\"; done'");
@@ -45,7 +45,7 @@ fn ctrl_z_stops_both_and_fg_lets_both_go_on() {
 }
 
 #[test]
-fn a_stopped_job_goes_on_in_the_background_of_the_shell() {
+fn stopped_job_continues_after_bg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'echo up; read x; echo \"got $x\"'");
@@ -66,7 +66,7 @@ fn a_stopped_job_goes_on_in_the_background_of_the_shell() {
 }
 
 #[test]
-fn a_run_that_was_stopped_by_kill_has_the_keyboard_again_after_fg() {
+fn run_stopped_by_sigstop_regains_keyboard_after_fg() {
     let full_screen = "bgctl run --shell \"printf '\\\\033[?1049hdrawn %s\\\\n' once; exec cat -u\"";
     for (line, shown) in [("bgctl run -- cat -u", "[Ctrl-B] Background\n"), (full_screen, "drawn once\n")] {
         let daemon = TestDaemon::start();
@@ -105,7 +105,7 @@ fn a_run_that_was_stopped_by_kill_has_the_keyboard_again_after_fg() {
 }
 
 #[test]
-fn a_full_screen_program_is_back_after_fg() {
+fn full_screen_program_returns_after_fg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run -- vim -u NONE -n text");
@@ -125,7 +125,7 @@ fn a_full_screen_program_is_back_after_fg() {
 }
 
 #[test]
-fn a_program_that_does_not_draw_again_is_drawn_again() {
+fn program_that_never_redraws_is_redrawn_after_fg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(
@@ -147,7 +147,7 @@ fn a_program_that_does_not_draw_again_is_drawn_again() {
 }
 
 #[test]
-fn a_run_in_the_background_of_the_shell_leaves_the_terminal_alone() {
+fn run_in_shell_background_leaves_keyboard_to_shell() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'echo up; read x; echo \"got $x\"; exit 4' &");
@@ -165,7 +165,7 @@ fn a_run_in_the_background_of_the_shell_leaves_the_terminal_alone() {
 }
 
 #[test]
-fn without_a_terminal_of_its_own_a_job_is_stopped_too() {
+fn ctrl_z_stops_job_without_terminal_of_its_own() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     let log = daemon.home().join("log");
@@ -192,7 +192,7 @@ fn without_a_terminal_of_its_own_a_job_is_stopped_too() {
 }
 
 #[test]
-fn a_job_of_the_background_does_not_read_the_terminal_of_the_shell() {
+fn job_in_shell_background_does_not_read_terminal() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --shell 'cat; echo end' > log &");
@@ -201,7 +201,7 @@ fn a_job_of_the_background_does_not_read_the_terminal_of_the_shell() {
 }
 
 #[test]
-fn in_tmux_the_key_is_pressed_twice() {
+fn background_key_is_pressed_twice_in_tmux() {
     let daemon = TestDaemon::start();
     let bgctl = daemon.bgctl(&[]);
     let mut tmux = std::process::Command::new("tmux");

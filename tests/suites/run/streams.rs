@@ -8,7 +8,7 @@ use bgd_tests::shared::proc;
 use bgd_tests::{Outcome, TestDaemon, wait};
 
 #[test]
-fn bytes_go_through_in_order_and_whole() {
+fn piped_bytes_arrive_complete_and_in_order() {
     let daemon = TestDaemon::start();
     let bytes: Vec<u8> =
         (0..3_000_000_u32).map(|place| place.wrapping_mul(2_654_435_761).to_be_bytes()[1]).collect();
@@ -26,7 +26,7 @@ fn bytes_go_through_in_order_and_whole() {
 }
 
 #[test]
-fn standard_output_and_error_stay_apart() {
+fn stdout_and_stderr_stay_separate() {
     let daemon = TestDaemon::start();
     let outcome = daemon.run(&["run", "--shell", "echo out; echo err >&2; tty; test -t 2"]).expect_code(1);
     assert_eq!(outcome.stdout_text(), "out\nnot a tty\n");
@@ -56,7 +56,7 @@ fn a_broken_pipe_ends_the_job_as_in_a_shell() {
 }
 
 #[test]
-fn only_the_job_holds_its_pipes() {
+fn only_job_holds_its_pipe_ends() {
     let daemon = TestDaemon::start();
     let mut run = daemon.bgctl(&["run", "--shell", "exec <&-; echo x; exec >&-; kill -STOP $$; exit 4"]);
     let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -73,7 +73,7 @@ fn only_the_job_holds_its_pipes() {
 }
 
 #[test]
-fn what_the_job_gets_is_what_a_child_would_get() {
+fn job_inherits_what_a_child_process_would() {
     let daemon = TestDaemon::start();
     let line = "bgctl run --env NEW=1 --cwd config --shell 'pwd; umask; ulimit -n; echo $MINE$NEW; cat'";
     let line = format!("umask 027; ulimit -n 77; export MINE=own; echo in > text; {line} < text");
@@ -82,7 +82,7 @@ fn what_the_job_gets_is_what_a_child_would_get() {
 }
 
 #[test]
-fn a_daemon_is_started_if_there_is_none() {
+fn run_starts_daemon_if_none_is_running() {
     let home = TestDaemon::home_only();
     assert_eq!(home.run(&["run", "--", "echo", "hi"]).success().stdout_text(), "hi\n");
     home.run(&["--no-start", "run", "--", "true"]).success();
@@ -100,7 +100,7 @@ fn a_foreground_job_never_waits_for_a_slot() {
 }
 
 #[test]
-fn what_it_writes_to_a_file_is_there_when_it_ends() {
+fn output_redirected_to_file_is_complete_when_run_exits() {
     let daemon = TestDaemon::start();
     let path = daemon.home().join("out");
     let mut run = daemon.bgctl(&["run", "--", "seq", "100000"]);

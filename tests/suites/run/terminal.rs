@@ -10,7 +10,7 @@ use nix::unistd::mkfifo;
 use rustix::process::Signal;
 
 #[test]
-fn r60_the_hint_comes_before_the_job() {
+fn r60_hint_is_shown_before_job_output() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--", "sh", "-c", "echo first; exit 3"]);
     assert_eq!(terminal.ended().code(), Some(3));
@@ -18,7 +18,7 @@ fn r60_the_hint_comes_before_the_job() {
 }
 
 #[test]
-fn r60_no_hint_where_nothing_can_be_moved() {
+fn r60_no_hint_when_job_cannot_be_backgrounded() {
     let daemon = TestDaemon::start();
     for args in [&["run", "--direct", "--", "echo", "x"][..], &["run", "--key", "none", "--", "echo", "x"]] {
         let mut terminal = Terminal::bgctl(&daemon, args);
@@ -29,7 +29,7 @@ fn r60_no_hint_where_nothing_can_be_moved() {
 }
 
 #[test]
-fn r64_what_is_typed_during_a_direct_job_is_the_shells() {
+fn r64_input_typed_during_direct_job_goes_to_shell() {
     let daemon = TestDaemon::start();
     let gate = daemon.home().join("gate");
     mkfifo(&gate, Mode::S_IRWXU).unwrap();
@@ -44,7 +44,7 @@ fn r64_what_is_typed_during_a_direct_job_is_the_shells() {
 }
 
 #[test]
-fn r64_a_direct_job_has_the_terminal_itself() {
+fn r64_direct_job_owns_real_terminal() {
     let daemon = TestDaemon::start();
     let script = "readlink /proc/$$/fd/0 /proc/$$/fd/1 /proc/$$/fd/2 | cat > here; trap 'stty size' WINCH; echo up; \
                   while :; do sleep 0.01; done";
@@ -68,7 +68,7 @@ fn r64_a_direct_job_has_the_terminal_itself() {
 }
 
 #[test]
-fn the_job_has_a_terminal_of_the_same_size_and_all_three_streams() {
+fn job_gets_terminal_of_same_size_on_all_three_streams() {
     let daemon = TestDaemon::start();
     let line = "for n in 0 1 2; do test -t $n || echo $n is none; done; tty > /dev/tty; stty size; \
                 trap 'stty size' WINCH; echo up; while :; do sleep 0.01; done";
@@ -84,7 +84,7 @@ fn the_job_has_a_terminal_of_the_same_size_and_all_three_streams() {
 }
 
 #[test]
-fn keys_mean_what_they_mean_in_a_shell() {
+fn control_keys_act_as_in_shell() {
     let daemon = TestDaemon::start();
     for (keys, code) in [("\x03", 130), ("\x1c", 131), ("\x04", 0)] {
         let mut terminal = Terminal::bgctl(&daemon, &["run", "--", "cat"]);
@@ -98,7 +98,7 @@ fn keys_mean_what_they_mean_in_a_shell() {
 }
 
 #[test]
-fn every_byte_of_the_keyboard_gets_through() {
+fn every_keyboard_byte_reaches_job() {
     let daemon = TestDaemon::start();
     let line = "stty raw -echo; echo up; head -c 255 > got; stty sane";
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--key", "none", "--shell", line]);
@@ -110,7 +110,7 @@ fn every_byte_of_the_keyboard_gets_through() {
 }
 
 #[test]
-fn a_long_paste_gets_through() {
+fn long_paste_reaches_job_intact() {
     let daemon = TestDaemon::start();
     let line = "stty raw -echo; echo up; head -c 1000000 | cksum > got; stty sane";
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--shell", line]);
@@ -125,7 +125,7 @@ fn a_long_paste_gets_through() {
 }
 
 #[test]
-fn all_that_a_job_shows_gets_through() {
+fn all_job_output_reaches_terminal() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--key", "none", "--", "seq", "300000"]);
     let mut shown = Vec::new();
@@ -139,7 +139,7 @@ fn all_that_a_job_shows_gets_through() {
 }
 
 #[test]
-fn streams_that_are_no_terminal_stay_as_they_are() {
+fn redirected_streams_are_passed_through_unchanged() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     fs::write(daemon.home().join("in"), "from a file\n").unwrap();
@@ -156,7 +156,7 @@ fn streams_that_are_no_terminal_stay_as_they_are() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_told_below_its_line() {
+fn missing_program_is_reported_on_terminal() {
     let daemon = TestDaemon::start();
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--", "no-such-program"]);
     assert_eq!(terminal.ended().code(), Some(127));
@@ -165,7 +165,7 @@ fn a_program_that_is_not_there_is_told_below_its_line() {
 }
 
 #[test]
-fn an_editor_works() {
+fn editor_works_in_foreground_job() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl run --key ctrl-] -- vim -u NONE -n text");
@@ -185,7 +185,7 @@ fn an_editor_works() {
 }
 
 #[test]
-fn a_pager_and_an_interpreter_work() {
+fn pager_and_interpreter_work_in_foreground_job() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("seq 1000 | bgctl run -- less");
@@ -231,7 +231,7 @@ fn the_terminal_is_restored_when_the_job_is_killed() {
 }
 
 #[test]
-fn signals_that_reach_bgctl_go_to_the_job() {
+fn signals_sent_to_bgctl_reach_terminal_job() {
     let daemon = TestDaemon::start();
     let line = "trap 'echo got; exit 8' TERM; echo up; while :; do sleep 0.01; done";
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--shell", line]);
@@ -257,7 +257,7 @@ fn r71_a_closed_terminal_ends_the_job() {
 }
 
 #[test]
-fn r71_a_client_that_is_killed_in_its_terminal_ends_the_job() {
+fn r71_killing_client_in_terminal_ends_job() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut terminal = Terminal::bgctl(&daemon, &["run", "--shell", "echo up $$; exec sleep 1000"]);

@@ -229,7 +229,7 @@ fn forgetful(sources: &[&Source]) -> Vec<String> {
 }
 
 #[test]
-fn r121_a_writer_that_could_forget_a_field_is_found() {
+fn r121_check_finds_state_writers_that_could_forget_a_field() {
     let text = "//! A module.
         #[derive(Serialize)] struct OwnState { a: u8 }
         struct Own { a: u8, b: u8 }
@@ -264,7 +264,7 @@ fn r121_a_writer_that_could_forget_a_field_is_found() {
 }
 
 #[test]
-fn r121_every_owner_is_taken_apart_by_name_where_its_state_is_written() {
+fn r121_state_writers_destructure_their_owner_field_by_field() {
     let own = sources(&["bgd/src"]);
     none("whoever writes a state for an upgrade takes its owner apart without `..`", &forgetful(&own));
 }

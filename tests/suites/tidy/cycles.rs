@@ -79,7 +79,7 @@ fn circles_of(sources: &[&Source]) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_is_found_wherever_it_is() {
+fn check_finds_cycles_between_modules_and_folders() {
     let circles = |files: &[(&str, &str)]| {
         let sources: Vec<Source> = files
             .iter()
@@ -123,7 +123,7 @@ fn a_circle_is_found_wherever_it_is() {
 }
 
 #[test]
-fn modules_and_folders_have_no_circles() {
+fn modules_and_folders_have_no_cycles() {
     let found: Vec<String> = PROGRAMS.iter().flat_map(|program| circles_of(&sources(&[program]))).collect();
     none("modules and folders use each other in one direction", &found);
 }

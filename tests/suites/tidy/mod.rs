@@ -38,7 +38,7 @@ fn starts_with(path: &[String], prefix: &str) -> bool {
 }
 
 #[test]
-fn the_reading_of_sources_finds_what_the_rules_look_for() {
+fn source_parser_finds_paths_words_and_catch_all_matches() {
     let text = "//! A module.
         use std::{fs, time::Instant as Clock};
         use super::task::{self, State};
@@ -91,7 +91,7 @@ const WORLD: &[&str] = &[
 ];
 
 #[test]
-fn what_only_decides_names_no_io_no_clock_and_no_chance() {
+fn decision_code_uses_no_io_clock_or_randomness() {
     let mut broken = Vec::new();
     for source in sources(&[CORE, "shared/src/foreground"]) {
         for (path, line) in source.paths() {
@@ -158,7 +158,7 @@ fn names_a_variant(pattern: &syn::Pat) -> bool {
 }
 
 #[test]
-fn every_match_of_the_core_is_written_out() {
+fn core_matches_have_no_catch_all_arm() {
     let mut broken = Vec::new();
     for source in sources(&[CORE]) {
         let mut matches = Matches::default();
@@ -223,7 +223,7 @@ const UNSAFE: [&str; 8] = ["inherited", "limit", "memory", "mirror", "pidfd", "s
 const OF_CORE: [&str; 2] = ["bgd-shared", "serde"];
 
 #[test]
-fn the_core_depends_on_nothing_that_touches_the_world() {
+fn core_depends_only_on_allowed_packages() {
     let text = fs::read_to_string(root().join("bgd/core/Cargo.toml")).unwrap();
     let manifest: toml::Table = text.parse().unwrap();
     let names: Vec<&String> = manifest["dependencies"].as_table().unwrap().keys().collect();
@@ -232,7 +232,7 @@ fn the_core_depends_on_nothing_that_touches_the_world() {
 }
 
 #[test]
-fn imports_run_one_way() {
+fn imports_follow_the_module_layering() {
     let mut broken = Vec::new();
     for source in sources(&PROGRAMS) {
         let foreign: &[&str] = match source.path.split('/').next() {
@@ -267,7 +267,7 @@ fn imports_run_one_way() {
 }
 
 #[test]
-fn unsafe_stays_where_it_belongs() {
+fn unsafe_code_stays_in_allowed_files() {
     let mut broken = Vec::new();
     let all = sources(&[&PROGRAMS[..], &TESTS[..]].concat());
     let may = |path: &str| UNSAFE.iter().any(|name| path == format!("bgd/src/os/{name}.rs"));
@@ -279,7 +279,7 @@ fn unsafe_stays_where_it_belongs() {
 }
 
 #[test]
-fn every_module_says_what_it_is_for() {
+fn every_module_starts_with_a_doc_comment() {
     let broken: Vec<String> = sources(&[&PROGRAMS[..], &TESTS[..]].concat())
         .iter()
         .filter(|source| !source.text.starts_with("//! "))
@@ -314,7 +314,7 @@ impl<'ast> Visit<'ast> for Functions {
 }
 
 #[test]
-fn files_and_functions_have_an_end() {
+fn files_and_functions_stay_within_length_limits() {
     let mut broken = Vec::new();
     for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
         let lines = source.text.lines().count();
@@ -332,7 +332,7 @@ fn files_and_functions_have_an_end() {
 }
 
 #[test]
-fn versions_are_in_one_place() {
+fn versions_are_declared_in_workspace_manifest() {
     let mut broken = Vec::new();
     for member in ["shared", "bgd/core", "bgd", "bgctl", "tests"] {
         let text = fs::read_to_string(root().join(member).join("Cargo.toml")).unwrap();
@@ -357,7 +357,7 @@ fn versions_are_in_one_place() {
 }
 
 #[test]
-fn nothing_prints_by_a_macro_or_ends_the_process() {
+fn programs_use_no_print_macros_or_process_exit() {
     let mut broken = Vec::new();
     for source in sources(&PROGRAMS) {
         let words = source.own_words();
@@ -377,7 +377,7 @@ fn nothing_prints_by_a_macro_or_ends_the_process() {
 }
 
 #[test]
-fn nothing_panics_on_purpose() {
+fn programs_contain_no_unwrap_expect_or_panic() {
     let mut broken = Vec::new();
     for source in sources(&PROGRAMS) {
         let words = source.own_words();
@@ -398,7 +398,7 @@ fn nothing_panics_on_purpose() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn sources_contain_no_todo_marks_or_ignored_tests() {
     // Split in two, so that this file does not match.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
     let mut broken = Vec::new();
@@ -418,7 +418,7 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
-fn tests_wait_for_events() {
+fn tests_never_sleep_or_spin() {
     let mut broken = Vec::new();
     for source in sources(&[&PROGRAMS[..], &TESTS[..]].concat()) {
         let is_program = PROGRAMS.iter().any(|folder| source.path.starts_with(folder));
@@ -436,7 +436,7 @@ fn tests_wait_for_events() {
 }
 
 #[test]
-fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
+fn tests_marked_for_root_or_small_disk_really_need_it() {
     // Whether a test that needs them has such a name is checked when the test runs (tests/src/user.rs).
     let needs = [
         ("_as_root", &["must_be_root", "as_user", "cgroups", "kernel", "slurm", "systemd", "Root"][..]),
@@ -462,7 +462,7 @@ fn only_what_needs_root_or_a_disk_is_left_out_without_root() {
 }
 
 #[test]
-fn every_folder_is_explained_in_a_readme() {
+fn every_top_level_folder_is_documented() {
     let pages =
         ["README.md", "man/contributing.md"].map(|page| fs::read_to_string(root().join(page)).unwrap());
     let pages = pages.concat();

@@ -44,7 +44,7 @@ fn used() -> BTreeSet<u32> {
 }
 
 #[test]
-fn every_requirement_that_is_named_can_be_looked_up() {
+fn requirement_numbers_in_sources_match_requirements_page() {
     assert_eq!(of_name("r22_to_r24_a_wait"), [22, 23, 24]);
     assert_eq!(of_name("r112_parts_fit"), [112]);
     assert_eq!((of_name("read_all"), of_text("as R03 says (R112), not R1")), (vec![], vec![3, 112]));

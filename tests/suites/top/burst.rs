@@ -20,7 +20,7 @@ fn burst(daemon: &TestDaemon, count: usize) {
 }
 
 #[test]
-fn r163_a_burst_drops_frames_never_events() {
+fn r163_top_counts_every_task_of_an_event_burst() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
     top.wait_text("no tasks");
@@ -34,7 +34,7 @@ fn r163_a_burst_drops_frames_never_events() {
 }
 
 #[test]
-fn r163_lost_events_lead_to_a_new_list() {
+fn r163_top_reloads_list_after_losing_events() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
     top.wait_text("no tasks");
@@ -49,7 +49,7 @@ fn r163_lost_events_lead_to_a_new_list() {
 }
 
 #[test]
-fn r163_it_is_resized_while_much_output_comes() {
+fn r163_top_survives_resizes_during_heavy_output() {
     let daemon = TestDaemon::start();
     let line = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo \"line $i of many, which are all long enough to be cut\"; done; echo the very end";
     let id = daemon.run(&["submit", "-d", "flood", "--shell", line]).success().word();
@@ -71,7 +71,7 @@ fn r163_it_is_resized_while_much_output_comes() {
 }
 
 #[test]
-fn r163_a_hundred_thousand_tasks_take_at_most_60_mb() {
+fn r163_top_with_100000_tasks_uses_at_most_60_mb() {
     let daemon = TestDaemon::start();
     for _ in 0..10 {
         burst(&daemon, 10_000);

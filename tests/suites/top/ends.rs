@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::{open_gate, top, waits_at};
 
 #[test]
-fn r163_the_terminal_is_given_back_on_every_way_out() {
+fn r163_top_restores_terminal_however_it_exits() {
     let daemon = TestDaemon::start();
     for (keys, signal, code) in [
         ("q", None, 0),
@@ -40,14 +40,14 @@ fn r163_the_terminal_is_given_back_on_every_way_out() {
 }
 
 #[test]
-fn r163_a_closed_terminal_ends_it() {
+fn r163_top_exits_when_terminal_closes() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
     assert_eq!(top.close().code(), Some(129));
 }
 
 #[test]
-fn r163_ctrl_z_and_fg() {
+fn r163_top_is_current_after_ctrl_z_and_fg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl top");
@@ -66,7 +66,7 @@ fn r163_ctrl_z_and_fg() {
 }
 
 #[test]
-fn r163_kill_stop_and_fg() {
+fn r163_top_redraws_after_sigstop_and_fg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl top");
@@ -87,7 +87,7 @@ fn r163_kill_stop_and_fg() {
 }
 
 #[test]
-fn r163_it_connects_again_when_the_daemon_is_back() {
+fn r163_top_reconnects_when_daemon_returns() {
     let mut daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
@@ -108,7 +108,7 @@ fn r163_it_connects_again_when_the_daemon_is_back() {
 }
 
 #[test]
-fn r163_idle_it_does_nothing() {
+fn r163_idle_top_never_wakes_up() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     // Too narrow for any age to be visible.
@@ -138,7 +138,7 @@ const REFUSAL: &str = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-320
                        \"data\":{\"kind\":\"too_many_connections\"}}}\n";
 
 #[test]
-fn r163_a_daemon_that_refuses_it_is_asked_again_after_pauses() {
+fn r163_top_retries_refused_connection_with_growing_pauses() {
     let home = TestDaemon::home_only();
     let listener = home.listener();
     let server = thread::spawn(move || {
@@ -165,7 +165,7 @@ fn r163_a_daemon_that_refuses_it_is_asked_again_after_pauses() {
 }
 
 #[test]
-fn r163_it_shows_the_tasks_once_a_daemon_that_refused_it_has_room() {
+fn r163_top_connects_once_daemon_has_room_again() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 8\n").start();
     let id = waits_at(&daemon, "gate", "exit 0");
     // A connection that has sent nothing yet would be closed to make room.

@@ -57,7 +57,7 @@ fn r144_top_shows_the_tasks_of_several_hosts_side_by_side() {
 }
 
 #[test]
-fn r144_in_top_a_host_that_does_not_answer_says_so_and_delays_nobody() {
+fn r144_top_reports_unreachable_hosts_without_delaying_others() {
     let far = Far::start();
     let id = runs(&far.daemon, "one");
     far.wrap(
@@ -82,7 +82,7 @@ fn r144_in_top_a_host_that_does_not_answer_says_so_and_delays_nobody() {
 }
 
 #[test]
-fn r144_a_host_of_several_is_lost_and_back_by_itself() {
+fn r144_top_reconnects_to_one_lost_host_of_several() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 90);
@@ -109,7 +109,7 @@ fn r144_a_host_of_several_is_lost_and_back_by_itself() {
 }
 
 #[test]
-fn r144_what_keys_do_is_done_at_the_host_of_the_task() {
+fn r144_top_keys_act_on_host_of_selected_task() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 140);
@@ -158,7 +158,7 @@ fn r144_what_keys_do_is_done_at_the_host_of_the_task() {
 }
 
 #[test]
-fn r144_a_frame_of_several_hosts_has_a_row_for_a_silent_one() {
+fn r144_top_once_has_a_row_for_each_unreachable_host() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     // The ssh call that prints its configuration is not the silent one.
@@ -182,7 +182,7 @@ fn r144_a_frame_of_several_hosts_has_a_row_for_a_silent_one() {
 }
 
 #[test]
-fn r144_a_search_reads_the_outputs_of_all_hosts() {
+fn r144_top_search_covers_outputs_of_all_hosts() {
     let (far, near) = two();
     let submit = |host: &str, name: &str, words: &str| -> TaskId {
         let line = format!("echo {words}; exec sleep 1000");
@@ -221,7 +221,7 @@ fn r144_a_search_reads_the_outputs_of_all_hosts() {
 }
 
 #[test]
-fn r144_a_host_that_answers_late_is_searched_then() {
+fn r144_top_search_includes_host_that_connects_late() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let away = far.path("away");
@@ -239,7 +239,7 @@ fn r144_a_host_that_answers_late_is_searched_then() {
 }
 
 #[test]
-fn r144_a_pager_is_left_at_once_also_where_the_host_has_gone_silent() {
+fn r144_top_leaves_pager_even_if_host_has_gone_silent() {
     let far = Far::start();
     let id = runs(&far.daemon, "one");
     let mut command = far.bgctl(&["-H", "far", "--connect-timeout", "10m", "top"]);

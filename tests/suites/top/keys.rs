@@ -7,7 +7,7 @@ use bgd_tests::TestDaemon;
 use super::{open_gate, sized, top, waits_at};
 
 #[test]
-fn r162_x_cancels_and_asks_once() {
+fn r162_x_cancels_and_shift_x_kills_after_confirmation() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
@@ -27,7 +27,7 @@ fn r162_x_cancels_and_asks_once() {
 }
 
 #[test]
-fn r162_marked_tasks_are_held_released_and_rerun() {
+fn r162_keys_hold_and_release_marked_tasks_and_rerun_selected_one() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let running = waits_at(&daemon, "gate", "exit 0");
     let ids: Vec<TaskId> = (0..3)
@@ -58,7 +58,7 @@ fn r162_marked_tasks_are_held_released_and_rerun() {
 }
 
 #[test]
-fn r162_a_filter_and_a_search_show_less() {
+fn r162_filter_and_search_narrow_the_list() {
     let daemon = TestDaemon::start();
     let ids: Vec<TaskId> = ["alpha", "beta"]
         .iter()
@@ -121,7 +121,7 @@ fn r162_a_search_reads_whole_outputs_of_all_tasks() {
 }
 
 #[test]
-fn r162_enter_and_o_open_the_output() {
+fn r162_enter_and_o_open_output_and_enter_attaches_to_running_task() {
     let daemon = TestDaemon::start();
     let id = daemon.run(&["submit", "-d", "fails", "--shell", "echo its output; exit 1"]).success().word();
     daemon.block(&[id]);
@@ -147,7 +147,7 @@ fn r162_enter_and_o_open_the_output() {
 }
 
 #[test]
-fn r162_every_verb_can_be_typed() {
+fn r162_bgctl_verbs_can_be_typed_after_colon() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
     top.type_keys(":submit -d 'typed here' -- true\r");
@@ -167,7 +167,7 @@ fn r162_every_verb_can_be_typed() {
 }
 
 #[test]
-fn r162_a_prompt_is_sent_to_an_agent() {
+fn r162_p_sends_prompt_to_agent() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "");
     let task = daemon.completed("say one");
     let mut top = sized(&daemon, &[], (20, 120));
@@ -179,7 +179,7 @@ fn r162_a_prompt_is_sent_to_an_agent() {
 }
 
 #[test]
-fn r162_f1_shows_the_keys_and_the_mouse_selects() {
+fn r162_f1_shows_help_and_mouse_selects_rows() {
     let daemon = TestDaemon::start();
     for number in 0..3 {
         let id = daemon.run(&["submit", "-d", &format!("task {number}"), "--", "true"]).success().word();

@@ -45,7 +45,7 @@ fn open_gate(daemon: &TestDaemon, name: &str) {
 }
 
 #[test]
-fn r160_what_happens_is_seen_without_a_key() {
+fn r160_top_updates_without_key_press() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
     top.wait_text("nothing waits for you");
@@ -63,7 +63,7 @@ fn r160_what_happens_is_seen_without_a_key() {
 }
 
 #[test]
-fn r160_a_wide_list_measures_what_running_tasks_use() {
+fn r160_wide_list_shows_cpu_and_memory_of_running_tasks() {
     let daemon = TestDaemon::start();
     let line = r#"exec perl -e '$x = "x" x (64 << 20); while (1) { $n++ }'"#;
     daemon.run(&["submit", "-d", "busy", "--shell", line]).success();
@@ -79,7 +79,7 @@ fn r160_a_wide_list_measures_what_running_tasks_use() {
 }
 
 #[test]
-fn r160_an_agent_that_asks_is_on_top_and_answered_by_a_key() {
+fn r160_agent_question_is_listed_first_and_answered_by_key() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     let other = waits_at(&daemon, "gate", "exit 0");
     let mut top = sized(&daemon, &[], (20, 120));
@@ -97,7 +97,7 @@ fn r160_an_agent_that_asks_is_on_top_and_answered_by_a_key() {
 }
 
 #[test]
-fn r161_a_pinned_preview_follows_and_others_stay() {
+fn r161_pinned_preview_follows_output_in_colour() {
     let daemon = TestDaemon::start();
     let line = "echo one; read x < first; printf '\\033[31mtwo\\033[m\\n'; read x < second; echo three";
     for gate in ["first", "second"] {
@@ -123,7 +123,7 @@ fn r161_a_pinned_preview_follows_and_others_stay() {
 }
 
 #[test]
-fn r161_the_screen_of_a_terminal_is_shown() {
+fn r161_preview_shows_terminal_screen_and_enter_attaches() {
     let daemon = TestDaemon::start();
     let line = "printf '\\033[2J\\033[3;5Hin the middle'; read x; printf '\\033[5;5Hand below'; read x";
     let id = daemon
@@ -150,7 +150,7 @@ fn r161_the_screen_of_a_terminal_is_shown() {
 }
 
 #[test]
-fn r163_a_frame_for_scripts() {
+fn r163_top_once_prints_one_frame_for_scripts() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     let frame = daemon.run(&["top", "--once"]).success().stdout_text();

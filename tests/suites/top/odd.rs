@@ -8,7 +8,7 @@ use bgd_tests::{Terminal, TestDaemon};
 use super::{sized, top, waits_at};
 
 #[test]
-fn r163_a_terminal_may_be_tiny_or_huge_and_change() {
+fn r163_top_adapts_to_tiny_huge_and_changing_terminals() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     let mut top = sized(&daemon, &[], (5, 20));
@@ -28,7 +28,7 @@ fn r163_a_terminal_may_be_tiny_or_huge_and_change() {
 }
 
 #[test]
-fn r163_a_dumb_terminal_is_refused_with_what_to_do() {
+fn r163_dumb_terminal_is_refused_with_hint() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
     assert_eq!(shell.run_line("TERM=dumb bgctl top 2> refused"), 2);
@@ -39,7 +39,7 @@ fn r163_a_dumb_terminal_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn r163_no_color_means_no_colour() {
+fn r163_no_color_variable_disables_colours() {
     let daemon = TestDaemon::start();
     waits_at(&daemon, "gate", "exit 0");
     for (value, is_coloured) in [("", true), ("1", false)] {
@@ -54,7 +54,7 @@ fn r163_no_color_means_no_colour() {
 }
 
 #[test]
-fn r162_a_paste_of_a_megabyte_into_the_filter() {
+fn r162_filter_accepts_paste_of_a_megabyte() {
     let daemon = TestDaemon::start();
     waits_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
@@ -69,7 +69,7 @@ fn r162_a_paste_of_a_megabyte_into_the_filter() {
 }
 
 #[test]
-fn r163_descriptions_are_text_whatever_is_in_them() {
+fn r163_descriptions_are_shown_as_plain_text() {
     let daemon = TestDaemon::start();
     // The emulator shows no U+FFFD, which replaces each of the others.
     for (description, shown) in [
@@ -87,7 +87,7 @@ fn r163_descriptions_are_text_whatever_is_in_them() {
 }
 
 #[test]
-fn r161_a_long_and_a_binary_output_are_previewed() {
+fn r161_preview_shows_end_of_long_and_binary_outputs() {
     let daemon = TestDaemon::start();
     let long = "head -c 1G /dev/zero | tr '\\0' x; echo; echo the end";
     // Every byte, but in a fixed order: some bytes before a line would make any terminal swallow its beginning.

@@ -7,7 +7,7 @@ use bgd_tests::{Terminal, TestDaemon};
 use super::waits_at;
 
 #[test]
-fn r163_in_tmux_it_is_the_same() {
+fn r163_top_works_in_tmux() {
     let daemon = TestDaemon::start();
     let id = waits_at(&daemon, "gate", "exit 0");
     let mut shell = Terminal::shell(&daemon);
@@ -21,7 +21,7 @@ fn r163_in_tmux_it_is_the_same() {
 }
 
 #[test]
-fn r163_the_tasks_of_another_machine_are_shown_over_a_cut() {
+fn r163_top_of_remote_machine_survives_connection_loss() {
     let far = Far::start();
     let first = far.run(&["submit", "-d", "first", "--", "sleep", "1000"]).word::<TaskId>();
     let frame = far.run(&["top", "--once"]).success().stdout_text();

@@ -90,7 +90,7 @@ fn r160_tasks_are_folded_by_session_group_batch_and_dependency() {
 }
 
 #[test]
-fn r162_k_and_j_select() {
+fn r162_j_and_k_move_selection() {
     let daemon = TestDaemon::start();
     for name in ["first", "second"] {
         let id = daemon.run(&["submit", "-d", name, "--", "true"]).success().word();
@@ -109,7 +109,7 @@ fn r162_k_and_j_select() {
 }
 
 #[test]
-fn r161_a_preview_follows_only_while_it_is_pinned_and_several_can_be() {
+fn r161_only_pinned_previews_follow_and_several_can_be_pinned() {
     let daemon = TestDaemon::start();
     let plain = writes(&daemon, "plain", "echo plain one", "echo plain two; read x < never");
     mkfifo(&daemon.home().join("never"), Mode::S_IRWXU).unwrap();
@@ -140,7 +140,7 @@ fn r161_a_preview_follows_only_while_it_is_pinned_and_several_can_be() {
 }
 
 #[test]
-fn r161_what_an_agent_says_and_its_tools_are_previewed() {
+fn r161_preview_shows_agent_text_and_tools() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "");
     let gate = daemon.home().join("gate");
     let id = daemon.prompt(&format!("tool Read the manual\nsay All is well\nawait {}", gate.display()));
@@ -152,7 +152,7 @@ fn r161_what_an_agent_says_and_its_tools_are_previewed() {
 }
 
 #[test]
-fn r165_progress_has_a_column() {
+fn r165_progress_column_follows_task_output() {
     let daemon = TestDaemon::start();
     let id =
         writes(&daemon, "steps", "echo 'step 3/8'", "printf '\\033]9;4;1;50\\033\\\\more\\n'; read x < last");
@@ -172,7 +172,7 @@ fn r165_progress_has_a_column() {
 }
 
 #[test]
-fn r162_a_kill_ends_what_ignores_sigterm_and_n_kills_nothing() {
+fn r162_kill_key_asks_first_and_ends_task_ignoring_sigterm() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10m\"").start();
     let id: TaskId = daemon
         .run(&[

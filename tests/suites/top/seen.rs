@@ -20,7 +20,7 @@ fn title(daemon: &TestDaemon) -> String {
 }
 
 #[test]
-fn r160_only_failures_that_were_on_the_screen_are_looked_at() {
+fn r160_only_failures_shown_on_screen_count_as_seen() {
     let daemon = TestDaemon::start();
     failed(&daemon, "hidden by the filter");
     failed(&daemon, "shown");
@@ -41,7 +41,7 @@ fn r160_only_failures_that_were_on_the_screen_are_looked_at() {
 }
 
 #[test]
-fn r160_the_title_counts_what_waits_for_the_user() {
+fn r160_title_counts_questions_and_failures_awaiting_user() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     waits_at(&daemon, "gate", "exit 3");
     let mut top = sized(&daemon, &[], (20, 90));
@@ -62,7 +62,7 @@ fn r160_the_title_counts_what_waits_for_the_user() {
 }
 
 #[test]
-fn r160_what_pending_tasks_wait_for_is_in_the_list() {
+fn r160_list_shows_what_pending_tasks_wait_for() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let gate = waits_at(&daemon, "gate", "exit 0");
     daemon.run(&["group", "set", "gpu", "--slots", "1"]).success();
@@ -98,7 +98,7 @@ fn r160_what_pending_tasks_wait_for_is_in_the_list() {
 }
 
 #[test]
-fn r167_what_asks_and_runs_is_told_however_old_it_is() {
+fn r167_overview_lists_old_questions_and_running_tasks() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     let asks = daemon.prompt("ask May I?");
     wait::poll_until("it asks", || daemon.task(asks).progress.needs_input.map(drop));

@@ -63,7 +63,7 @@ mod tests {
     use crate::render::doctor::State;
 
     #[test]
-    fn r168_what_others_can_reach_fails_with_the_command_that_mends_it() {
+    fn r168_folder_open_to_others_fails_with_chmod_hint() {
         let folder = tempfile::tempdir().unwrap();
         let check = |mode| {
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r168_a_login_is_found_in_a_variable_or_in_the_agents_file() {
+    fn r168_agent_login_is_found_in_variable_or_file() {
         let home = tempfile::tempdir().unwrap();
         let none = |_: &str| None;
         let user = UserEnv { home: Some(home.path().to_owned()), variable: &none };

@@ -124,7 +124,7 @@ mod tests {
     use crate::render::doctor::State;
 
     #[test]
-    fn r168_kernels_are_judged_by_what_they_can_do() {
+    fn r168_kernels_older_than_5_14_fail() {
         let state = |release| kernel(release).state;
         for (release, expected) in [
             ("5.13.0", State::Fails),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn r168_what_the_kernel_lacks_is_told_with_its_consequence() {
+    fn r168_missing_kernel_features_are_reported_with_hint() {
         let states = |probe: &Probe| probe.checks().map(|check| (check.state, check.hint.is_some()));
         let all = Probe { pidfd: true, exit_codes: true };
         assert_eq!(states(&all), [(State::Ok, false), (State::Ok, false)]);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn r168_inotify_is_noted_once_little_is_left() {
+    fn r168_inotify_note_appears_when_few_instances_or_watches_remain() {
         let state = |used, most, watches| judge_inotify(used, most, watches).state;
         assert_eq!(state(3, 128, 65536), State::Ok);
         assert_eq!(state(120, 128, 65536), State::Note);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn r168_lingering_is_a_file_of_logind() {
+    fn r168_lingering_is_detected_by_logind_file() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(linger("me", folder.path()).state, State::Note);
         std::fs::write(folder.path().join("me"), "").unwrap();

@@ -85,7 +85,7 @@ fn moved(id: TaskId) -> String {
 }
 
 #[test]
-fn a_job_beside_the_prompt_shows_its_lines_and_its_end() {
+fn console_job_prints_its_lines_and_its_end() {
     let mut bench = Bench::new();
     let id = bench.beside(1, false);
     bench.says("[1] 00000000 running  job 1  [Ctrl-B] Background\n");
@@ -104,7 +104,7 @@ fn a_job_beside_the_prompt_shows_its_lines_and_its_end() {
 }
 
 #[test]
-fn a_job_has_one_unanswered_call_however_often_it_is_shown() {
+fn job_has_one_pending_block_call_however_often_it_is_foregrounded() {
     let mut bench = Bench::new();
     let id = bench.beside(1, false);
     let (end, ..) = bench.called();
@@ -125,7 +125,7 @@ fn a_job_has_one_unanswered_call_however_often_it_is_shown() {
 }
 
 #[test]
-fn a_refusal_to_tell_the_end_of_a_job_ends_nothing() {
+fn refused_block_call_keeps_job_until_task_is_gone() {
     let mut bench = Bench::new();
     let id = bench.beside(1, false);
     let (end, ..) = bench.called();
@@ -144,7 +144,7 @@ fn a_refusal_to_tell_the_end_of_a_job_ends_nothing() {
 }
 
 #[test]
-fn r63_the_key_takes_the_latest_that_may_be() {
+fn r63_key_backgrounds_latest_eligible_job() {
     let mut bench = Bench::new();
     let ids = [(1, false), (2, false), (3, true)].map(|(number, direct)| bench.beside(number, direct));
     let said = bench.jobs.take_output();
@@ -172,7 +172,7 @@ fn r63_the_key_takes_the_latest_that_may_be() {
 }
 
 #[test]
-fn r66_a_job_that_finished_first_shows_its_own_end() {
+fn r66_job_that_finished_before_detach_shows_its_own_end() {
     for end_comes_first in [true, false] {
         let mut bench = Bench::new();
         let id = bench.beside(1, false);
@@ -196,7 +196,7 @@ fn r66_a_job_that_finished_first_shows_its_own_end() {
 }
 
 #[test]
-fn r68_a_job_that_could_not_be_moved_says_so_and_stays() {
+fn r68_job_that_cannot_be_backgrounded_says_so_and_stays() {
     let mut bench = Bench::new();
     let id = bench.beside(1, false);
     bench.jobs.take_output();
@@ -210,7 +210,7 @@ fn r68_a_job_that_could_not_be_moved_says_so_and_stays() {
 }
 
 #[test]
-fn a_stopped_job_goes_on_in_the_background() {
+fn stopped_job_is_continued_when_backgrounded() {
     let mut bench = Bench::new();
     let id = bench.beside(1, false);
     bench.called();
@@ -225,7 +225,7 @@ fn a_stopped_job_goes_on_in_the_background() {
 }
 
 #[test]
-fn jobs_are_found_by_what_users_call_them() {
+fn jobs_are_found_by_number_latest_or_task_id() {
     let mut bench = Bench::new();
     let ids = [1, 2, 3].map(|number| bench.beside(number, false));
     let whole = Which::Task(ids[0].into());
@@ -242,7 +242,7 @@ fn jobs_are_found_by_what_users_call_them() {
 }
 
 #[test]
-fn a_job_that_ended_on_the_terminal_stands_in_nobodys_way() {
+fn job_that_ended_mid_handover_does_not_block_the_key() {
     let mut bench = Bench::new();
     let other = bench.beside(1, false);
     let (.., first) = bench.called();

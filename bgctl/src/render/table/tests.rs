@@ -24,7 +24,7 @@ fn status_of_task(task: &Task) -> String {
 }
 
 #[test]
-fn programs_get_columns_with_tabs_and_no_header() {
+fn plain_list_is_tab_separated_without_header() {
     let failed = Task {
         status: Status::Failed,
         exit: Some(Exit::Code(3)),
@@ -39,7 +39,7 @@ fn programs_get_columns_with_tabs_and_no_header() {
 }
 
 #[test]
-fn a_table_is_readable_however_narrow_it_is() {
+fn table_drops_and_truncates_columns_to_fit_the_width() {
     let late = Task {
         status: Status::Failed,
         error: Some("timed out after 10s".into()),
@@ -70,7 +70,7 @@ fn a_table_is_readable_however_narrow_it_is() {
 }
 
 #[test]
-fn r166_wide_characters_take_their_columns_in_a_table() {
+fn r166_wide_characters_are_measured_in_columns() {
     let wide = Task {
         description: "漢字の説明がとても長いのでここに入らない🦀🦀🦀🦀".into(),
         tags: vec!["漢字漢字漢字漢字漢字".into()],
@@ -96,7 +96,7 @@ fn r166_wide_characters_take_their_columns_in_a_table() {
 }
 
 #[test]
-fn r144_tasks_of_several_hosts_say_where_they_are() {
+fn r144_list_of_several_hosts_has_a_host_column() {
     let tasks = [task()];
     let all = [
         Listing { host: Some("far"), tasks: Ok(&tasks) },
@@ -118,7 +118,7 @@ fn r144_tasks_of_several_hosts_say_where_they_are() {
 }
 
 #[test]
-fn r166_columns_are_chosen_in_any_order() {
+fn r166_columns_can_be_chosen_in_any_order() {
     let columns = vec![Field::Description, Field::Group, Field::Id, Field::Progress, Field::Tags];
     let percents = HashMap::from([(task().id, 42)]);
     let look = Look { columns, percents, ..plain() };
@@ -129,7 +129,7 @@ fn r166_columns_are_chosen_in_any_order() {
 }
 
 #[test]
-fn r38_a_resumed_task_says_so_behind_its_id() {
+fn r38_resumed_task_is_marked_after_its_id() {
     let resumed = Task { resume_count: 2, status: Status::Completed, ..task() };
     for look in [plain(), Look { table: true, ..plain() }] {
         assert!(list(std::slice::from_ref(&resumed), &look).contains("3f2a9c1e (resumed)"));
@@ -138,7 +138,7 @@ fn r38_a_resumed_task_says_so_behind_its_id() {
 }
 
 #[test]
-fn the_status_tells_how_it_ended_and_what_lives_on() {
+fn status_shows_how_task_ended_and_flags_lingering_and_lost_output() {
     let status_of = |status, exit, lingering| status_of_task(&Task { status, exit, lingering, ..task() });
     assert_eq!(status_of(Status::Completed, Some(Exit::Code(0)), true), "completed +lingering");
     assert_eq!(status_of(Status::Failed, Some(Exit::Signal(9)), false), "failed (SIGKILL)");
@@ -170,7 +170,7 @@ fn the_status_tells_how_it_ended_and_what_lives_on() {
 }
 
 #[test]
-fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
+fn status_shows_asking_stalled_and_suspect_agents() {
     let agent = |status, needs_input, stalled| {
         let progress = Progress { needs_input, stalled, ..Progress::default() };
         status_of_task(&Task { kind: Kind::Agent, status, progress, ..task() })
@@ -188,7 +188,7 @@ fn an_agent_that_waits_for_somebody_is_seen_in_the_list() {
 }
 
 #[test]
-fn a_task_is_one_line_whatever_it_is_called() {
+fn task_takes_one_line_whatever_its_description() {
     let odd = Task { description: "two\nlines\tand \x1b[31mred ".repeat(50), ..task() };
     assert_eq!(list(std::slice::from_ref(&odd), &plain()).matches('\n').count(), 1);
     let table = list(&[odd], &Look { table: true, ..plain() });
@@ -198,7 +198,7 @@ fn a_task_is_one_line_whatever_it_is_called() {
 }
 
 #[test]
-fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
+fn r115_status_shows_waiting_reason_and_tree_shows_dependencies() {
     let first = Task { status: Status::Running, ..task() };
     let other = TaskId::from_u128(0x91bc_04d2 << 96);
     let on = |id| Dependency { id, condition: Condition::Ok, met: false };
@@ -220,7 +220,7 @@ fn r115_a_pending_task_says_why_it_waits_and_a_tree_what_it_comes_after() {
 }
 
 #[test]
-fn r115_what_a_task_waits_for_leaves_room_for_its_description() {
+fn r115_waiting_reason_leaves_room_for_the_description() {
     let ids = (1..=9).map(|number| TaskId::from_u128(number << 96)).collect();
     let waiting = |reason, ids| Some(Waiting { reason, ids, until: None });
     let mut group = "g".repeat(60);
@@ -249,6 +249,6 @@ fn each_field_has_one_column() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_no_age() {
+fn clock_set_back_yields_zero_age() {
     assert_eq!(between(at(10), at(5)), 0);
 }

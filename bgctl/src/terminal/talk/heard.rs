@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn r69_a_task_that_is_cleared_before_its_end_was_told_has_ended_all_the_same() {
+    fn r69_task_cleared_before_its_last_text_still_ends_normally() {
         let ((_daemon, client), (_news, news)) = (self::client(), self::client());
         let (mut link, ended) = (PolledClient::from(client), samples::task());
         let mut jobs = Foreground::new(Key::NONE);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_an_id_begins_as_it_is_written() {
+    fn r162_id_prefix_matches_as_written() {
         for id in [TaskId::from_u128(0), TaskId::from_u128(u128::MAX), samples::task().id] {
             let written = id.to_string();
             for end in 0..=written.len() {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_all_words_of_a_filter_must_hold() {
+    fn r162_filter_requires_all_its_words() {
         let task = Task {
             status: Status::Failed,
             description: "Make Ünïts".into(),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn r163_a_longer_filter_is_a_narrower_one_if_it_can_only_take_less() {
+    fn r163_longer_filter_counts_as_narrower_only_if_it_must_be() {
         let is_narrower =
             |one: &str, other: &str| Filter::parse(one, true).is_narrower_than(&Filter::parse(other, true));
         for (one, other) in [("m", ""), ("make", "mak"), ("a b", "a"), ("tag:ab", "t:a")] {

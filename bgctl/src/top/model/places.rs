@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn r163_places_are_as_a_plain_set_of_them(
+        fn r163_places_behave_like_a_plain_sorted_set(
             begin in 0..2000_u32,
             changes in prop::collection::vec((any::<bool>(), 0..2500_u32, 1..600_u32, any::<bool>()), 0..20),
         ) {

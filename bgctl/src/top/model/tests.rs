@@ -51,7 +51,7 @@ fn lines(model: &mut Model, height: usize) -> Vec<String> {
 }
 
 #[test]
-fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
+fn r160_tasks_are_grouped_by_relevance_to_the_user() {
     let mut asks = task(4, Status::Running);
     asks.progress.needs_input = Some(samples::question());
     let mut model = model(&[
@@ -74,7 +74,7 @@ fn r160_tasks_are_grouped_by_what_they_are_for_their_user() {
 }
 
 #[test]
-fn r160_tasks_of_a_batch_are_listed_in_their_order() {
+fn r160_tasks_created_at_once_keep_their_listing_order() {
     let at_once = |number| Task { created_at: Timestamp::from_unix_ms(0), ..task(number, Status::Pending) };
     let mut model = Model::new(1, None);
     // Ids don't determine the order.
@@ -93,7 +93,7 @@ fn r160_tasks_of_a_batch_are_listed_in_their_order() {
 }
 
 #[test]
-fn r160_failures_from_before_the_last_look_are_known() {
+fn r160_failures_seen_before_are_listed_as_done() {
     let looked = Looked { at: Timestamp::from_unix_ms(2_000), unseen: [id(1)].into() };
     let mut model = Model::new(1, Some(looked));
     for number in 1..=3 {
@@ -104,7 +104,7 @@ fn r160_failures_from_before_the_last_look_are_known() {
 }
 
 #[test]
-fn r160_only_what_was_shown_is_looked_at() {
+fn r160_only_shown_failures_count_as_seen() {
     let mut model = model(&[task(1, Status::Failed), task(2, Status::Failed), task(3, Status::Failed)]);
     put(&mut model, &task(4, Status::Running));
     model.shown_now(&[key(1), key(4)]);
@@ -139,7 +139,7 @@ fn r160_tab_folds_by_session_group_batch_and_dependency() {
 }
 
 #[test]
-fn r160_what_is_folded_is_one_line() {
+fn r160_folded_group_is_one_line() {
     let mut model = model(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Pending)]);
     model.window(9);
     model.fold(true);
@@ -153,7 +153,7 @@ fn r160_what_is_folded_is_one_line() {
 }
 
 #[test]
-fn r160_the_selection_stays_with_its_task() {
+fn r160_selection_follows_its_task() {
     let mut model = model(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Running)]);
     model.window(9);
     model.move_by(1);
@@ -170,7 +170,7 @@ fn r160_the_selection_stays_with_its_task() {
 }
 
 #[test]
-fn r162_marks_and_pins_go_with_their_task() {
+fn r162_marks_and_pins_vanish_with_their_task() {
     let mut model = model(&(1..=6).map(|number| task(number, Status::Running)).collect::<Vec<_>>());
     model.window(9);
     assert_eq!(model.chosen(), [key(6)], "without marks the selected one is meant");
@@ -191,7 +191,7 @@ fn r162_marks_and_pins_go_with_their_task() {
 }
 
 #[test]
-fn r163_a_listing_removes_what_it_does_not_have() {
+fn r163_new_listing_removes_tasks_it_lacks() {
     let mut model = model(&[task(1, Status::Running), task(2, Status::Running)]);
     model.begin_listing(HostNo::default());
     put(&mut model, &task(2, Status::Running));
@@ -218,7 +218,7 @@ fn r163_only_visible_lines_are_laid_out() {
 
 proptest! {
     #[test]
-    fn r163_a_narrower_filter_shows_what_it_shows_at_once(
+    fn r163_filter_typed_stepwise_shows_the_same_as_set_at_once(
         words in proptest::collection::vec("[ab]{1,3}", 1..40),
         filter in "[ab]{1,3}",
         by in 0u8..6,
@@ -251,7 +251,7 @@ proptest! {
 }
 
 #[test]
-fn r162_a_filter_may_be_a_novel() {
+fn r162_huge_filter_is_truncated() {
     let mut model = model(&[task(1, Status::Running)]);
     model.set_filter(&"x".repeat(1 << 20));
     assert_eq!((model.filter().len(), model.shown()), (FILTER_CHARS, 0));
@@ -260,7 +260,7 @@ fn r162_a_filter_may_be_a_novel() {
 }
 
 #[test]
-fn r144_equal_ids_of_two_hosts_are_two_tasks() {
+fn r144_same_id_on_two_hosts_is_two_tasks() {
     let (mut model, clock) = (Model::new(2, None), Clock::of_tests());
     let [here, there] = [HostNo(0), HostNo(1)];
     for host in [here, there] {
@@ -295,7 +295,7 @@ fn silence() -> Silence {
 }
 
 #[test]
-fn r144_a_silent_host_has_a_line_on_top_and_keeps_its_tasks() {
+fn r144_silent_host_gets_a_line_on_top_and_keeps_its_tasks() {
     let mut model = hosts(&["a", "b"]);
     assert_eq!(lines(&mut model, 9), ["running", "1", "1"]);
     let selected = model.selected_task();
@@ -316,7 +316,7 @@ fn r144_a_silent_host_has_a_line_on_top_and_keeps_its_tasks() {
 }
 
 #[test]
-fn r144_hosts_have_lines_before_any_task_is_known() {
+fn r144_connecting_hosts_have_lines_before_any_task_is_known() {
     let mut model = Model::new(2, None);
     for host in model.hosts() {
         model.set_silence(host, Some(Silence { since: None, why: "connecting".into() }));
@@ -337,7 +337,7 @@ fn r144_hosts_have_lines_before_any_task_is_known() {
 }
 
 #[test]
-fn r144_tab_folds_by_host_where_there_are_several() {
+fn r144_tab_folds_by_host_if_there_are_several() {
     let mut model = hosts(&["a", "b", "c"]);
     model.remove(HostNo(1).task(id(1)));
     model.window(9);
@@ -355,7 +355,7 @@ fn r144_tab_folds_by_host_where_there_are_several() {
 
 proptest! {
     #[test]
-    fn r144_lines_follow_each_other_whatever_several_hosts_do(
+    fn r144_line_order_stays_consistent_under_random_host_changes(
         steps in proptest::collection::vec((0u8..3, 0u8..7, 1u128..4), 0..40),
     ) {
         let mut model = hosts(&["a", "b", "c"]);
@@ -458,7 +458,7 @@ fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
 
 proptest! {
     #[test]
-    fn r163_the_order_is_right_whatever_happens(steps in steps()) {
+    fn r163_order_and_counts_match_a_simple_model(steps in steps()) {
         let (mut model, mut simple) = (Model::new(1, None), Simple::new());
         let mut is_filtered = false;
         for step in &steps {

@@ -42,7 +42,7 @@ fn press(ui: &mut Ui, keys: &str) -> Option<Want> {
 }
 
 #[test]
-fn r162_whatever_ends_work_asks_once() {
+fn r162_cancel_and_kill_keys_ask_for_confirmation() {
     for (key, what) in [("x", "cancel"), ("X", "kill")] {
         let mut ui = ui(&[task(1, Status::Running)]);
         assert_eq!(press(&mut ui, key), None);
@@ -60,7 +60,7 @@ fn confirmed(what: &str) -> Want {
 }
 
 #[test]
-fn r162_verbs_that_end_work_ask_too() {
+fn r162_typed_verbs_that_end_work_ask_for_confirmation() {
     for line in [
         "cancel --all",
         "clear",
@@ -106,7 +106,7 @@ fn r162_keys_apply_to_all_marked_tasks() {
 }
 
 #[test]
-fn r162_a_question_is_answered() {
+fn r162_y_and_n_answer_an_open_question() {
     let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
     task.progress.needs_input = Some(samples::question());
     let answer = |option: &str| Act::Answer { task: key(1), request: 7, option: option.into() };
@@ -118,7 +118,7 @@ fn r162_a_question_is_answered() {
 }
 
 #[test]
-fn r162_enter_attaches_or_shows_the_output() {
+fn r162_enter_attaches_to_running_and_pages_ended_task() {
     let attach = Want::Verb(Some(HostNo::default()), vec!["attach".into(), id(1).to_string()]);
     assert_eq!(press(&mut ui(&[task(1, Status::Running)]), "\r"), Some(attach));
     let mut ui = ui(&[task(1, Status::Failed)]);
@@ -130,7 +130,7 @@ fn r162_enter_attaches_or_shows_the_output() {
 }
 
 #[test]
-fn r162_a_task_is_held_released_rerun_and_prompted() {
+fn r162_keys_hold_release_rerun_and_prompt_tasks() {
     let mut held = task(1, Status::Pending);
     assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(Act::Hold(vec![key(1)]))));
     held.waiting = Some(bgd_shared::order::Waiting {
@@ -151,7 +151,7 @@ fn r162_a_task_is_held_released_rerun_and_prompted() {
 }
 
 #[test]
-fn r162_a_filter_works_while_it_is_typed() {
+fn r162_filter_applies_while_being_typed() {
     let named =
         |number, description: &str| Task { description: description.into(), ..task(number, Status::Running) };
     let mut ui = ui(&[named(1, "make"), named(2, "test")]);
@@ -181,7 +181,7 @@ fn two_hosts() -> Ui {
 }
 
 #[test]
-fn r144_a_verb_is_for_the_host_of_the_selected_task() {
+fn r144_typed_verb_goes_to_host_of_selected_task() {
     let mut ui = two_hosts();
     let verb = |host, words: &[&str]| Some(Want::Verb(host, words.iter().map(ToString::to_string).collect()));
     assert_eq!(press(&mut ui, ":list\r"), verb(Some(HostNo(0)), &["list"]));
@@ -196,7 +196,7 @@ fn r144_a_verb_is_for_the_host_of_the_selected_task() {
 }
 
 #[test]
-fn r144_a_question_says_on_which_hosts() {
+fn r144_confirmation_names_the_hosts() {
     let mut ui = two_hosts();
     press(&mut ui, "jx");
     assert_eq!(ui.mode_text(), "cancel 00000001 make -j8 on b? y/n");
@@ -207,7 +207,7 @@ fn r144_a_question_says_on_which_hosts() {
 }
 
 #[test]
-fn r144_the_outcomes_of_several_hosts_stand_side_by_side() {
+fn r144_outcomes_of_several_hosts_share_the_note_line() {
     let mut ui = two_hosts();
     ui.tell(HostNo(0), Ok("held 2 tasks".into()));
     ui.tell(HostNo(1), Err("no such task".into()));
@@ -220,7 +220,7 @@ fn r144_the_outcomes_of_several_hosts_stand_side_by_side() {
 }
 
 #[test]
-fn r144_enter_tries_again_to_reach_a_silent_host() {
+fn r144_enter_on_silent_host_retries_the_connection() {
     let mut ui = two_hosts();
     let silence = crate::top::model::Silence { since: None, why: "gone".into() };
     ui.model.set_silence(HostNo(1), Some(silence));
@@ -233,7 +233,7 @@ fn r144_enter_tries_again_to_reach_a_silent_host() {
 }
 
 #[test]
-fn r162_every_key_is_shown_and_none_ends_the_view_by_surprise() {
+fn r162_every_active_key_is_in_help_and_only_q_quits() {
     let tasks = [task(1, Status::Running), task(2, Status::Pending), task(3, Status::Completed)];
     let shown: String = super::super::help::KEYS.iter().map(|(keys, _)| *keys).collect::<Vec<_>>().join(" ");
     for key in ' '..='~' {
@@ -255,7 +255,7 @@ fn r162_every_key_is_shown_and_none_ends_the_view_by_surprise() {
 }
 
 #[test]
-fn r162_the_mouse_selects() {
+fn r162_mouse_click_and_wheel_select_tasks() {
     let mut ui = ui(&[task(1, Status::Running), task(2, Status::Running)]);
     ui.drawn = (2, ui.model.window(9));
     ui.key(Key::Click(4, 0));
@@ -270,7 +270,7 @@ fn r162_the_mouse_selects() {
 }
 
 #[test]
-fn r162_a_graph_shows_what_is_before_and_behind() {
+fn r162_graph_shows_dependencies_and_dependents() {
     use bgd_shared::order::{Condition, Dependency};
     let on = |number| vec![Dependency { id: id(number), condition: Condition::Ok, met: false }];
     let tasks = [

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r162_the_keys_are_folded_to_any_width() {
+    fn r162_key_help_wraps_to_any_width() {
         let words =
             |lines: &[String]| lines.join(" ").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let wanted = words(&KEYS.map(|(keys, what)| format!("{keys} {what}")));
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn r162_the_last_line_has_whole_words() {
+    fn r162_short_help_line_keeps_whole_entries() {
         assert_eq!(
             short(80),
             "F1 help  q quit  Enter open  o output  / filter  Tab fold  x cancel  y n answer"

@@ -78,7 +78,7 @@ fn lines(size: (u16, u16)) -> Vec<String> {
 }
 
 #[test]
-fn r160_a_wide_list_shows_what_running_tasks_use() {
+fn r160_wide_list_shows_usage_of_running_tasks() {
     let mut ui = Ui { preview: Preview::Off, ..ui() };
     let known = Live { cpu: Some(150), memory_bytes: Some(3 << 29), ..Live::default() };
     ui.model.set_live(key(3), known);
@@ -91,7 +91,7 @@ fn r160_a_wide_list_shows_what_running_tasks_use() {
 }
 
 #[test]
-fn r164_ended_tasks_show_what_they_used() {
+fn r164_wide_list_shows_usage_of_ended_tasks() {
     let mut ui = Ui { preview: Preview::Off, ..ui() };
     let usage =
         Usage { user_ms: 60_000, system_ms: 5_000, peak_memory_bytes: Some(3 << 29), written_bytes: 0 };
@@ -106,7 +106,7 @@ fn r164_ended_tasks_show_what_they_used() {
 }
 
 #[test]
-fn r160_a_wide_list_shows_what_agents_have_consumed() {
+fn r160_wide_list_shows_agent_consumption() {
     let mut ui = Ui { preview: Preview::Off, ..ui() };
     let heads = |ui: &mut Ui, cols| drawn(ui, &HashMap::new(), (14, cols)).0.swap_remove(1);
     assert!(!heads(&mut ui, 140).contains("TOKENS"), "no agent says");
@@ -130,7 +130,7 @@ fn r160_a_wide_list_shows_what_agents_have_consumed() {
 }
 
 #[test]
-fn r160_a_preview_beside_the_list_takes_no_column_from_it() {
+fn r160_side_preview_takes_no_column_from_the_list() {
     let mut ui = ui();
     let heads = |ui: &mut Ui, cols| drawn(ui, &HashMap::new(), (14, cols)).0.swap_remove(1);
     assert!(heads(&mut ui, 100).contains(" STATE            AGE     QUIET   DONE DESCRIPTION"));
@@ -148,7 +148,7 @@ fn r160_a_preview_beside_the_list_takes_no_column_from_it() {
 }
 
 #[test]
-fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
+fn r160_80_column_terminal_shows_all_basic_columns() {
     assert_eq!(
         lines((14, 80)),
         [
@@ -171,7 +171,7 @@ fn r160_a_terminal_of_the_usual_size_shows_all_columns() {
 }
 
 #[test]
-fn r160_what_a_pending_task_waits_for_is_readable() {
+fn r160_waiting_reason_is_readable_at_common_widths() {
     use bgd_shared::order::WaitingFor::{After, Elsewhere, Held, Paused, Retry, Slot, Until};
     let waiting = |reason, ids: &[u128]| bgd_shared::order::Waiting {
         reason,
@@ -215,7 +215,7 @@ fn r160_what_a_pending_task_waits_for_is_readable() {
 }
 
 #[test]
-fn r163_a_tiny_terminal_shows_what_matters() {
+fn r163_tiny_terminal_shows_the_essentials() {
     assert_eq!(
         lines((5, 20)),
         ["1 question and 1 fa…", "- asks 1", " running review the…", "- failed 1", "F1 help  q quit"]
@@ -225,7 +225,7 @@ fn r163_a_tiny_terminal_shows_what_matters() {
 }
 
 #[test]
-fn r161_the_preview_is_beside_the_list_where_there_is_room() {
+fn r161_preview_is_beside_the_list_if_there_is_room() {
     let mut ui = ui();
     let mut pane = Pane::default();
     pane.set_output(0, b"\x1b[31mred\x1b[m and\nmore \xff\xfe\n");
@@ -259,7 +259,7 @@ fn r161_the_preview_is_beside_the_list_where_there_is_room() {
 }
 
 #[test]
-fn r161_several_can_be_pinned() {
+fn r161_several_previews_can_be_pinned() {
     let mut ui = ui();
     for _ in 0..3 {
         drawn(&mut ui, &HashMap::new(), (20, 170));
@@ -276,7 +276,7 @@ fn r161_several_can_be_pinned() {
 }
 
 #[test]
-fn r160_visible_ages_say_when_they_change() {
+fn r160_frame_reports_when_visible_ages_change() {
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 80));
     assert_eq!(frame.changes_in, Some(1000), "one is running");
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 40));
@@ -303,7 +303,7 @@ fn r160_visible_ages_say_when_they_change() {
 }
 
 #[test]
-fn r162_what_is_typed_and_asked_is_in_the_last_line() {
+fn r162_last_line_shows_input_and_confirmation() {
     let mut ui = ui();
     ui.key(Key::Char('/'));
     ui.key(Key::Paste("make".into()));
@@ -338,7 +338,7 @@ fn r162_what_is_typed_and_asked_is_in_the_last_line() {
 }
 
 #[test]
-fn r163_without_colours_there_are_none() {
+fn r163_frame_without_colours_sets_none() {
     let mut ui = ui();
     let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 14));
     let mut pane = Pane::default();
@@ -350,7 +350,7 @@ fn r163_without_colours_there_are_none() {
 }
 
 #[test]
-fn r163_nothing_to_show_says_what_to_do() {
+fn r163_empty_list_says_what_to_do() {
     let mut empty = Ui::new(Model::new(1, None));
     assert_eq!(drawn(&mut empty, &HashMap::new(), (6, 60)).0[1], "listing the tasks");
     empty.model.end_listing(HostNo::default());
@@ -367,7 +367,7 @@ fn r163_nothing_to_show_says_what_to_do() {
 }
 
 #[test]
-fn r163_a_huge_terminal_is_filled() {
+fn r163_huge_terminal_is_drawn() {
     let (lines, frame) = drawn(&mut ui(), &HashMap::new(), (300, 1000));
     assert_eq!((lines.len(), frame.tasks.len()), (300, 5));
 }
@@ -392,7 +392,7 @@ fn hosts() -> Ui {
 }
 
 #[test]
-fn r144_several_hosts_have_a_column_and_silent_ones_a_line() {
+fn r144_several_hosts_get_a_column_and_silent_ones_a_line() {
     let (lines, _) = drawn(&mut hosts(), &HashMap::new(), (11, 80));
     assert_eq!(
         lines[..9],
@@ -416,7 +416,7 @@ fn r144_several_hosts_have_a_column_and_silent_ones_a_line() {
 }
 
 #[test]
-fn r144_the_column_of_hosts_gives_way_to_a_long_state_last() {
+fn r144_host_column_yields_to_a_long_state_on_narrow_terminals() {
     let mut pending = task(3, Status::Pending, "deploy");
     let (reason, ids) = (bgd_shared::order::WaitingFor::After, vec![id(1), id(2)]);
     pending.waiting = Some(bgd_shared::order::Waiting { reason, ids, until: None });
@@ -430,7 +430,7 @@ fn r144_the_column_of_hosts_gives_way_to_a_long_state_last() {
 }
 
 #[test]
-fn r144_folded_by_host_each_has_a_heading() {
+fn r144_each_host_has_a_heading_when_folded_by_host() {
     let mut ui = hosts();
     drawn(&mut ui, &HashMap::new(), (20, 80));
     ui.key(Key::Tab);
@@ -451,7 +451,7 @@ fn r144_folded_by_host_each_has_a_heading() {
 }
 
 #[test]
-fn r144_the_preview_is_that_of_the_task_of_the_right_host() {
+fn r144_preview_belongs_to_task_of_selected_host() {
     let mut ui = hosts();
     let mut panes = [HashMap::new(), HashMap::new()];
     for (panes, text) in panes.iter_mut().zip(["from build1", "from the other one"]) {
@@ -480,7 +480,7 @@ fn r144_the_preview_is_that_of_the_task_of_the_right_host() {
 
 proptest! {
     #[test]
-    fn r163_no_size_and_no_keys_are_too_odd(
+    fn r163_any_terminal_size_and_keys_are_drawn_within_bounds(
         rows in 1u16..40, cols in 1u16..140, keys in "[jkG/?:vfghxXynor \t<>a-c]{0,12}", texts in ".{0,30}",
     ) {
         let mut ui = ui();

@@ -47,7 +47,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_text_is_folded_at_blanks() {
+    fn text_wraps_at_blanks() {
         assert_eq!(fold("a bc  def", 4), ["a bc", "def"]);
         assert_eq!(fold("漢字 x longer", 4), ["漢字", "x", "longer"]);
         assert_eq!((fold("", 4), fold("ab c", 0)), (vec![String::new()], vec!["ab".into(), "c".into()]));
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_leaves_its_area(text in ".{0,40}", column in 0u16..12, columns in 0u16..12) {
+        fn text_never_leaves_its_area(text in ".{0,40}", column in 0u16..12, columns in 0u16..12) {
             let mut buffer = Buffer::empty(Rect::new(0, 0, 20, 1));
             put(&mut buffer, Rect::new(0, 0, columns, 1), column, &crate::render::clean(&text), Style::new());
             for x in columns..20 {

@@ -560,7 +560,7 @@ fn concluded(verdict: Verdict, code: Option<i32>) -> PlaceFact {
 }
 
 #[test]
-fn r145_to_r151_random_histories_of_tasks_elsewhere_break_no_rule() {
+fn r145_to_r151_random_histories_of_remote_tasks_break_no_rule() {
     let config =
         Config { cases: 1500, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let steps = vec((any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>()), 1..300);

@@ -30,7 +30,7 @@ fn submit_for(desk: &mut Desk, number: u16, session: &str) -> TaskId {
 }
 
 #[test]
-fn r01_submit_answers_at_once_with_the_id() {
+fn r01_submit_replies_at_once_with_the_id() {
     let mut desk = Desk::new(1);
     desk.submit(1);
     let effects = desk.ask(Request::Submit(Box::new(command(id(2)))));
@@ -39,7 +39,7 @@ fn r01_submit_answers_at_once_with_the_id() {
 }
 
 #[test]
-fn r01_the_same_key_in_the_same_session_is_the_same_task() {
+fn r01_same_key_in_same_session_returns_same_task() {
     let mut desk = Desk::new(1);
     let submit = |desk: &mut Desk, number: u16, session: Option<&str>| {
         let mut command = command(id(number));
@@ -62,7 +62,7 @@ fn r01_the_same_key_in_the_same_session_is_the_same_task() {
 }
 
 #[test]
-fn r02_tasks_start_in_the_order_of_submission() {
+fn r02_tasks_start_in_submission_order() {
     let mut desk = Desk::new(1);
     let tasks = [4, 2, 3, 1].map(|number| desk.submit(number));
     assert_eq!(desk.status(tasks[0]), Status::Running);
@@ -74,7 +74,7 @@ fn r02_tasks_start_in_the_order_of_submission() {
 }
 
 #[test]
-fn r03_the_limit_is_kept_and_nobody_is_rejected_for_it() {
+fn r03_concurrency_limit_queues_tasks_instead_of_refusing_them() {
     let mut desk = Desk::new(2);
     let tasks: Vec<TaskId> = (1..=50).map(|number| desk.submit(number)).collect();
     assert_eq!((desk.core.summary().running, desk.core.summary().pending), (2, 48));
@@ -93,7 +93,7 @@ fn r03_the_limit_is_kept_and_nobody_is_rejected_for_it() {
 }
 
 #[test]
-fn r03_only_a_full_registry_refuses() {
+fn r03_submit_is_refused_if_registry_is_full() {
     let mut desk = Desk::new(1);
     let narrow = bgd_core::CoreLimits { tasks: 1, ..limits(1) };
     assert!(desk.input(configure(narrow)).is_empty());
@@ -104,7 +104,7 @@ fn r03_only_a_full_registry_refuses() {
 }
 
 #[test]
-fn r04_the_verdict_follows_the_exit() {
+fn r04_status_follows_the_exit() {
     let cases = [
         (Fact::StartFailed { failure: "not executable".into() }, Status::Failed, Some("not executable")),
         (exited(0, false), Status::Completed, None),
@@ -138,7 +138,7 @@ fn r04_the_verdict_follows_the_exit() {
 }
 
 #[test]
-fn r05_cancel_of_a_running_task_answers_when_its_tree_is_gone() {
+fn r05_cancel_of_running_task_replies_when_its_tree_is_gone() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     let effects = desk.cancel(ids(&[task]));
@@ -155,7 +155,7 @@ fn r05_cancel_of_a_running_task_answers_when_its_tree_is_gone() {
 }
 
 #[test]
-fn r05_cancel_of_a_pending_task_never_starts_it() {
+fn r05_cancelled_pending_task_never_starts() {
     let mut desk = Desk::new(1);
     let first = desk.running(1);
     let second = desk.submit(2);
@@ -166,7 +166,7 @@ fn r05_cancel_of_a_pending_task_never_starts_it() {
 }
 
 #[test]
-fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
+fn r05_cancelled_starting_task_is_signalled_as_soon_as_it_runs() {
     let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
     // Orders, the signal that is sent once it runs, and when SIGKILL follows.
     let cases = [
@@ -188,7 +188,7 @@ fn r05_cancel_of_a_starting_task_ends_it_as_soon_as_it_runs() {
 }
 
 #[test]
-fn r22_the_answers_that_a_client_waits_for_have_only_so_many_tasks() {
+fn r22_tasks_in_pending_replies_of_a_client_are_limited() {
     const TASKS: u16 = 1000;
     let mut desk = Desk::new(1);
     (1..=TASKS).for_each(|number| _ = desk.submit(number));
@@ -213,7 +213,7 @@ fn r22_the_answers_that_a_client_waits_for_have_only_so_many_tasks() {
 }
 
 #[test]
-fn r05_a_cancel_does_not_wait_for_a_start_that_hangs() {
+fn r05_cancel_gives_up_on_a_hanging_start() {
     let order = |signal, grace_ms| Cancel { which: ids(&[id(1)]), signal: Some(signal), grace_ms };
     // Orders, and how long the last of them waits for the start.
     let cases = [
@@ -247,7 +247,7 @@ fn r05_a_cancel_does_not_wait_for_a_start_that_hangs() {
 }
 
 #[test]
-fn r05_a_cancel_still_sees_what_a_clear_takes_at_the_same_moment() {
+fn r05_concurrent_clear_leaves_task_in_the_cancel_reply() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     assert!(replies(&desk.ask(Request::Clear { which: ids(&[task]), active_too: true })).is_empty());
@@ -260,7 +260,7 @@ fn r05_a_cancel_still_sees_what_a_clear_takes_at_the_same_moment() {
 }
 
 #[test]
-fn r06_cancel_of_all_names_them_oldest_first() {
+fn r06_cancel_all_lists_tasks_oldest_first() {
     let mut desk = Desk::new(1);
     let tasks = [desk.running(3), desk.submit(2), desk.submit(1)];
     assert!(replies(&desk.cancel(Selection::All { session: None })).is_empty());
@@ -270,7 +270,7 @@ fn r06_cancel_of_all_names_them_oldest_first() {
 }
 
 #[test]
-fn r07_a_result_before_the_end_is_an_error() {
+fn r07_result_of_unfinished_or_failed_task_is_refused() {
     let mut desk = Desk::new(1);
     let (running, pending) = (desk.running(1), desk.submit(2));
     for (task, status) in [(running, Status::Running), (pending, Status::Pending)] {
@@ -289,7 +289,7 @@ fn r07_a_result_before_the_end_is_an_error() {
 }
 
 #[test]
-fn r08_the_summary_counts_by_status() {
+fn r08_summary_counts_tasks_by_status() {
     let mut desk = Desk::new(1);
     desk.finished(1, 0);
     desk.finished(2, 1);
@@ -301,7 +301,7 @@ fn r08_the_summary_counts_by_status() {
 }
 
 #[test]
-fn r10_a_finished_task_stays_until_it_is_cleared() {
+fn r10_finished_task_stays_until_cleared() {
     let mut desk = Desk::new(1);
     let (done, running) = (desk.finished(1, 0), desk.running(2));
     assert!(desk.wait(1_000_000_000).is_empty());
@@ -317,7 +317,7 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
 }
 
 #[test]
-fn r11_shutdown_ends_everything_and_exits_last() {
+fn r11_shutdown_ends_all_tasks_then_exits() {
     let mut desk = Desk::new(1);
     let (running, pending) = (desk.running(1), desk.submit(2));
     let effects = desk.ask(Request::Shutdown { grace_ms: Some(100), leaves: Leaves::All });
@@ -356,7 +356,7 @@ fn r11_shutdown_without_tasks_exits_at_once() {
 }
 
 #[test]
-fn r21_retrieved_at_is_the_first_time() {
+fn r21_retrieved_at_is_the_time_of_first_retrieval_after_the_end() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     let ask = |desk: &mut Desk| {
@@ -373,7 +373,7 @@ fn r21_retrieved_at_is_the_first_time() {
 }
 
 #[test]
-fn r22_block_waits_for_those_that_are_not_finished() {
+fn r22_block_waits_for_all_unfinished_tasks() {
     let mut desk = Desk::new(2);
     let (done, one, two) = (desk.finished(3, 0), desk.running(1), desk.running(2));
     assert!(desk.block(&[done, one, two, one], None, All).is_empty());
@@ -384,7 +384,7 @@ fn r22_block_waits_for_those_that_are_not_finished() {
 }
 
 #[test]
-fn r22_block_any_waits_for_one() {
+fn r22_block_any_returns_when_one_has_ended() {
     let mut desk = Desk::new(2);
     let (one, two) = (desk.running(1), desk.running(2));
     assert!(desk.block(&[one, two], None, Any).is_empty());
@@ -406,7 +406,7 @@ fn r23_block_on_finished_tasks_returns_at_once() {
 }
 
 #[test]
-fn r24_block_tells_at_the_timeout_who_still_runs() {
+fn r24_block_timeout_reports_status_of_each_task() {
     let mut desk = Desk::new(2);
     let (one, two, three) = (desk.running(1), desk.running(2), desk.submit(3));
     assert!(desk.block(&[one, two, three], Some(250), All).is_empty());
@@ -419,7 +419,7 @@ fn r24_block_tells_at_the_timeout_who_still_runs() {
 }
 
 #[test]
-fn r24_a_task_that_was_cleared_meanwhile_is_still_in_the_summary() {
+fn r24_task_cleared_during_block_is_still_in_the_reply() {
     let mut desk = Desk::new(2);
     let (one, two) = (desk.running(1), desk.running(2));
     assert!(desk.block(&[one, two], None, All).is_empty());
@@ -431,7 +431,7 @@ fn r24_a_task_that_was_cleared_meanwhile_is_still_in_the_summary() {
 }
 
 #[test]
-fn r24_a_client_that_is_gone_gets_no_answer_and_leaves_no_timer() {
+fn r24_disconnected_client_gets_no_reply_and_leaves_no_timer() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     assert!(desk.block(&[task], Some(100), All).is_empty());
@@ -441,14 +441,14 @@ fn r24_a_client_that_is_gone_gets_no_answer_and_leaves_no_timer() {
 }
 
 #[test]
-fn r38_a_process_task_was_never_resumed() {
+fn r38_process_task_has_no_resumes() {
     let mut desk = Desk::new(1);
     let task = desk.finished(1, 0);
     assert_eq!((desk.task(task).resume_count, desk.task(task).run), (0, 1));
 }
 
 #[test]
-fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_only() {
+fn r54_end_of_session_cancels_and_clears_only_its_tasks() {
     let mut desk = Desk::new(1);
     let mine = submit_for(&mut desk, 1, "tmux:%1");
     assert_eq!(events(&desk.fact(mine, Fact::Started { pid: Some(1) })).len(), 1);
@@ -469,7 +469,7 @@ fn r54_the_end_of_a_session_cancels_and_clears_its_tasks_only() {
 }
 
 #[test]
-fn r54_the_reason_is_kept() {
+fn r54_cancel_reason_survives_a_failed_start() {
     let mut desk = Desk::new(1);
     let task = submit_for(&mut desk, 1, "s");
     assert!(desk.cancel(ids(&[task])).is_empty());
@@ -480,7 +480,7 @@ fn r54_the_reason_is_kept() {
 }
 
 #[test]
-fn r55_a_completion_is_told_whether_or_not_anybody_blocked() {
+fn r55_completion_event_is_sent_with_or_without_a_waiter() {
     for blocks in [false, true] {
         let mut desk = Desk::new(1);
         let task = desk.running(1);
@@ -494,7 +494,7 @@ fn r55_a_completion_is_told_whether_or_not_anybody_blocked() {
 }
 
 #[test]
-fn a_time_limit_ends_the_task_as_failed() {
+fn time_limit_ends_task_as_failed() {
     let mut desk = Desk::new(1);
     let mut command = command(id(1));
     command.spec.time_limit_ms = Some(1500);
@@ -509,7 +509,7 @@ fn a_time_limit_ends_the_task_as_failed() {
 }
 
 #[test]
-fn a_time_limit_without_a_grace_kills_at_once() {
+fn time_limit_without_grace_kills_at_once() {
     let mut desk = Desk::new(1);
     let no_grace = bgd_core::CoreLimits { grace_ms: 0, ..limits(1) };
     assert!(desk.input(configure(no_grace)).is_empty());
@@ -521,7 +521,7 @@ fn a_time_limit_without_a_grace_kills_at_once() {
 }
 
 #[test]
-fn an_ambiguous_prefix_lists_the_candidates() {
+fn ambiguous_prefix_error_lists_candidates() {
     let mut desk = Desk::new(1);
     let twins = [1, 2].map(|low| TaskId::from_u128((0xabcd << 112) | low));
     for twin in twins {
@@ -537,7 +537,7 @@ fn an_ambiguous_prefix_lists_the_candidates() {
 }
 
 #[test]
-fn a_request_with_one_unknown_id_does_nothing_at_all() {
+fn request_with_one_unknown_id_does_nothing() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     let error = CoreError::NotFound(id(9).to_string());
@@ -551,7 +551,7 @@ fn a_request_with_one_unknown_id_does_nothing_at_all() {
 }
 
 #[test]
-fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
+fn lost_output_is_recorded_without_changing_the_status() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     let lost = |bytes| Fact::Lost { bytes, why: "no space".into() };
@@ -565,7 +565,7 @@ fn a_loss_of_output_is_on_the_task_and_changes_no_verdict() {
 }
 
 #[test]
-fn an_environment_is_shared_and_dropped_with_the_last_start() {
+fn environment_is_shared_and_dropped_after_the_last_start() {
     let mut desk = Desk::new(1);
     // No environment is kept for a rerun.
     desk.input(configure(bgd_core::CoreLimits { environments: 0, ..limits(1) }));

@@ -35,7 +35,7 @@ fn end_of(task: &Snapshot) -> String {
 }
 
 #[test]
-fn r01_a_prompt_is_given_with_everything_that_the_agent_needs() {
+fn r01_prompt_start_carries_environment_and_prompt() {
     let mut desk = Desk::new(1);
     let effects = desk.ask(Request::Submit(Box::new(prompt(id(1), STALLED_AFTER, ASK_TIMEOUT))));
     let Some(Effect::Start { run: 1, begin: Begin::Prompt { env, prompt, session: None, .. }, .. }) =
@@ -48,7 +48,7 @@ fn r01_a_prompt_is_given_with_everything_that_the_agent_needs() {
 }
 
 #[test]
-fn r02_prompts_and_commands_wait_in_one_line() {
+fn r02_prompts_and_commands_share_one_queue() {
     let mut desk = Desk::new(1);
     let first = desk.at_work(1);
     let command = desk.submit(2);
@@ -60,7 +60,7 @@ fn r02_prompts_and_commands_wait_in_one_line() {
 }
 
 #[test]
-fn r04_the_verdict_follows_the_turn() {
+fn r04_status_follows_the_turn() {
     let refusal = || Fact::Refused(Box::new(Refusal::new(ErrorKind::AgentUnavailable, "no such program")));
     let cases = [
         (vec![started(), turn_ended()], Status::Completed, None),
@@ -80,7 +80,7 @@ fn r04_the_verdict_follows_the_turn() {
 }
 
 #[test]
-fn r05_cancel_ends_the_turn_and_whatever_it_says_then_it_was_cancelled() {
+fn r05_cancelled_turn_counts_as_cancelled_whatever_its_outcome() {
     for last in [turn_ended(), turn_failed("it was cancelled")] {
         let mut desk = Desk::new(1);
         let task = desk.at_work(1);
@@ -93,7 +93,7 @@ fn r05_cancel_ends_the_turn_and_whatever_it_says_then_it_was_cancelled() {
 }
 
 #[test]
-fn r05_an_agent_that_is_still_starting_is_told_at_once() {
+fn r05_cancel_reaches_a_starting_agent_at_once() {
     let mut desk = Desk::new(1);
     let task = desk.prompted(1);
     assert_eq!(ends(&desk.cancel(ids(&[task]))), [(task, TERM)]);
@@ -107,7 +107,7 @@ fn r05_an_agent_that_is_still_starting_is_told_at_once() {
 }
 
 #[test]
-fn r05_a_turn_that_is_being_ended_is_allowed_nothing_any_more() {
+fn r05_ending_turn_has_all_questions_denied() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     for key in [7, 8] {
@@ -122,7 +122,7 @@ fn r05_a_turn_that_is_being_ended_is_allowed_nothing_any_more() {
 }
 
 #[test]
-fn r05_a_cancelled_resume_leaves_the_task_as_it_was_if_it_comes_in_time() {
+fn r05_resume_cancelled_before_acceptance_leaves_task_unchanged() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let before = end_of(&desk.task(task));
@@ -136,7 +136,7 @@ fn r05_a_cancelled_resume_leaves_the_task_as_it_was_if_it_comes_in_time() {
 }
 
 #[test]
-fn r05_a_cancelled_resume_is_a_cancelled_run_if_its_prompt_was_there_first() {
+fn r05_resume_cancelled_after_acceptance_is_a_cancelled_run() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -150,7 +150,7 @@ fn r05_a_cancelled_resume_is_a_cancelled_run_if_its_prompt_was_there_first() {
 }
 
 #[test]
-fn r08_a_resumed_task_counts_as_resumed() {
+fn r08_resumed_task_is_counted_as_resumed() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -160,7 +160,7 @@ fn r08_a_resumed_task_counts_as_resumed() {
 }
 
 #[test]
-fn r10_a_task_that_is_being_resumed_is_cleared_only_with_all() {
+fn r10_task_being_resumed_is_cleared_only_with_active_tasks() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -179,7 +179,7 @@ fn r10_a_task_that_is_being_resumed_is_cleared_only_with_all() {
 }
 
 #[test]
-fn r10_a_task_that_waits_to_be_cleared_is_not_resumed() {
+fn r10_task_being_cleared_cannot_be_resumed() {
     let clear = |tasks: &[TaskId]| Request::Clear { which: ids(tasks), active_too: true };
     let mut desk = Desk::new(2);
     let (done, running) = (desk.answered(1), desk.running(2));
@@ -191,7 +191,7 @@ fn r10_a_task_that_waits_to_be_cleared_is_not_resumed() {
 }
 
 #[test]
-fn r11_shutdown_withdraws_resumes_and_exits_when_the_last_turn_has_ended() {
+fn r11_shutdown_withdraws_resumes_and_exits_after_the_last_turn() {
     let mut desk = Desk::new(1);
     let (task, other) = (desk.answered(1), desk.answered(2));
     assert!(replies(&desk.resume(task)).is_empty());
@@ -208,7 +208,7 @@ fn r11_shutdown_withdraws_resumes_and_exits_when_the_last_turn_has_ended() {
 }
 
 #[test]
-fn r21_the_answer_of_a_resume_is_retrieved_anew() {
+fn r21_resume_resets_retrieved_at() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let retrieve = || Request::Retrieve { id: task.into(), complete: true };
@@ -224,7 +224,7 @@ fn r21_the_answer_of_a_resume_is_retrieved_anew() {
 }
 
 #[test]
-fn r22_a_task_that_ends_twice_counts_once() {
+fn r22_task_that_ends_twice_counts_once_for_a_block() {
     let mut desk = Desk::new(2);
     let (task, other) = (desk.at_work(1), desk.running(2));
     assert!(desk.block(&[task, other], None, All).is_empty());
@@ -236,7 +236,7 @@ fn r22_a_task_that_ends_twice_counts_once() {
 }
 
 #[test]
-fn r25_block_after_resume_waits_for_the_answer() {
+fn r25_block_after_resume_waits_for_the_new_run() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -252,7 +252,7 @@ fn r25_block_after_resume_waits_for_the_answer() {
 }
 
 #[test]
-fn r25_block_after_a_resume_that_is_refused_shows_the_old_result() {
+fn r25_block_after_refused_resume_returns_old_result() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -265,7 +265,7 @@ fn r25_block_after_a_resume_that_is_refused_shows_the_old_result() {
 }
 
 #[test]
-fn a_block_that_hears_questions_ends_with_one() {
+fn block_with_or_asks_returns_when_a_task_asks() {
     use bgd_shared::request::BlockMode::{AllOrAsks, AnyOrAsks};
     let mut desk = Desk::new(2);
     let (task, other) = (desk.at_work(1), desk.at_work(2));
@@ -279,7 +279,7 @@ fn a_block_that_hears_questions_ends_with_one() {
 }
 
 #[test]
-fn r30_a_resume_goes_on_with_the_session() {
+fn r30_resume_continues_the_agent_session() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let effects = desk.resume(task);
@@ -292,7 +292,7 @@ fn r30_a_resume_goes_on_with_the_session() {
 }
 
 #[test]
-fn r30_the_session_may_get_another_name() {
+fn r30_agent_session_id_may_change() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     desk.resumed(task, 2);
@@ -302,7 +302,7 @@ fn r30_the_session_may_get_another_name() {
 }
 
 #[test]
-fn r31_a_resume_is_answered_when_the_prompt_is_there() {
+fn r31_resume_replies_when_the_prompt_is_accepted() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -320,7 +320,7 @@ fn r31_a_resume_is_answered_when_the_prompt_is_there() {
 }
 
 #[test]
-fn r31_a_resume_does_not_wait_for_a_slot_but_takes_one() {
+fn r31_resume_takes_a_slot_without_waiting_for_one() {
     let mut desk = Desk::new(1);
     let (task, running) = (desk.answered(1), desk.running(2));
     let waiting = desk.submit(3);
@@ -330,7 +330,7 @@ fn r31_a_resume_does_not_wait_for_a_slot_but_takes_one() {
 }
 
 #[test]
-fn r31_a_client_that_is_gone_does_not_end_its_resume() {
+fn r31_resume_survives_disconnect_of_its_client() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(replies(&desk.resume(task)).is_empty());
@@ -340,7 +340,7 @@ fn r31_a_client_that_is_gone_does_not_end_its_resume() {
 }
 
 #[test]
-fn r32_the_answer_of_a_resume_completes_the_task_again() {
+fn r32_each_resume_completes_the_task_again() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     for run in 2..5 {
@@ -392,7 +392,7 @@ fn r33_only_completed_tasks_can_be_resumed() {
 }
 
 #[test]
-fn r33_a_command_has_no_conversation() {
+fn r33_command_task_cannot_be_resumed() {
     let mut desk = Desk::new(1);
     for task in [desk.finished(1, 0), desk.running(2)] {
         let effects = desk.resume(task);
@@ -402,7 +402,7 @@ fn r33_a_command_has_no_conversation() {
 }
 
 #[test]
-fn r34_a_task_that_is_being_resumed_is_not_resumed_again() {
+fn r34_task_being_resumed_cannot_be_resumed_again() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let refuses = |desk: &mut Desk| {
@@ -421,7 +421,7 @@ fn r34_a_task_that_is_being_resumed_is_not_resumed_again() {
 }
 
 #[test]
-fn r35_a_resume_of_a_forgotten_session_leaves_the_task_as_it_was() {
+fn r35_resume_of_expired_session_leaves_task_unchanged() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert_eq!(replies(&desk.ask(Request::Retrieve { id: task.into(), complete: true })).len(), 1);
@@ -445,7 +445,7 @@ fn r35_a_resume_of_a_forgotten_session_leaves_the_task_as_it_was() {
 }
 
 #[test]
-fn r35_a_conversation_without_a_name_cannot_go_on() {
+fn r35_task_without_agent_session_cannot_be_resumed() {
     let mut desk = Desk::new(1);
     let task = desk.prompted(1);
     for fact in [started(), turn_ended()] {
@@ -458,7 +458,7 @@ fn r35_a_conversation_without_a_name_cannot_go_on() {
 }
 
 #[test]
-fn r36_a_resume_that_fails_after_it_was_accepted_fails_the_task() {
+fn r36_resume_failing_after_acceptance_fails_the_task() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     desk.resumed(task, 2);
@@ -472,7 +472,7 @@ fn r36_a_resume_that_fails_after_it_was_accepted_fails_the_task() {
 }
 
 #[test]
-fn r54_the_end_of_a_session_takes_a_resume_with_it() {
+fn r54_end_of_session_cancels_a_pending_resume() {
     let mut desk = Desk::new(1);
     let mut command = prompt(id(1), STALLED_AFTER, ASK_TIMEOUT);
     command.spec.session = Some("tmux:%1".into());
@@ -492,7 +492,7 @@ fn r54_the_end_of_a_session_takes_a_resume_with_it() {
 }
 
 #[test]
-fn a_question_waits_for_its_answer() {
+fn question_waits_for_its_answer() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     for key in [70, 80] {
@@ -515,7 +515,7 @@ fn a_question_waits_for_its_answer() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_is_denied_in_time() {
+fn unanswered_question_is_denied_after_timeout() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     assert!(desk.wait(1000).is_empty());
@@ -530,7 +530,7 @@ fn a_question_that_nobody_answers_is_denied_in_time() {
 }
 
 #[test]
-fn a_silent_agent_is_marked_until_it_moves_and_never_ended() {
+fn silent_agent_is_marked_stalled_but_never_ended() {
     let moves: [(Fact, usize); 3] = [
         (Fact::Activity, 1),
         (tools(1, "read"), 1),
@@ -548,7 +548,7 @@ fn a_silent_agent_is_marked_until_it_moves_and_never_ended() {
 }
 
 #[test]
-fn nothing_of_a_question_is_left_when_the_turn_is_over() {
+fn end_of_turn_discards_open_questions() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     assert_eq!(events(&desk.fact(task, asked(1))).len(), 1);
@@ -562,7 +562,7 @@ fn nothing_of_a_question_is_left_when_the_turn_is_over() {
 }
 
 #[test]
-fn a_time_limit_counts_anew_for_a_resume() {
+fn time_limit_restarts_with_a_resume() {
     let mut desk = Desk::new(1);
     let mut command = prompt(id(1), 1_000_000, ASK_TIMEOUT);
     command.spec.time_limit_ms = Some(1500);
@@ -588,7 +588,7 @@ fn a_time_limit_counts_anew_for_a_resume() {
 }
 
 #[test]
-fn an_agents_turn_takes_no_signals() {
+fn agent_turn_refuses_signals() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     let effects = desk.ask(Request::Signal { id: refs(&[task])[0].clone(), signal: TERM, tree: true });

@@ -66,7 +66,7 @@ fn desk() -> Desk {
 }
 
 #[test]
-fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
+fn r112_large_batch_enters_in_steps_without_delaying_other_requests() {
     let mut desk = desk();
     let effects = submit(&mut desk, part(1000, &[], false));
     assert!(replies(&effects).is_empty() && desk.core.has_more());
@@ -86,7 +86,7 @@ fn r112_a_large_batch_enters_step_by_step_and_holds_up_nobody() {
 }
 
 #[test]
-fn r112_the_room_of_a_batch_is_taken_before_it_is_complete() {
+fn r112_room_for_a_batch_is_reserved_before_it_is_complete() {
     let mut desk = desk();
     let effects = submit(&mut desk, part(4999, &[], true));
     assert!(matches!(only_reply(&effects), Reply::Many { .. }));
@@ -115,7 +115,7 @@ fn keyed(batch: u128, count: u64, more: bool) -> Part {
 }
 
 #[test]
-fn r112_a_part_that_is_refused_elsewhere_ends_its_batch() {
+fn r112_refused_part_discards_its_batch() {
     let mut desk = desk();
     let (batch, _) = taken(&submit(&mut desk, part(2, &[], true)));
     let rest = || Part { batch, first: None, items: items(2, 1), more: false };
@@ -132,7 +132,7 @@ fn taken(effects: &[Effect]) -> (TaskId, Vec<TaskId>) {
 }
 
 #[test]
-fn r142_a_batch_with_a_key_is_submitted_once() {
+fn r142_batch_with_same_key_is_submitted_once() {
     let mut desk = desk();
     let (batch, mut ids) = taken(&submit(&mut desk, keyed(7, 600, true)));
     let rest = |batch| Part { batch, first: None, items: items(600, 400), more: false };
@@ -178,7 +178,7 @@ fn r142_a_batch_with_a_key_is_submitted_once() {
 }
 
 #[test]
-fn r142_a_batch_of_which_some_were_withdrawn_is_not_told_to_be_complete() {
+fn r142_repeat_of_partly_withdrawn_batch_is_refused_as_torn() {
     let mut desk = desk();
     let mut effects = submit(&mut desk, keyed(7, 10, false));
     while desk.core.has_more() {
@@ -196,7 +196,7 @@ fn r142_a_batch_of_which_some_were_withdrawn_is_not_told_to_be_complete() {
 }
 
 #[test]
-fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
+fn r112_dependency_may_end_and_be_cleared_while_batch_enters() {
     for (code, expected) in [(0, Status::Pending), (3, Status::Cancelled)] {
         let mut desk = desk();
         let first = desk.submit(1);
@@ -219,7 +219,7 @@ fn r112_what_a_batch_comes_after_may_end_and_go_while_it_enters() {
 }
 
 #[test]
-fn r112_the_end_of_the_daemon_comes_before_the_rest_of_a_batch() {
+fn r112_shutdown_accepts_entering_batch_without_adding_the_rest() {
     let mut desk = desk();
     submit(&mut desk, part(1000, &[], false));
     let there = desk.core.summary().total();
@@ -241,7 +241,7 @@ fn entering(desk: &mut Desk) -> u64 {
 }
 
 #[test]
-fn r54_what_is_still_to_be_added_of_a_batch_ends_with_its_session() {
+fn r54_end_of_session_drops_the_rest_of_entering_batches() {
     for by_owner in [false, true] {
         let mut desk = desk();
         if by_owner {
@@ -278,7 +278,7 @@ fn r54_what_is_still_to_be_added_of_a_batch_ends_with_its_session() {
 }
 
 #[test]
-fn r05_a_cancel_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
+fn r05_cancel_by_selection_covers_the_rest_of_an_entering_batch() {
     let matching = |filter: Filter| Selection::Matching(Box::new(filter));
     let of_batch = || matching(Filter { batch: Some(BATCH.into()), ..Filter::default() });
     let pending = || matching(Filter { status: [Status::Pending].into(), ..Filter::default() });
@@ -305,7 +305,7 @@ fn r05_a_cancel_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
 }
 
 #[test]
-fn r10_clearing_active_tasks_too_means_what_is_still_to_be_added_of_a_batch() {
+fn r10_clear_with_active_tasks_covers_the_rest_of_an_entering_batch() {
     for active_too in [true, false] {
         let mut desk = desk();
         let there = entering(&mut desk);
@@ -321,7 +321,7 @@ fn r10_clearing_active_tasks_too_means_what_is_still_to_be_added_of_a_batch() {
 }
 
 #[test]
-fn r103_a_hold_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
+fn r103_hold_by_selection_covers_the_rest_of_an_entering_batch() {
     let mut desk = desk();
     entering(&mut desk);
     let all = || Selection::All { session: None };
@@ -335,7 +335,7 @@ fn r103_a_hold_without_ids_means_what_is_still_to_be_added_of_a_batch_too() {
 }
 
 #[test]
-fn r11_the_end_of_the_daemon_answers_all_whose_batches_are_being_added() {
+fn r11_shutdown_replies_to_all_clients_with_entering_batches() {
     let mut desk = desk();
     entering(&mut desk);
     desk.ask_as(2, Request::SubmitMany(Box::new(Part { items: items(1000, 1000), ..in_session(8, false) })));

@@ -73,7 +73,7 @@ fn controls(effects: &[Effect]) -> Vec<&Control> {
 }
 
 #[test]
-fn r126_a_continue_that_was_not_delivered_is_repeated_until_it_is() {
+fn r126_undelivered_continue_is_repeated_after_each_restart() {
     let mut durable = Durable::new();
     let task = durable.desk.running(1);
     durable.desk.ask(pause(task, true));
@@ -91,7 +91,7 @@ fn r126_a_continue_that_was_not_delivered_is_repeated_until_it_is() {
 
 /// On a full disk a pause is carried out without being written to the journal.
 #[test]
-fn r126_what_may_have_been_paused_unseen_is_continued() {
+fn r126_tasks_possibly_paused_without_record_are_continued() {
     let mut durable = Durable::new();
     let [running, paused] = [1, 2].map(|id| durable.desk.running(id));
     durable.desk.ask(pause(paused, true));
@@ -108,7 +108,7 @@ fn r126_what_may_have_been_paused_unseen_is_continued() {
 }
 
 #[test]
-fn r126_the_last_of_several_orders_counts() {
+fn r126_last_of_several_orders_is_repeated_after_restart() {
     let mut durable = Durable::new();
     let task = durable.desk.running(1);
     // There is nothing to continue, and that is reported first.
@@ -130,7 +130,7 @@ fn r126_the_last_of_several_orders_counts() {
 }
 
 #[test]
-fn r126_a_signal_to_end_that_was_not_delivered_is_sent_again_and_its_grace_begins_anew() {
+fn r126_undelivered_cancel_signal_is_resent_with_a_fresh_grace_period() {
     let mut durable = Durable::new();
     let task = durable.desk.running(1);
     durable.desk.ask(cancel(task, INT, 500));
@@ -149,7 +149,7 @@ fn r126_a_signal_to_end_that_was_not_delivered_is_sent_again_and_its_grace_begin
 }
 
 #[test]
-fn r126_what_is_left_of_a_finished_task_is_told_again_to_end() {
+fn r126_lingering_processes_are_signalled_again_after_restart() {
     let mut durable = Durable::new();
     let task = durable.desk.running(1);
     durable.desk.fact(task, exited(0, true));
@@ -185,7 +185,7 @@ fn busy(desk: &mut Desk) -> [TaskId; 4] {
 }
 
 #[test]
-fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() {
+fn r131_task_ending_during_stop_is_retried_by_next_durable_daemon() {
     let mut durable = Durable::new();
     let desk = &mut durable.desk;
     let [service, retried, then, job] = busy(desk);
@@ -208,7 +208,7 @@ fn r131_what_ends_while_a_durable_daemon_stops_is_tried_again_by_the_next_one() 
 }
 
 #[test]
-fn r131_what_a_stop_ends_is_not_tried_again_and_nothing_is_by_a_daemon_that_is_not_durable() {
+fn r131_tasks_cancelled_by_stop_or_by_volatile_daemon_are_not_retried() {
     let mut durable = Durable::new();
     let desk = &mut durable.desk;
     let tasks = busy(desk);
@@ -226,7 +226,7 @@ fn r131_what_a_stop_ends_is_not_tried_again_and_nothing_is_by_a_daemon_that_is_n
 }
 
 #[test]
-fn r130_what_comes_after_a_task_that_can_not_be_read_ends_and_says_so() {
+fn r130_dependents_of_an_unreadable_task_fail() {
     let mut durable = Durable::new();
     let desk = &mut durable.desk;
     let (lost, known) = (desk.running(1), desk.running(2));
@@ -242,7 +242,7 @@ fn r130_what_comes_after_a_task_that_can_not_be_read_ends_and_says_so() {
 }
 
 #[test]
-fn r126_an_exit_that_was_known_before_a_kill_decides_what_follows() {
+fn r126_exit_recorded_before_a_kill_decides_about_retry() {
     for (code, status) in [(75, Status::Pending), (3, Status::Failed)] {
         let mut durable = Durable::new();
         let retry =
@@ -258,7 +258,7 @@ fn r126_an_exit_that_was_known_before_a_kill_decides_what_follows() {
 
 /// The exit of the attempt before is not that of the one that was lost.
 #[test]
-fn r126_an_attempt_that_is_lost_while_it_starts_has_no_exit() {
+fn r126_attempt_lost_while_starting_has_no_exit() {
     let mut durable = Durable::new();
     let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
     let task = submit(&mut durable.desk, 1, again(rule));
@@ -270,7 +270,7 @@ fn r126_an_attempt_that_is_lost_while_it_starts_has_no_exit() {
 }
 
 #[test]
-fn r107_runs_that_a_machine_has_lost_are_no_crash_loop() {
+fn r107_runs_lost_by_machine_restarts_are_no_crash_loop() {
     let mut durable = Durable::new();
     let task = submit(&mut durable.desk, 1, again(Rule::Restart(Restart::Always)));
     for _ in 0..12 {

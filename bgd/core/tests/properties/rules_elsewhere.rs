@@ -59,7 +59,7 @@ fn controls(effects: &[Effect]) -> Vec<Control> {
 }
 
 #[test]
-fn r148_it_is_pending_until_the_place_runs_it() {
+fn r148_remote_task_is_pending_until_the_cluster_runs_it() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     assert_eq!(desk.status(task), Status::Pending);
@@ -83,7 +83,7 @@ fn r148_it_is_pending_until_the_place_runs_it() {
 }
 
 #[test]
-fn r148_ends_are_told_with_their_cause() {
+fn r148_remote_failures_keep_their_cause() {
     let mut desk = Desk::new(9);
     for (number, verdict, exit, kind) in [
         (1, Verdict::ByExit, Some(Exit::Code(3)), FailureKind::Exit),
@@ -113,7 +113,7 @@ fn r148_ends_are_told_with_their_cause() {
 }
 
 #[test]
-fn r150_it_is_paused_as_its_place_says() {
+fn r150_paused_state_follows_the_remote_place() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     desk.fact(task, started(None));
@@ -139,7 +139,7 @@ fn r150_it_is_paused_as_its_place_says() {
 }
 
 #[test]
-fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
+fn r150_waiting_remote_task_is_held_edited_and_cancelled_remotely() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     let held = desk.ask(Request::Hold { which: ids(&[task]), held: true });
@@ -183,7 +183,7 @@ fn r150_a_waiting_one_is_cancelled_held_and_edited_there() {
 }
 
 #[test]
-fn r151_what_is_not_known_decides_nothing() {
+fn r151_unknown_remote_state_leaves_task_running() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     desk.fact(task, started(None));
@@ -200,7 +200,7 @@ fn r151_what_is_not_known_decides_nothing() {
 }
 
 #[test]
-fn r151_another_clock_changes_no_order_of_times() {
+fn r151_remote_clock_skew_keeps_timestamps_in_order() {
     let mut desk = Desk::new(4);
     let hour = 3_600_000;
     for (number, skew) in [(1, hour), (2, -hour)] {
@@ -221,7 +221,7 @@ fn r151_another_clock_changes_no_order_of_times() {
 }
 
 #[test]
-fn r148_a_failed_node_is_tried_again_and_a_time_limit_is_not() {
+fn r148_node_failure_is_retried_and_timeout_is_not() {
     let mut desk = Desk::new(4);
     let rule = || Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
     for (number, cause, status) in [(1, Cause::Node, Status::Pending), (2, Cause::Timeout, Status::Failed)] {

@@ -47,7 +47,7 @@ fn unmovable(effects: &[Effect]) -> Unmovable {
 }
 
 #[test]
-fn r01_a_key_names_a_foreground_job_too() {
+fn r01_key_returns_an_existing_foreground_job() {
     let mut desk = Desk::new(1);
     let mut first = command(id(1));
     first.key = Some("nightly".into());
@@ -60,7 +60,7 @@ fn r01_a_key_names_a_foreground_job_too() {
 }
 
 #[test]
-fn r02_a_foreground_job_does_not_wait_but_counts_for_those_who_do() {
+fn r02_foreground_job_starts_at_once_but_occupies_a_slot() {
     let mut desk = Desk::new(2);
     let (first, second) = (desk.running(1), desk.running(2));
     let waiting = desk.submit(3);
@@ -74,7 +74,7 @@ fn r02_a_foreground_job_does_not_wait_but_counts_for_those_who_do() {
 }
 
 #[test]
-fn r10_clear_all_ends_and_removes_a_foreground_job() {
+fn r10_clear_with_active_ends_and_removes_a_foreground_job() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     let clear = |active_too| Request::Clear { which: ids(&[job]), active_too };
@@ -87,7 +87,7 @@ fn r10_clear_all_ends_and_removes_a_foreground_job() {
 }
 
 #[test]
-fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
+fn r11_shutdown_ends_foreground_jobs_even_if_their_clients_leave_first() {
     let mut desk = Desk::new(1);
     let (job, moved) = (desk.job(1), desk.job(2));
     assert_eq!(
@@ -110,7 +110,7 @@ fn r11_shutdown_ends_foreground_jobs_also_when_their_clients_go_first() {
 }
 
 #[test]
-fn r54_the_end_of_a_session_takes_its_foreground_jobs() {
+fn r54_end_of_session_ends_its_foreground_jobs() {
     let mut desk = Desk::new(1);
     let mut command = command(id(1));
     command.spec.session = Some("tmux:%1".into());
@@ -123,7 +123,7 @@ fn r54_the_end_of_a_session_takes_its_foreground_jobs() {
 }
 
 #[test]
-fn r61_a_hand_over_is_done_then_told_then_answered() {
+fn r61_detach_hides_job_then_sends_event_then_replies() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     let effects = desk.detach(job);
@@ -140,7 +140,7 @@ fn r61_a_hand_over_is_done_then_told_then_answered() {
 }
 
 #[test]
-fn r62_a_job_that_is_handed_over_is_the_same_run() {
+fn r62_backgrounded_job_stays_the_same_run() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     assert!(desk.block(&[job], None, All).is_empty());
@@ -155,7 +155,7 @@ fn r62_a_job_that_is_handed_over_is_the_same_run() {
 }
 
 #[test]
-fn r62_a_job_is_handed_over_before_it_runs_and_begins_in_the_background() {
+fn r62_job_detached_while_starting_runs_in_the_background() {
     let mut desk = Desk::new(1);
     let job = desk.foreground(command(id(1)));
     assert_eq!(events(&desk.detach(job)), [(Backgrounded, job)]);
@@ -165,7 +165,7 @@ fn r62_a_job_is_handed_over_before_it_runs_and_begins_in_the_background() {
 }
 
 #[test]
-fn r62_a_time_limit_goes_on_over_the_hand_over() {
+fn r62_time_limit_keeps_counting_across_detach() {
     let mut desk = Desk::new(1);
     let mut command = command(id(1));
     command.spec.time_limit_ms = Some(1000);
@@ -177,7 +177,7 @@ fn r62_a_time_limit_goes_on_over_the_hand_over() {
 }
 
 #[test]
-fn r63_only_the_job_that_is_named_is_handed_over() {
+fn r63_detach_affects_only_the_named_job() {
     let mut desk = Desk::new(1);
     let (first, second, third) = (desk.job(1), desk.job(2), desk.job(3));
     assert_eq!(events(&desk.detach(second)), [(Backgrounded, second)]);
@@ -187,7 +187,7 @@ fn r63_only_the_job_that_is_named_is_handed_over() {
 }
 
 #[test]
-fn r64_a_direct_job_stays_in_the_foreground() {
+fn r64_direct_job_cannot_be_backgrounded() {
     let mut desk = Desk::new(1);
     let job = direct(&mut desk, 1);
     let effects = desk.detach(job);
@@ -200,7 +200,7 @@ fn r64_a_direct_job_stays_in_the_foreground() {
 }
 
 #[test]
-fn r66_a_job_that_ended_first_is_not_handed_over() {
+fn r66_detach_of_an_ended_job_is_refused() {
     let code = |code| Fact::Exited { exit: Exit::Code(code), others: false };
     let cases = [
         (code(0), Completed, Status::Completed),
@@ -221,7 +221,7 @@ fn r66_a_job_that_ended_first_is_not_handed_over() {
 }
 
 #[test]
-fn r66_a_job_that_could_not_start_has_ended_first() {
+fn r66_detach_of_job_that_failed_to_start_is_refused() {
     let mut desk = Desk::new(1);
     let job = desk.foreground(command(id(1)));
     assert_eq!(events(&desk.fact(job, Fact::StartFailed { failure: "no".into() })), [(Failed, job)]);
@@ -229,7 +229,7 @@ fn r66_a_job_that_could_not_start_has_ended_first() {
 }
 
 #[test]
-fn r66_a_job_that_is_being_ended_still_gives_the_prompt_back() {
+fn r66_job_being_cancelled_can_still_be_detached() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     assert!(replies(&desk.cancel(ids(&[job]))).is_empty());
@@ -241,7 +241,7 @@ fn r66_a_job_that_is_being_ended_still_gives_the_prompt_back() {
 }
 
 #[test]
-fn r67_a_second_press_changes_nothing() {
+fn r67_second_detach_changes_nothing() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     assert_eq!(events(&desk.detach(job)), [(Backgrounded, job)]);
@@ -251,7 +251,7 @@ fn r67_a_second_press_changes_nothing() {
 }
 
 #[test]
-fn r67_only_the_client_that_shows_a_job_hands_it_over() {
+fn r67_only_the_client_showing_a_job_can_detach_it() {
     let mut desk = Desk::new(2);
     let (job, other) = (desk.job(1), desk.running(2));
     let detach = |task: TaskId| Request::Detach { id: task.into() };
@@ -262,7 +262,7 @@ fn r67_only_the_client_that_shows_a_job_hands_it_over() {
 }
 
 #[test]
-fn r69_an_agents_turn_is_handed_over_like_any_job() {
+fn r69_agent_turn_can_be_backgrounded_like_any_job() {
     let mut desk = Desk::new(1);
     let task = turn(&mut desk, 1);
     assert!(desk.fact(task, Fact::Session { id: "a name".into() }).is_empty());
@@ -276,7 +276,7 @@ fn r69_an_agents_turn_is_handed_over_like_any_job() {
 }
 
 #[test]
-fn r69_a_resume_of_a_foreground_turn_is_a_background_task() {
+fn r69_resume_of_a_foreground_turn_runs_in_the_background() {
     let mut desk = Desk::new(1);
     let task = turn(&mut desk, 1);
     for fact in [Fact::Session { id: "a name".into() }, Fact::Started { pid: None }, turn_ended()] {
@@ -289,7 +289,7 @@ fn r69_a_resume_of_a_foreground_turn_is_a_background_task() {
 }
 
 #[test]
-fn r70_a_process_that_is_handed_over_runs_in_the_background_at_once() {
+fn r70_adopted_process_runs_in_the_background_at_once() {
     let mut desk = Desk::new(1);
     let (running, waiting) = (desk.running(1), desk.submit(2));
     let effects = desk.adopt(3);
@@ -309,7 +309,7 @@ fn r70_a_process_that_is_handed_over_runs_in_the_background_at_once() {
 }
 
 #[test]
-fn r70_a_process_is_not_taken_over_by_a_daemon_that_has_no_room_or_ends() {
+fn r70_full_or_closing_daemon_refuses_to_adopt_a_process() {
     let mut full = Desk::new(1);
     assert!(full.input(configure(CoreLimits { tasks: 1, ..limits(1) })).is_empty());
     let running = full.running(1);
@@ -334,7 +334,7 @@ fn r70_a_process_is_not_taken_over_by_a_daemon_that_has_no_room_or_ends() {
 }
 
 #[test]
-fn r70_a_key_of_a_process_that_is_handed_over_stands_for_nothing() {
+fn r70_key_of_an_adopted_process_is_ignored() {
     let mut desk = Desk::new(1);
     let mut order = command(id(1));
     order.key = Some("nightly".into());
@@ -348,7 +348,7 @@ fn r70_a_key_of_a_process_that_is_handed_over_stands_for_nothing() {
 }
 
 #[test]
-fn r142_a_job_that_stays_goes_on_without_its_client_and_is_its_again() {
+fn r142_staying_job_survives_disconnect_and_is_reclaimed_by_key() {
     let mut desk = Desk::new(1);
     let mut job = command(id(1));
     (job.foreground, job.spec.stays, job.key) = (true, true, Some("key".into()));
@@ -381,7 +381,7 @@ fn r142_a_job_that_stays_goes_on_without_its_client_and_is_its_again() {
 }
 
 #[test]
-fn r71_the_jobs_of_a_client_that_is_gone_end_as_with_their_terminal() {
+fn r71_disconnect_hangs_up_the_jobs_of_the_client() {
     let mut desk = Desk::new(1);
     let (job, background, direct) = (desk.job(1), desk.submit(2), direct(&mut desk, 3));
     let mut theirs = command(id(4));
@@ -407,7 +407,7 @@ fn r71_the_jobs_of_a_client_that_is_gone_end_as_with_their_terminal() {
 }
 
 #[test]
-fn one_connection_has_so_many_foreground_jobs_and_no_more() {
+fn foreground_jobs_per_connection_are_limited() {
     let mut desk = Desk::new(1);
     let mut job = |number: usize| {
         let mut command = command(id(u16::try_from(number).unwrap()));
@@ -423,7 +423,7 @@ fn one_connection_has_so_many_foreground_jobs_and_no_more() {
 }
 
 #[test]
-fn r71_a_job_that_ends_well_by_sighup_was_cancelled_all_the_same() {
+fn r71_job_exiting_successfully_on_sighup_counts_as_cancelled() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     assert_eq!(ends(&desk.input(GONE)), [(job, HUP)]);
@@ -433,7 +433,7 @@ fn r71_a_job_that_ends_well_by_sighup_was_cancelled_all_the_same() {
 }
 
 #[test]
-fn r71_a_job_that_was_still_starting_is_ended_as_soon_as_it_runs() {
+fn r71_job_still_starting_at_disconnect_is_ended_once_it_runs() {
     let mut desk = Desk::new(1);
     let (job, failing, task) =
         (desk.foreground(command(id(1))), desk.foreground(command(id(2))), turn(&mut desk, 3));
@@ -453,7 +453,7 @@ fn r71_a_job_that_was_still_starting_is_ended_as_soon_as_it_runs() {
 }
 
 #[test]
-fn r71_an_agent_that_asks_is_denied_when_its_client_is_gone() {
+fn r71_disconnect_denies_the_open_question_of_an_agent() {
     let mut desk = Desk::new(1);
     let task = turn(&mut desk, 1);
     assert_eq!(events(&desk.fact(task, Fact::Started { pid: None })), [(Started, task)]);
@@ -464,7 +464,7 @@ fn r71_an_agent_that_asks_is_denied_when_its_client_is_gone() {
 }
 
 #[test]
-fn r71_a_job_that_is_being_ended_gets_sighup_too_and_no_more_time() {
+fn r71_job_being_cancelled_gets_sighup_but_no_longer_grace() {
     let cancel = |signal, grace_ms| {
         let which = Selection::All { session: None };
         Request::Cancel(Cancel { which, signal, grace_ms })
@@ -490,7 +490,7 @@ fn r71_a_job_that_is_being_ended_gets_sighup_too_and_no_more_time() {
 }
 
 #[test]
-fn r71_those_who_wait_for_an_abandoned_job_are_answered_when_it_has_ended() {
+fn r71_waiters_for_an_abandoned_job_get_a_reply_when_it_ends() {
     let mut desk = Desk::new(1);
     let job = desk.job(1);
     let which = Selection::Ids(vec![job.into()]);

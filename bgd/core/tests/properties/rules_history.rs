@@ -38,7 +38,7 @@ fn cleared(effects: &[bgd_core::Effect]) -> Vec<TaskId> {
 }
 
 #[test]
-fn r129_the_finished_tasks_that_ended_first_go_first() {
+fn r129_earliest_ended_tasks_are_removed_first() {
     let mut desk = desk();
     let (first, second, third) = (desk.running(1), desk.running(2), desk.running(3));
     assert_eq!(end(&mut desk, second, 40), []);
@@ -52,7 +52,7 @@ fn r129_the_finished_tasks_that_ended_first_go_first() {
 }
 
 #[test]
-fn r129_no_history_is_so_long_that_it_keeps_a_task_out() {
+fn r129_history_is_trimmed_to_its_task_and_memory_limits() {
     let mut desk = desk_with(HistoryLimits { tasks: 2, ..MINUTE });
     let gone = [1, 2, 3].map(|number| {
         let task = desk.running(number);
@@ -79,7 +79,7 @@ fn r129_no_history_is_so_long_that_it_keeps_a_task_out() {
 }
 
 #[test]
-fn r129_what_is_too_old_goes_when_the_wall_clock_says_so() {
+fn r129_old_tasks_are_removed_by_wall_clock() {
     let mut desk = desk();
     let ended = desk.finished(1, 0);
     let due = desk.now.wall.plus_ms(60_000);
@@ -92,7 +92,7 @@ fn r129_what_is_too_old_goes_when_the_wall_clock_says_so() {
 }
 
 #[test]
-fn r129_what_has_processes_left_or_waits_is_not_history() {
+fn r129_lingering_or_delayed_tasks_are_not_history() {
     let mut desk = desk();
     let lingers = desk.running(1);
     desk.fact(lingers, exited(0, true));
@@ -105,7 +105,7 @@ fn r129_what_has_processes_left_or_waits_is_not_history() {
 }
 
 #[test]
-fn r129_limits_that_come_later_hold_for_what_is_there_a_part_at_a_time() {
+fn r129_new_limits_are_applied_to_old_tasks_in_steps() {
     let mut desk = Desk::new(1);
     for number in 0..600 {
         desk.finished(number, 0);
@@ -122,7 +122,7 @@ fn r129_limits_that_come_later_hold_for_what_is_there_a_part_at_a_time() {
 }
 
 #[test]
-fn r129_a_search_looks_at_a_part_of_the_tasks_at_a_time_and_misses_none() {
+fn r129_search_proceeds_in_bounded_pages_and_misses_nothing() {
     let mut desk = Desk::new(1);
     let padding = "x".repeat(100_000);
     for number in 0..200 {
@@ -147,7 +147,7 @@ fn r129_a_search_looks_at_a_part_of_the_tasks_at_a_time_and_misses_none() {
 }
 
 #[test]
-fn r129_a_list_since_a_time_has_what_ended_later_or_has_not_ended() {
+fn r129_list_since_includes_active_and_later_ended_tasks() {
     let mut desk = Desk::new(4);
     let _before = desk.finished(1, 0);
     let running = desk.running(2);
@@ -161,7 +161,7 @@ fn r129_a_list_since_a_time_has_what_ended_later_or_has_not_ended() {
 }
 
 #[test]
-fn r129_a_search_finds_a_task_by_the_description_that_it_has_now() {
+fn r129_search_uses_the_edited_description() {
     let mut desk = Desk::new(1);
     desk.running(1);
     let mut command = command(id(2));

@@ -101,7 +101,7 @@ fn enter(desk: &mut Desk) {
 }
 
 #[test]
-fn r127_what_is_gone_again_while_its_batch_enters_is_not_added_again_after_a_kill() {
+fn r127_withdrawn_tasks_of_an_entering_batch_stay_gone_after_a_kill() {
     let (mut desk, mut rows) = durable();
     entering((&mut desk, &mut rows), None);
     desk.input(Input::GoOn);
@@ -117,7 +117,7 @@ fn r127_what_is_gone_again_while_its_batch_enters_is_not_added_again_after_a_kil
 }
 
 #[test]
-fn r127_what_was_cancelled_while_its_batch_enters_stays_so_after_a_kill() {
+fn r127_cancel_during_batch_entry_survives_a_kill() {
     let (mut desk, mut rows) = durable();
     entering((&mut desk, &mut rows), None);
     desk.cancel(Selection::All { session: None });
@@ -129,7 +129,7 @@ fn r127_what_was_cancelled_while_its_batch_enters_stays_so_after_a_kill() {
 }
 
 #[test]
-fn r127_what_a_batch_comes_after_may_end_and_go_while_it_enters_and_the_daemon_be_killed() {
+fn r127_dependency_cleared_during_batch_entry_still_decides_after_a_kill() {
     for (code, status) in [(0, Status::Pending), (3, Status::Cancelled)] {
         let (mut desk, mut rows) = durable();
         let first = desk.submit(1);
@@ -149,7 +149,7 @@ fn r127_what_a_batch_comes_after_may_end_and_go_while_it_enters_and_the_daemon_b
 }
 
 #[test]
-fn r130_a_shutdown_whose_last_task_could_not_be_written_down_exits() {
+fn r130_shutdown_exits_if_its_last_task_is_withdrawn() {
     let (mut desk, _rows) = durable();
     let job = desk.foreground(command(id(1)));
     let effects = desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
@@ -162,7 +162,7 @@ fn r130_a_shutdown_whose_last_task_could_not_be_written_down_exits() {
 }
 
 #[test]
-fn r131_a_stop_that_cancels_more_than_one_under_way_is_waited_for_by_both() {
+fn r131_broader_second_stop_delays_both_replies() {
     let (mut desk, _rows) = durable();
     let job = desk.job(1);
     // The foreground job has a slot of its own.
@@ -185,7 +185,7 @@ fn r131_a_stop_that_cancels_more_than_one_under_way_is_waited_for_by_both() {
 }
 
 #[test]
-fn r113_what_could_not_be_written_down_is_no_failure_of_its_batch() {
+fn r113_unrecorded_task_does_not_count_as_batch_failure() {
     let (mut desk, _) = durable();
     let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
     let limits = BatchLimits { max_fails: Some(1), ..BatchLimits::default() };

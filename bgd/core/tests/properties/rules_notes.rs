@@ -6,7 +6,7 @@ use bgd_shared::event::EventKind;
 use super::support::{Desk, consumed, events, planned, turn_ended};
 
 #[test]
-fn a_new_run_forgets_what_was_noted_of_the_one_before() {
+fn new_run_clears_the_notes_of_the_previous_one() {
     let mut desk = Desk::new(1);
     let fact = |note, text: &str| Fact::Noted { note, text: text.into() };
     let task = desk.at_work(1);
@@ -26,7 +26,7 @@ fn a_new_run_forgets_what_was_noted_of_the_one_before() {
 }
 
 #[test]
-fn r160_what_comes_after_the_turn_counts_and_is_no_event() {
+fn r160_usage_reported_after_the_turn_counts_without_event() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     assert_eq!(events(&desk.fact(task, consumed(8))), [(EventKind::Progress, task)]);

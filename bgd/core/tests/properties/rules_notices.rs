@@ -82,7 +82,7 @@ fn own(desk: &mut Desk, client: u64) {
 }
 
 #[test]
-fn r51_a_start_is_told_once_and_no_resume_is_one() {
+fn r51_started_notice_is_sent_once_and_not_for_resumes() {
     let mut desk = Desk::new(1);
     let task = desk.prompted(1);
     assert_eq!(told(&desk.fact(task, Fact::Session { id: "s".into() })), []);
@@ -94,7 +94,7 @@ fn r51_a_start_is_told_once_and_no_resume_is_one() {
 }
 
 #[test]
-fn r51_only_what_begins_in_the_background_is_told_as_started() {
+fn r51_started_notice_is_sent_only_for_background_starts() {
     let mut desk = Desk::new(9);
     assert_eq!(told(&desk.adopt(1)), [(Started, id(1), 1)]);
     let shown = desk.foreground(command(id(2)));
@@ -106,7 +106,7 @@ fn r51_only_what_begins_in_the_background_is_told_as_started() {
 }
 
 #[test]
-fn r51_each_question_is_told_once_when_it_can_be_answered() {
+fn r51_each_question_is_notified_once_when_it_is_first_in_line() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
     assert_eq!(told(&desk.fact(task, asked(70))), [(NeedsInput, task, 1)]);
@@ -121,7 +121,7 @@ fn r51_each_question_is_told_once_when_it_can_be_answered() {
 }
 
 #[test]
-fn r51_a_question_that_its_user_has_left_alone_is_told_with_the_hand_over() {
+fn r51_open_question_is_notified_on_detach() {
     let mut desk = Desk::new(1);
     let task = desk.foreground(prompt(id(1), STALLED_AFTER, ASK_TIMEOUT));
     for fact in [started(), asked(70)] {
@@ -131,7 +131,7 @@ fn r51_a_question_that_its_user_has_left_alone_is_told_with_the_hand_over() {
 }
 
 #[test]
-fn r51_news_keeps_neither_an_environment_nor_a_long_prompt() {
+fn r51_notice_drops_the_environment_and_truncates_the_prompt() {
     let mut desk = Desk::new(1);
     let mut command = prompt(id(1), STALLED_AFTER, ASK_TIMEOUT);
     command.prompt = Some("é".repeat(PROMPT_BYTES).into());
@@ -145,7 +145,7 @@ fn r51_news_keeps_neither_an_environment_nor_a_long_prompt() {
 }
 
 #[test]
-fn r54_the_end_of_the_last_owner_is_the_end_of_its_session() {
+fn r54_session_ends_when_its_last_owner_disconnects() {
     let mut desk = Desk::new(1);
     for client in [1, 2] {
         own(&mut desk, client);
@@ -172,7 +172,7 @@ fn r54_the_end_of_the_last_owner_is_the_end_of_its_session() {
 }
 
 #[test]
-fn r54_an_ended_session_hears_of_no_end_that_another_reason_had() {
+fn r54_inbox_of_ended_session_omits_earlier_cancelled_tasks() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1);
     assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
@@ -191,7 +191,7 @@ fn r54_an_ended_session_hears_of_no_end_that_another_reason_had() {
 }
 
 #[test]
-fn r54_a_job_that_lost_its_terminal_with_its_session_gets_one_signal() {
+fn r54_job_losing_terminal_and_session_gets_one_signal() {
     let mut desk = Desk::new(1);
     own(&mut desk, 1);
     let mut job = command(id(1));
@@ -206,7 +206,7 @@ fn r54_a_job_that_lost_its_terminal_with_its_session_gets_one_signal() {
 }
 
 #[test]
-fn r55_every_way_out_is_told_once() {
+fn r55_every_kind_of_end_is_notified_once() {
     let cancel = |task| Input::Request {
         to: bgd_core::ReplyTo { client: 3, call: 1 },
         request: Request::Cancel(Cancel { which: ids(&[task]), signal: None, grace_ms: None }),
@@ -241,7 +241,7 @@ fn r55_every_way_out_is_told_once() {
 }
 
 #[test]
-fn r55_a_job_that_ends_where_it_is_seen_is_told_to_nobody() {
+fn r55_end_of_a_foreground_job_is_not_notified() {
     let mut desk = Desk::new(2);
     let (seen, left) = (desk.job(1), desk.job(2));
     assert_eq!(told(&desk.fact(seen, exited(1, false))), []);
@@ -255,7 +255,7 @@ fn r55_a_job_that_ends_where_it_is_seen_is_told_to_nobody() {
 }
 
 #[test]
-fn r55_a_resume_that_is_refused_is_the_end_of_nothing() {
+fn r55_refused_resume_sends_no_notice() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     assert!(
@@ -269,7 +269,7 @@ fn r55_a_resume_that_is_refused_is_the_end_of_nothing() {
 }
 
 #[test]
-fn r55_news_says_how_many_others_of_the_session_are_active() {
+fn r55_notice_counts_other_active_tasks_of_the_session() {
     let mut desk = Desk::new(1);
     let (first, second) = (submit(&mut desk, 1), submit(&mut desk, 2));
     let alone = desk.submit(3);
@@ -283,7 +283,7 @@ fn r55_news_says_how_many_others_of_the_session_are_active() {
 }
 
 #[test]
-fn r55_an_inbox_gives_again_until_it_is_acknowledged() {
+fn r55_inbox_repeats_items_until_acknowledged() {
     let mut desk = Desk::new(1);
     let tasks = [1, 2, 3].map(|number| finished(&mut desk, number));
     let all: Vec<(u64, TaskId)> = (1..).zip(tasks).collect();
@@ -307,7 +307,7 @@ fn r55_an_inbox_gives_again_until_it_is_acknowledged() {
 }
 
 #[test]
-fn r55_a_read_that_waits_is_answered_once() {
+fn r55_waiting_read_gets_one_reply() {
     let mut desk = Desk::new(1);
     assert!(desk.ask(read(0, 100, 9)).is_empty());
     assert!(desk.ask(read(7, 300, 9)).is_empty());
@@ -324,7 +324,7 @@ fn r55_a_read_that_waits_is_answered_once() {
 }
 
 #[test]
-fn r55_a_full_inbox_counts_what_it_loses() {
+fn r55_full_inbox_counts_its_losses() {
     let mut desk = Desk::new(1);
     let few = |inbox_items| configure(CoreLimits { inbox_items, ..limits(1) });
     assert!(desk.input(few(3)).is_empty());
@@ -347,7 +347,7 @@ fn r55_a_full_inbox_counts_what_it_loses() {
 }
 
 #[test]
-fn r55_a_session_that_ends_while_it_reads_goes_on_to_wait() {
+fn r55_waiting_read_survives_the_end_of_its_session() {
     let mut desk = Desk::new(1);
     assert!(desk.ask(read(0, 1000, 9)).is_empty());
     let effects = desk.ask(Request::EndSession { session: SESSION.into() });
@@ -359,7 +359,7 @@ fn r55_a_session_that_ends_while_it_reads_goes_on_to_wait() {
 
 /// All of them may be answered at once, and the client may not read.
 #[test]
-fn r55_the_waiting_reads_of_a_connection_are_bounded() {
+fn r55_waiting_reads_per_connection_are_limited() {
     let mut desk = Desk::new(1);
     for _ in 0..INBOX_WAITS {
         assert!(desk.ask(read(0, 1000, 9)).is_empty());
@@ -376,7 +376,7 @@ fn r55_the_waiting_reads_of_a_connection_are_bounded() {
 }
 
 #[test]
-fn r11_whoever_waits_for_news_hears_of_the_last_and_of_the_end() {
+fn r11_waiting_reads_get_last_item_then_shutdown_error() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1);
     assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
@@ -408,7 +408,7 @@ fn seen(effects: &[Effect]) -> (Vec<u64>, bool) {
 }
 
 #[test]
-fn r51_a_notice_says_who_sees_it_anyway() {
+fn r51_notice_lists_clients_that_see_the_end_anyway() {
     let mut desk = Desk::new(1);
     let block = |task| Request::Block {
         which: Selection::Ids(refs(&[task])),

@@ -58,7 +58,7 @@ fn begin(desk: &mut Desk, task: TaskId) -> u32 {
 }
 
 #[test]
-fn r109_a_service_is_kept_alive_while_its_program_is_replaced() {
+fn r109_service_is_restarted_while_its_program_is_missing() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1, kept_alive());
     desk.fact(task, Fact::Started { pid: Some(100) });
@@ -75,7 +75,7 @@ fn r109_a_service_is_kept_alive_while_its_program_is_replaced() {
 }
 
 #[test]
-fn r109_what_never_started_is_not_tried_again_and_what_never_starts_is_given_up() {
+fn r109_never_started_service_fails_and_crash_loop_is_given_up() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1, kept_alive());
     assert_eq!(events(&desk.fact(task, missing())), [(EventKind::Failed, task)]);
@@ -95,7 +95,7 @@ fn r109_what_never_started_is_not_tried_again_and_what_never_starts_is_given_up(
 }
 
 #[test]
-fn r109_one_that_is_not_ready_in_time_is_tried_again_and_a_deliberate_stop_wins() {
+fn r109_service_not_ready_in_time_is_retried_unless_cancelled() {
     for is_cancelled in [false, true] {
         let mut desk = Desk::new(1);
         let mut server = command(id(1));
@@ -123,7 +123,7 @@ fn r109_one_that_is_not_ready_in_time_is_tried_again_and_a_deliberate_stop_wins(
 }
 
 #[test]
-fn r109_what_is_early_is_told_by_the_clock_that_nobody_sets() {
+fn r109_crash_loop_detection_uses_the_monotonic_clock() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1, kept_alive());
     desk.fact(task, Fact::Started { pid: Some(100) });
@@ -138,7 +138,7 @@ fn r109_what_is_early_is_told_by_the_clock_that_nobody_sets() {
 }
 
 #[test]
-fn r103_nobody_waits_for_one_to_be_ready_that_never_says_so() {
+fn r103_waiting_for_readiness_is_refused_if_task_reports_none() {
     let mut desk = Desk::new(2);
     let plain = desk.running(1);
     let mut command = command(id(2));
@@ -153,7 +153,7 @@ fn r103_nobody_waits_for_one_to_be_ready_that_never_says_so() {
 }
 
 #[test]
-fn r100_an_unknown_group_is_refused_where_tasks_are_selected_too() {
+fn r100_unknown_group_in_a_selection_is_refused() {
     let mut desk = Desk::new(1);
     desk.ask(Request::SetGroup { name: "gpu".into(), slots: 1 });
     let of_group = PlanRequest { group: Some("gpu".into()), ..PlanRequest::default() };
@@ -174,7 +174,7 @@ fn r100_an_unknown_group_is_refused_where_tasks_are_selected_too() {
 }
 
 #[test]
-fn r107_what_an_edit_adds_counts_as_memory() {
+fn r107_edit_exceeding_the_memory_limit_is_refused() {
     let mut desk = Desk::new(1);
     desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
     let tasks: Vec<TaskId> = (1..=8).map(|number| desk.submit(number)).collect();
@@ -191,7 +191,7 @@ fn r107_what_an_edit_adds_counts_as_memory() {
 }
 
 #[test]
-fn r107_an_edit_that_is_wrong_is_told_so_even_without_memory() {
+fn r107_invalid_edit_is_reported_even_at_the_memory_limit() {
     let mut desk = Desk::new(1);
     desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
     let task = desk.submit(1);
@@ -203,7 +203,7 @@ fn r107_an_edit_that_is_wrong_is_told_so_even_without_memory() {
 }
 
 #[test]
-fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_together() {
+fn r116_rerun_of_mutually_dependent_tasks_is_refused_as_a_cycle() {
     let mut desk = Desk::new(2);
     let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
     let second = submit(&mut desk, 2, PlanRequest { again: Some(rule), ..PlanRequest::default() });
@@ -234,7 +234,7 @@ fn r116_tasks_that_came_after_each_other_one_after_the_other_are_not_run_again_t
 }
 
 #[test]
-fn r130_a_withdrawn_task_is_gone_also_if_it_ended_at_once() {
+fn r130_withdrawn_task_is_removed_even_if_it_ended_at_once() {
     let mut desk = Desk::new(2);
     let well = desk.finished(1, 0);
     let plan = PlanRequest { after: after(well, Condition::Fail), ..PlanRequest::default() };
@@ -246,7 +246,7 @@ fn r130_a_withdrawn_task_is_gone_also_if_it_ended_at_once() {
 }
 
 #[test]
-fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
+fn r116_rerun_is_refused_during_shutdown() {
     let mut desk = Desk::new(2);
     let (_running, ended) = (desk.running(1), desk.finished(2, 1));
     desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
@@ -256,7 +256,7 @@ fn r116_nothing_is_run_again_by_a_daemon_that_ends() {
 }
 
 #[test]
-fn r100_a_group_that_was_removed_comes_back_with_the_configuration() {
+fn r100_removed_group_returns_with_the_configuration() {
     let mut desk = Desk::new(1);
     let with_gpu = || {
         let groups = [("default", 1), ("gpu", 3)].map(|(name, slots)| (name.into(), slots));

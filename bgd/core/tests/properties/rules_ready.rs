@@ -29,7 +29,7 @@ fn until_ready(task: TaskId) -> Request {
 }
 
 #[test]
-fn r110_it_is_ready_once_and_told() {
+fn r110_task_becomes_ready_once_and_waiters_get_a_reply() {
     let mut desk = Desk::new(1);
     let task = becoming(&mut desk, 1, Some(50));
     assert!(replies(&desk.ask(until_ready(task))).is_empty());
@@ -48,7 +48,7 @@ fn r110_it_is_ready_once_and_told() {
 }
 
 #[test]
-fn r110_one_that_is_not_ready_in_time_fails() {
+fn r110_task_not_ready_in_time_fails() {
     let mut desk = Desk::new(1);
     let task = becoming(&mut desk, 1, Some(2500));
     assert!(replies(&desk.ask(until_ready(task))).is_empty());
@@ -64,7 +64,7 @@ fn r110_one_that_is_not_ready_in_time_fails() {
 }
 
 #[test]
-fn r110_nobody_becomes_ready_who_did_not_say_how() {
+fn r110_task_without_ready_check_never_becomes_ready() {
     let mut desk = Desk::new(2);
     let task = desk.running(1);
     assert!(desk.fact(task, Fact::Ready).is_empty());
@@ -87,7 +87,7 @@ fn orders(effects: &[Effect]) -> Vec<(TaskId, bool)> {
 }
 
 #[test]
-fn r106_paused_twice_is_told_once() {
+fn r106_repeated_pause_sends_one_event() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
     for (paused, kind) in [(true, EventKind::Paused), (false, EventKind::Continued)] {
@@ -101,7 +101,7 @@ fn r106_paused_twice_is_told_once() {
 }
 
 #[test]
-fn r106_one_that_is_started_is_paused_when_it_runs() {
+fn r106_starting_task_is_paused_once_it_runs() {
     let mut desk = Desk::new(1);
     let task = desk.submit(1);
     let effects = pause(&mut desk, &[task], true);
@@ -110,7 +110,7 @@ fn r106_one_that_is_started_is_paused_when_it_runs() {
 }
 
 #[test]
-fn r106_it_keeps_its_slot_and_its_time_goes_on() {
+fn r106_paused_task_keeps_its_slot_and_its_time_limit_runs() {
     let mut desk = Desk::new(1);
     let mut limited = command(id(1));
     limited.spec.time_limit_ms = Some(100);
@@ -124,7 +124,7 @@ fn r106_it_keeps_its_slot_and_its_time_goes_on() {
 }
 
 #[test]
-fn r106_who_can_t_be_paused_is_named_and_nothing_is_done() {
+fn r106_pause_of_any_unpausable_task_is_refused_entirely() {
     let mut desk = Desk::new(3);
     let (task, done, ending) = (desk.running(1), desk.finished(2, 0), desk.running(3));
     let agent = desk.at_work(4);
@@ -151,7 +151,7 @@ fn behind(desk: &mut Desk, number: u16, other: TaskId) -> Vec<Effect> {
 }
 
 #[test]
-fn r103_whoever_comes_after_a_ready_task_starts_when_it_is() {
+fn r103_dependent_starts_when_its_dependency_is_ready() {
     let mut desk = Desk::new(9);
     let task = becoming(&mut desk, 1, None);
     assert!(starts(&behind(&mut desk, 2, task)).is_empty(), "it runs, and is not ready");
@@ -163,7 +163,7 @@ fn r103_whoever_comes_after_a_ready_task_starts_when_it_is() {
 }
 
 #[test]
-fn r103_what_ends_before_it_is_ready_cancels_who_waits_for_that() {
+fn r103_dependent_is_cancelled_if_dependency_ends_unready() {
     let mut desk = Desk::new(9);
     let task = becoming(&mut desk, 1, None);
     behind(&mut desk, 2, task);

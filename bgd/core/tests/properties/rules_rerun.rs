@@ -41,7 +41,7 @@ fn ends(desk: &mut Desk, task: TaskId, code: i32) {
 }
 
 #[test]
-fn r142_a_rerun_with_a_key_is_carried_out_once() {
+fn r142_rerun_with_same_key_is_carried_out_once() {
     let mut desk = Desk::new(1);
     let tasks: Vec<TaskId> = (1..=2).map(|number| desk.finished(number, 3)).collect();
     let mine = desk.finished(3, 3);
@@ -77,7 +77,7 @@ fn r142_a_rerun_with_a_key_is_carried_out_once() {
 }
 
 #[test]
-fn r116_the_same_is_submitted_again_and_the_old_task_stays() {
+fn r116_rerun_submits_a_copy_and_keeps_the_old_task() {
     let mut desk = Desk::new(1);
     let mut first = command(id(1));
     first.env = env(2);
@@ -106,7 +106,7 @@ fn r116_the_same_is_submitted_again_and_the_old_task_stays() {
 }
 
 #[test]
-fn r116_only_what_has_failed_and_only_what_has_ended() {
+fn r116_rerun_takes_only_ended_and_optionally_only_failed_tasks() {
     let mut desk = Desk::new(1);
     let tasks = [1, 2, 3].map(|number| desk.submit(number));
     ends(&mut desk, tasks[0], 0);
@@ -127,7 +127,7 @@ fn r116_only_what_has_failed_and_only_what_has_ended() {
 }
 
 #[test]
-fn r116_what_was_cancelled_because_of_it_comes_after_the_new_one() {
+fn r116_rerun_includes_dependents_cancelled_by_the_failure() {
     let mut desk = Desk::new(4);
     let first = desk.submit(1);
     let other = desk.submit(2);
@@ -157,7 +157,7 @@ fn r116_what_was_cancelled_because_of_it_comes_after_the_new_one() {
 }
 
 #[test]
-fn r116_tasks_of_a_batch_are_a_batch_again() {
+fn r116_rerun_of_batch_tasks_is_a_new_batch() {
     let mut desk = Desk::new(4);
     let members = [1_u128, 2, 3].map(|number| TaskId::from_u128((1 << 127) | number));
     let items = members.map(|id| BatchItem { id, argv: [OsText::from("true")].into() }).into();
@@ -177,7 +177,7 @@ fn r116_tasks_of_a_batch_are_a_batch_again() {
 }
 
 #[test]
-fn r116_what_can_not_be_the_same_is_refused_and_nothing_is_submitted() {
+fn r116_rerun_with_an_unrepeatable_task_is_refused_entirely() {
     let mut desk = Desk::new(4);
     let mut job = command(id(1));
     job.spec.origin = Origin::Run;
@@ -208,7 +208,7 @@ fn r116_what_can_not_be_the_same_is_refused_and_nothing_is_submitted() {
 }
 
 #[test]
-fn r116_what_would_wait_for_a_task_that_is_never_ready_is_refused_and_nothing_is_submitted() {
+fn r116_rerun_waiting_for_a_never_ready_task_is_refused_entirely() {
     let mut desk = Desk::new(4);
     let first = desk.submit(1);
     ends(&mut desk, first, 0);

@@ -6,7 +6,7 @@ use bgd_shared::agent::AgentSettings;
 use super::support::{Desk, refused, settings, turn_ended};
 
 #[test]
-fn r30_what_is_set_in_a_session_holds_until_a_resume_that_was_accepted_says_otherwise() {
+fn r30_session_settings_change_only_with_an_accepted_resume() {
     let mut desk = Desk::new(1);
     let task = desk.answered(1);
     let set = |effects: &[Effect]| match effects {

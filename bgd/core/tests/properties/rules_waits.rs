@@ -29,7 +29,7 @@ fn clear(desk: &mut Desk) -> u64 {
 }
 
 #[test]
-fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
+fn r22_cleared_tasks_kept_for_waiters_are_kept_once_and_counted() {
     let mut desk = Desk::new(1);
     let (task, others) = (desk.running(1), [2, 3].map(|number| desk.submit(number)));
     for client in [1, 2, 3] {
@@ -68,7 +68,7 @@ fn r22_what_waits_keep_of_cleared_tasks_is_kept_once_and_counted() {
 }
 
 #[test]
-fn r22_waits_that_show_no_tasks_keep_none() {
+fn r22_waiters_without_task_reply_keep_no_cleared_tasks() {
     let mut desk = Desk::new(1);
     let (_task, other) = (desk.running(1), desk.submit(2));
     // A clear of both tasks waits for the first one, and its client has gone.
@@ -82,7 +82,7 @@ fn r22_waits_that_show_no_tasks_keep_none() {
 /// The end of a wait looks up each task that was cleared meanwhile: searching 40,000 tasks for each of 40,000 would
 /// take seconds.
 #[test]
-fn r22_a_wait_for_many_that_were_cleared_meanwhile_ends_as_fast_as_they_were_cleared() {
+fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     const TASKS: u64 = 40_000;
     let mut desk = Desk::new(1);
     let mut roomy = limits(1);

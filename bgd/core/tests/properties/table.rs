@@ -224,7 +224,7 @@ pub fn compare(table: &str, cell: impl Fn(&str, &str) -> String) {
 }
 
 #[test]
-fn every_state_meets_every_input() {
+fn every_task_state_handles_every_input() {
     compare(TABLE, |state, input| {
         let mut desk = desk_in(state, looked_at());
         let effects = happen(&mut desk, input);

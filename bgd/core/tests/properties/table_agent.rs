@@ -218,7 +218,7 @@ fn has(effects: &[Effect], wanted: impl Fn(&Effect) -> bool) -> bool {
 }
 
 #[test]
-fn every_state_of_an_agent_meets_every_input() {
+fn every_agent_state_handles_every_input() {
     compare(TABLE, |state, input| {
         let mut desk = desk_in(state, looked_at());
         let effects = happen(&mut desk, input);

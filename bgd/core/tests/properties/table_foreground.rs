@@ -71,7 +71,7 @@ fn shown(mut task: Command, input: &str) -> Command {
 }
 
 #[test]
-fn every_state_of_a_foreground_job_meets_what_concerns_it() {
+fn every_foreground_job_state_handles_relevant_inputs() {
     table::compare(PROCESSES, |state, input| {
         let mut desk = table::desk_in(state, shown(table::looked_at(), input));
         let effects = table::happen(&mut desk, input);
@@ -80,7 +80,7 @@ fn every_state_of_a_foreground_job_meets_what_concerns_it() {
 }
 
 #[test]
-fn every_state_of_an_agent_in_the_foreground_meets_what_concerns_it() {
+fn every_foreground_agent_state_handles_relevant_inputs() {
     table::compare(AGENTS, |state, input| {
         let mut desk = table_agent::desk_in(state, shown(table_agent::looked_at(), input));
         let effects = table_agent::happen(&mut desk, input);

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_packed_into_few_processes() {
+    fn turns_are_packed_into_the_fullest_process() {
         let mut pool = Pool::default();
         let first = pool.take("a", 2, None);
         assert_eq!(first, Choice::New(1));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_goes_where_it_is_in_memory() {
+    fn session_returns_to_the_process_holding_it() {
         let mut pool = Pool::default();
         let session: Arc<str> = "s".into();
         for seat in [1, 2] {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_of_an_earlier_rest_closes_nothing() {
+    fn stale_idle_timer_closes_nothing() {
         let mut pool = Pool::default();
         pool.take("a", 1, None);
         let Rest::Idle(rest) = pool.give_back(1, false) else { panic!("it had one turn") };
@@ -227,7 +227,7 @@ mod tests {
         /// In any sequence of steps, no process exceeds its limit of turns, no retired or removed process
         /// gets a turn, and a new process is created only if no other has room.
         #[test]
-        fn no_process_is_overfull(at_most in 1_usize..4, steps in proptest::collection::vec((0_u8..5, 0_u64..6), 0..200)) {
+        fn no_process_exceeds_its_turn_limit(at_most in 1_usize..4, steps in proptest::collection::vec((0_u8..5, 0_u64..6), 0..200)) {
             let mut pool = Pool::default();
             let mut running: BTreeMap<ProcessId, usize> = BTreeMap::new();
             let mut retired: BTreeSet<ProcessId> = BTreeSet::new();

@@ -455,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_tools_are_short_and_clean() {
+    fn tool_names_are_shortened_and_sanitized() {
         assert_eq!(shortened("read \u{1b}[1mfile\n and more"), "read \u{fffd}[1mfile");
         assert_eq!(shortened(&"x".repeat(1000)).len(), TOOL_CHARS);
     }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shells_that_differ_in_their_own_affairs_share_an_agent() {
+    fn shell_specific_variables_do_not_prevent_sharing_an_agent() {
         let env = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Env>()
         };

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_is_nothing_but_an_error_is_known_by_its_beginning() {
+    fn error_only_answer_is_recognized_by_its_beginning() {
         for error in
             [" API Error: 400 bad\n", "[API Error: quota]", "Error: 400 bad request", "HTTP 529: overloaded"]
         {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_looks_like_an_error_is_only_guessed_to_be_one() {
+    fn answer_resembling_an_error_is_flagged() {
         for error in
             ["Error: none found", "⚠️ Rate limit reached", "**Request failed** (503)", "error sending"]
         {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_adds_to_its_messages_is_read() {
+    fn agent_metadata_reveals_model_failure() {
         let failed = |meta: Value| match of_end(&meta) {
             Some(Model::Failed(why)) => why,
             other => panic!("{other:?}"),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_told_and_not_the_end_of_its_stack_trace() {
+    fn last_output_shows_the_error_instead_of_its_stack_trace() {
         let node = "/srv/agent.js:7\n    throw new TypeError('no model')\n    ^\n\nTypeError: no model\n    \
             at start (/srv/agent.js:7:11)\n    at a (node:internal/b:1)\n    at b (x:1)\n    at c (x:2)\n    \
             at d (x:3)\n\nNode.js v22.1.0\n";
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_for_authors_is_told_only_if_there_is_nothing_else() {
+    fn debug_lines_are_shown_only_if_there_is_nothing_else() {
         let debug = "2026-01-01T00:00:00Z DEBUG http: sent\n[debug] x\nlevel=debug y\nINFO started\n";
         assert!(told(debug).contains("DEBUG http: sent / [debug] x"), "{}", told(debug));
         assert_eq!(told(&format!("Error: no key\n{debug}")), "; last output: Error: no key");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_agent_that_lives_the_new_lines_are_told_without_noise() {
+    fn new_lines_of_a_running_agent_are_reported_without_debug_lines() {
         let words = StderrTail::default();
         words.note("old");
         let before = words.tail.borrow().telling.count;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_lines_are_kept_and_none_is_long() {
+    fn only_the_last_lines_are_kept_and_shortened() {
         let words = StderrTail::default();
         for number in 0..10 {
             words.note(&format!("line {number}\r"));

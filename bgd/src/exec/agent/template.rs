@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_filled_once_and_words_stay_words() {
+    fn placeholders_are_filled_once_and_words_stay_whole() {
         let agent =
             agent(&["x", "-p", "{prompt}"], &["x", "-p={prompt}", "--resume", "{session}", "@{prompt_file}"]);
         let words = |session, prompt| -> Vec<String> {
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_found_in_one_document_or_in_the_last_of_many() {
+    fn answer_is_found_in_one_or_the_last_matching_json_document() {
         let one = Json::of("{\"session_id\": \"s\", \"result\": \"it\\nworks\", \"n\": 3}\n");
         assert_eq!(one.text_at("/result").as_deref(), Some("it\nworks"));
         assert_eq!(one.text_at("/n").as_deref(), Some("3"));
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_there_is_a_failure_that_says_where() {
+    fn missing_answer_fails_naming_the_expected_location() {
         let agent = Agent { result: Some("/result".into()), ..agent(&["x"], &[]) };
         let failed = answer(&agent, "oops", &Json::of("oops")).unwrap_err();
         assert_eq!(&*failed, "its output is not JSON: expected the answer at /result");
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_tells_the_last_words() {
+    fn failure_quotes_the_last_output() {
         let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
         assert_eq!(&*told, "exited with code 3; last output: warming up / no such model");
         let told = failure(&Exit::Signal(9), " \n", "on stdout");

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_tells_what_it_is_for() {
+    fn pidfd_reveals_which_process_it_refers_to() {
         let (reader, _writer) = io::pipe().unwrap();
         assert_eq!(named_by(&reader).unwrap(), Named::Nothing);
         let me = std::process::id().cast_signed();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_is_seen_before_and_after_the_parent_took_it_away() {
+    fn exit_is_read_before_and_after_the_parent_reaps() {
         for (line, exit) in
             [("exit 3", Exit::Code(3)), ("exit 0", Exit::Code(0)), ("kill -15 $$", Exit::Signal(15))]
         {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_described() {
+    fn process_facts_are_read() {
         let before = Timestamp::now().unix_ms();
         let mut command_line = Command::new("/bin/sh");
         let line = "echo up; read line";

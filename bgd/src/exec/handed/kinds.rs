@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_something_else_is_named_with_what_it_is() {
+    fn descriptor_of_wrong_kind_is_refused_naming_its_kind() {
         let home = tempfile::tempdir().unwrap();
         let file = || OwnedFd::from(File::create(home.path().join("f")).unwrap());
         let (reader, writer) = std::io::pipe().unwrap();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_and_sockets_are_told_apart_and_standard_output_comes_first() {
+    fn pipes_and_sockets_are_distinguished_and_stdout_comes_first() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let (socket, _other) = UnixStream::pair().unwrap();
         let streams =
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pipe_is_not_drained_twice() {
+    fn same_pipe_for_both_streams_is_refused() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let streams = vec![
             (HandoffStream::Stdout, reader.try_clone().unwrap().into()),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_by_its_path_as_long_as_it_is_there() {
+    fn output_file_is_found_by_path_while_it_exists() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("log");
         let written = File::create(&path).unwrap();

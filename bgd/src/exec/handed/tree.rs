@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_is_killed_with_its_later_children() {
+    fn sigkill_reaches_held_process_and_its_later_children() {
         let line = "exec 4<&0
             setsid sh -c 'trap \"\" TERM; echo up; read x <&4; sleep 1000 & echo up; wait' & wait";
         let mut command = Command::new("/bin/sh");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_left_the_session_and_ignores_the_signal_stays_held() {
+    fn process_that_left_the_session_stays_a_member() {
         let line = "setsid sh -c 'trap \"\" TERM; echo up >&3; exec sleep 1000 3>&-' 3>&1 >/dev/null & wait";
         let (mut child, tree) = tree(line, false);
         assert!(tree.signal(libc::SIGTERM).0);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_group_is_found_when_the_leader_is_gone() {
+    fn group_members_are_found_after_the_leader_is_gone() {
         let (mut child, tree) = tree("sleep 1000 >/dev/null & echo up", true);
         child.wait().unwrap();
         let left = tree.members(8).unwrap();
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_of_nothing_does_not_take_its_group_along() {
+    fn non_leader_process_does_not_include_its_group() {
         let (mut child, tree) = tree("echo up; exec sleep 1000", false);
         let members = tree.members(8).unwrap();
         assert_eq!(members.iter().map(|member| member.pid).collect::<Vec<_>>(), [child.id().cast_signed()]);

@@ -369,7 +369,7 @@ mod tests {
     use crate::exec::messages;
 
     #[tokio::test]
-    async fn paths_that_lead_out_of_the_folder_are_followed_by_workers_alone() {
+    async fn outputs_linked_outside_the_folder_are_read_by_workers_only() {
         let home = tempfile::tempdir().unwrap();
         let folder = OutputFolder::open(home.path().to_path_buf()).unwrap();
         let jobs = Arc::new(AtomicU64::new(0));
@@ -412,7 +412,7 @@ mod tests {
 
     /// An attempt whose processes survive SIGKILL is abandoned: the next one begins while they live.
     #[tokio::test]
-    async fn r108_the_late_end_of_an_attempt_leaves_the_next_one_followed() {
+    async fn r108_late_end_of_an_attempt_keeps_the_next_one_followed() {
         let home = tempfile::tempdir().unwrap();
         let folder = Arc::new(OutputFolder::open(home.path().to_path_buf()).unwrap());
         let (facts, _reports) = messages::facts();

@@ -55,7 +55,7 @@ mod tests {
 
     /// A disk that accepts at most three bytes at once, and eight in all.
     #[test]
-    fn r150_only_what_a_disk_did_not_take_is_lost() {
+    fn r150_only_bytes_the_disk_refused_are_lost() {
         let disk = RefCell::new(Vec::new());
         let calls = RefCell::new(0);
         let write = |bytes: &[u8], at: u64| {

@@ -9,7 +9,7 @@ fn folder() -> (tempfile::TempDir, OutputFolder) {
 }
 
 #[test]
-fn parts_skip_what_was_dropped() {
+fn parts_skip_dropped_bytes() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("f");
     let bytes: Vec<u8> = (0..400_000_u32).map(|number| (number % 251) as u8).collect();
@@ -30,7 +30,7 @@ fn parts_skip_what_was_dropped() {
 }
 
 #[test]
-fn a_negative_offset_counts_from_the_end() {
+fn negative_offset_counts_from_the_end() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("f");
     fs::write(&path, "0123456789").unwrap();
@@ -58,7 +58,7 @@ fn bounding_frees_the_middle_and_keeps_both_ends() {
 }
 
 #[test]
-fn the_last_line_is_short_and_clean() {
+fn last_line_is_shortened_and_sanitized() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("f");
     fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
@@ -72,7 +72,7 @@ fn the_last_line_is_short_and_clean() {
 }
 
 #[test]
-fn r127_a_prompt_that_a_cut_turn_has_left_is_replaced_and_removed_with_its_task() {
+fn r127_leftover_prompt_file_is_replaced_and_removed_with_its_task() {
     let (home, folder) = folder();
     let task = TaskId::random();
     // A reader that has the previous file open continues to read that one.

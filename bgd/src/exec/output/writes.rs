@@ -98,7 +98,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test]
-    async fn a_write_to_the_folder_or_elsewhere_is_told_once() {
+    async fn first_write_in_folder_or_elsewhere_wakes_once() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = other.path().join("log");
         let (mut near, mut far) =

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn r110_output_that_can_not_be_read_for_a_moment_is_searched_again() {
+    async fn r110_temporarily_unreadable_output_is_searched_again() {
         let folder = tempfile::tempdir().unwrap();
         let (path, next) = (folder.path().join("output"), folder.path().join("next"));
         mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_that_stays_away_and_a_pattern_that_is_none_end_a_search() {
+    fn only_missing_file_or_invalid_pattern_ends_the_search() {
         let gone = io::Error::from(io::ErrorKind::NotFound);
         assert!(is_final(&gone, true) && !is_final(&gone, false));
         let invalid = io::Error::from(io::ErrorKind::InvalidInput);

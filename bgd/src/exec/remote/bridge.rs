@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r145_trouble_is_read_from_the_last_line_and_has_an_end() {
+    fn r145_bridge_failure_is_read_from_the_last_line() {
         let line = r#"{"error":{"code":-32000,"message":"no bgctl there","data":{"kind":"no_remote_bgctl","hint":"install it","exit_code":69}}}"#;
         let trouble = of_lines(&format!("banner\n{line}\n"));
         assert_eq!((&*trouble.message, trouble.is_final), ("no bgctl there", true));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn r151_an_order_waits_until_its_job_is_known_to_be_ours() {
+    fn r151_order_waits_until_its_job_is_confirmed_as_ours() {
         let (mut acts, now) = (Acts::default(), Instant::now());
         for number in 1..=3 {
             acts.add(act(Deed::Cancel, number, now), None);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn r150_orders_of_one_kind_go_together_and_those_of_one_task_in_their_order() {
+    fn r150_equal_orders_are_grouped_and_orders_per_task_keep_their_sequence() {
         let (mut acts, now) = (Acts::default(), Instant::now());
         let all = [
             (Deed::Hold(true), 1),

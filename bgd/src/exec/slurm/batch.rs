@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn r150_equal_runs_become_arrays_of_bounded_size() {
+    fn r150_equal_runs_become_job_arrays_of_bounded_size() {
         let mut gathering = Gathering::default();
         for turn in 0..125 {
             add(&mut gathering, turn, 1 + u32::from(turn % 5 == 0));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_a_few_submissions_are_in_the_order_of_their_runs() {
+    fn r146_submissions_follow_the_order_of_runs() {
         let mut gathering = Gathering::default();
         // A run that was withdrawn and added again keeps its turn.
         for (turn, cpus) in [(2, 1), (3, 1), (5, 1), (4, 2), (6, 3), (1, 2)] {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_what_a_task_asks_for_becomes_options_of_sbatch() {
+    fn r146_task_resources_become_sbatch_options() {
         let none = Resources::default();
         assert_eq!(
             line(&submit(&submission(&none))),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn r149_one_query_asks_for_everything() {
+    fn r149_one_query_covers_all_jobs() {
         assert_eq!(
             line(&queue(&["bgd-a1", "bgd-b2"])),
             "squeue --me --noheader --array --states=all --name=bgd-a1,bgd-b2 --format=%i|%T|%k|%r"
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn r150_jobs_are_acted_on_together() {
+    fn r150_one_command_covers_many_jobs() {
         let jobs = || ["6_0", "6_1", "9"].map(|id| JobId::parse(id).unwrap()).to_vec();
         let lines = |all: Vec<Words>| all.iter().map(line).collect::<Vec<_>>();
         assert_eq!(lines(cancel(jobs())), ["scancel 6_[0-1] 9"]);

@@ -180,7 +180,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn r150_it_is_over_when_everything_is_here_that_was_there_after_the_end() {
+    fn r150_copy_ends_when_all_output_known_after_job_end_is_here() {
         let (mut copy, now) =
             (Copy::new(1, ("k".into(), 3), true, [10, 20], ([10, 20], [0; 2])), Instant::now());
         assert_eq!(copy.names().collect::<Vec<_>>(), ["k.3.out", "k.3.err"]);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn r150_what_can_not_be_read_is_waited_for_and_what_is_gone_is_lost() {
+    fn r150_unreadable_output_is_awaited_and_missing_output_is_lost() {
         let (mut copy, now) =
             (Copy::new(1, ("k".into(), 3), false, [0; 2], ([0; 2], [0; 2])), Instant::now());
         copy.ends(now, Conclusion { exit: None, verdict: Verdict::ByExit, at: None });

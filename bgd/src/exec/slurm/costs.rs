@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn r164_costs_that_come_late_are_asked_for_again_and_not_for_ever() {
+    fn r164_late_costs_are_queried_again_up_to_a_limit() {
         let start = Instant::now();
         let mut costs = Costs::default();
         assert_eq!(costs.due(), None);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn r149_costs_are_asked_for_many_jobs_at_once() {
+    fn r149_costs_are_queried_for_many_jobs_at_once() {
         let start = Instant::now();
         let mut costs = Costs::default();
         for job in 0..MOST as u64 + 5 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn r164_an_id_that_is_used_again_has_no_costs_of_the_job_before() {
+    fn r164_reused_job_id_gets_no_costs_of_the_previous_job() {
         let start = Instant::now();
         let mut costs = Costs::default();
         for job in [1, 2] {

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn r147_files_arrive_as_they_are_and_are_nobody_elses() {
+    fn r147_job_files_arrive_unchanged_and_private() {
         let home = tempfile::tempdir().unwrap();
         let folder = WorkFolder::new(home.path().join("it's\nhere"));
         let long = vec![b'x'; SCRIPT_BYTES];
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_a_command_gets_its_words_and_variables_as_they_are() {
+    fn r146_command_words_and_variables_arrive_unchanged() {
         let words: Words =
             ["sh", "-c", "printf '%s|' \"$@\" \"$A\" \"$LC_ALL\"", "sh", "it's", "", "$HOME\n"]
                 .map(Into::into)

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r147_notes_are_read_once_and_starts_come_first() {
+    fn r147_notes_are_read_once_with_starts_first() {
         let home = tempfile::tempdir().unwrap();
         let folder = WorkFolder::new(home.path().join("work"));
         folder.prepare().unwrap();
@@ -255,7 +255,7 @@ mod tests {
         folder.remove().unwrap();
     }
     #[test]
-    fn r151_notes_that_can_not_be_read_are_told_from_those_that_are_not_there() {
+    fn r151_unreadable_notes_are_distinguished_from_missing_ones() {
         let home = tempfile::tempdir().unwrap();
         let folder = WorkFolder::new(home.path().join("work"));
         let mut seen = HashSet::new();

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_read_as_they_are_printed() {
+    fn job_ids_are_parsed_strictly() {
         for text in ["1", "6_0", "4294967295_20000"] {
             assert_eq!(id(text).to_string(), text);
         }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ids_take_few_words() {
+    fn many_job_ids_are_compressed_into_few_words() {
         let ids = |texts: &[&str]| words(texts.iter().map(|text| id(text)).collect());
         assert_eq!(ids(&["9", "6_3", "6_1", "6_2", "6_2", "6_7"]), ["6_[1-3,7]", "9"]);
         assert_eq!(ids(&["6", "6_0", "6_1"]), ["6", "6_[0-1]"]);

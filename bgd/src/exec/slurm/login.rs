@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r146_what_a_session_runs_begins_with_the_mark_and_only_with_a_whole_script() {
+    fn r146_session_prints_its_mark_and_runs_only_complete_scripts() {
         assert!(SESSION.matches(MARK).count() == 2 && STAY.contains(MARK));
         let line = SESSION.strip_prefix("exec ").unwrap();
         let run = |script: &[u8]| {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn r151_a_long_warning_hides_no_refusal() {
+    fn r151_long_ssh_warning_does_not_hide_the_refusal() {
         let warning =
             "@@@@@@@@@@@@@@@@@@@@@@@@\n".to_owned() + &"Someone could be eavesdropping! ".repeat(40);
         let last = "Offending ED25519 key in /home/me/known_hosts:7\n\
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn r151_a_script_that_prints_too_much_is_refused_at_once() {
+    async fn r151_script_with_too_much_output_is_interrupted_at_once() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (errors, open) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
         let printing = tokio::spawn(async move { theirs.write_all(&vec![b'x'; 8 << 20]).await });
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn r146_what_a_shell_prints_before_the_mark_is_skipped() {
+    async fn r146_shell_output_before_the_mark_is_skipped() {
         let (mut ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"Welcome!\nbgd: session?\n\nbgd: session\nrest").await.unwrap();
         assert_eq!(marked(&mut ours).await.unwrap().as_deref(), Some(&b"rest"[..]));

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r151_the_next_daemon_finds_what_a_killed_one_has_left() {
+    fn r151_next_daemon_finds_jobs_and_files_of_a_killed_one() {
         let home = tempfile::tempdir().unwrap();
         let shell = Shell {
             ssh: "ssh".into(),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn r151_a_damaged_note_hides_no_settings() {
+    fn r151_damaged_notes_do_not_hide_intact_settings() {
         let home = tempfile::tempdir().unwrap();
         let slurm = Slurm {
             shell: None,

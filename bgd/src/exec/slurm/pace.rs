@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn r149_queries_become_rare_while_nothing_moves() {
+    fn r149_queries_become_rarer_while_nothing_changes() {
         let mut now = Instant::now();
         let mut pace = Pace::default();
         assert_eq!(pace.due(), None);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn r149_no_jobs_no_queries() {
+    fn r149_no_queries_without_jobs() {
         let now = Instant::now();
         let mut pace = Pace::default();
         pace.moved(now);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn r149_an_end_is_looked_at_sooner_but_never_more_than_once_a_second() {
+    fn r149_hurry_advances_the_next_query_within_the_minimum_spacing() {
         let now = Instant::now();
         let mut pace = Pace::default();
         pace.moved(now);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_read_as_slurm_prints_it() {
+    fn squeue_output_is_parsed() {
         let output = "6_9999|PENDING|a-1|JobHeldUser,JobHeldAdmin\n\
                       24|PENDING|(null)|job requeued in held state\n\
                       25|TIMEOUT|a-1|TimeLimit\n\
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_slurm_prints_them() {
+    fn exit_and_accounting_records_are_parsed() {
         let exit = |code, signal| ScriptExit { code, signal };
         let read: Vec<_> = exits("15|9|\n6_1|1024|\nx|1|\n7||\n").collect();
         assert_eq!(read, [(id("15"), exit(0, 9)), (id("6_1"), exit(4, 0))]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn r164_the_costs_of_a_job_are_those_of_its_steps() {
+    fn r164_job_usage_is_summed_from_its_steps() {
         let output = "1|COMPLETED|0:0|00:01.260|00:03.738||\n\
                       1.batch|COMPLETED|0:0|00:01.000|00:03.700|145612800|energy=0,fs/disk=5000001\n\
                       1.extern|COMPLETED|0:0|00:00.260|00:00.038||energy=0\n\
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_are_read_as_slurm_prints_them() {
+    fn slurm_times_and_sizes_are_parsed() {
         let times =
             ["00:00:00", "00:01.5", "02:03", "01:02:03", "2-01:00:00.004", "", "x", "1-", "-1", "00:01.é"];
         let read =
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_submission_is_the_last_line() {
+    fn submitted_job_number_is_read_from_the_last_line() {
         assert_eq!(submitted("6\n"), Some(6));
         assert_eq!(submitted("Welcome to the cluster!\n12;west\n\n"), Some(12));
         for output in ["", "\n", "Submitted batch job 7\n", "7_1\n", "7\nsee the news\n", "-1"] {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_found_among_all_others() {
+    fn cluster_settings_are_found_in_full_configuration() {
         let output = "Configuration data as of 2026-11-24T00:27:42\n\
                       AccountingStorageType   = accounting_storage/none\n\
                       ClusterName             = test\n\
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn long_reasons_are_cut() {
+    fn long_reasons_are_truncated() {
         let nodes = "ü".repeat(1000);
         let output = format!("1|PENDING|a-1|{nodes}\n2|PENDING|{}\n", "x".repeat(5000));
         let jobs: Vec<_> = queue(&output).collect();
@@ -343,7 +343,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_printed_is_read(output in "([0-9_|:;=+. \n\r\t()\\[\\]a-zA-Z-]|\\PC){0,300}") {
+        fn arbitrary_output_never_panics_the_parsers(output in "([0-9_|:;=+. \n\r\t()\\[\\]a-zA-Z-]|\\PC){0,300}") {
             for job in queue(&output) {
                 prop_assert!(!job.state.is_empty());
             }
@@ -352,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(job in 1_u64..u64::MAX, index in any::<Option<u32>>(), reason in "[a-zA-Z, ]{0,50}") {
+        fn written_queue_line_is_read_back(job in 1_u64..u64::MAX, index in any::<Option<u32>>(), reason in "[a-zA-Z, ]{0,50}") {
             let id = JobId { job, index };
             let output = format!("{id}|RUNNING|a-1|{reason}\n");
             let jobs: Vec<_> = queue(&output).collect();

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r151_attempts_become_rarer_until_there_is_an_answer() {
+    fn r151_retries_back_off_until_the_cluster_answers() {
         let (mut reach, now) = (Reach::default(), Instant::now());
         assert!(reach.is_open(now));
         assert!(reach.failed(now, "down") && !reach.failed(now, "down") && reach.failed(now, "silent"));

@@ -315,7 +315,7 @@ mod tests {
     const SHELLS: [&str; 2] = ["/bin/sh", "/bin/bash"];
 
     #[test]
-    fn r147_a_job_notes_its_start_and_its_exit() {
+    fn r147_job_script_notes_start_and_exit() {
         for shell in SHELLS {
             for (script, exit) in [
                 ("exit 0", Exit::Code(0)),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn r147_the_arguments_arrive_as_they_are() {
+    fn r147_arguments_arrive_unchanged() {
         let argv: Vec<&[u8]> =
             vec![b"sh", b"-c", TELL, b"sh", b"it's", b"", b"-n", b"a\nb\\", b"\xff$HOME`id`"];
         for shell in SHELLS {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn r147_the_environment_arrives_as_it_is_except_what_describes_the_job() {
+    fn r147_environment_arrives_unchanged_except_job_variables() {
         let own: [(&str, &[u8]); 9] = [
             ("PATH", b"/usr/bin:/bin"),
             ("A", b"1\n2'\""),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_programs_are_run_as_they_are_called() {
+    fn programs_with_odd_names_are_run() {
         for shell in SHELLS {
             for name in ["a=b", "-x", "it's", "cd"] {
                 let work = Work::new();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_run_is_noted_with_the_reason() {
+    fn start_failure_is_noted_with_its_reason() {
         for shell in SHELLS {
             let work = Work::new();
             let out = work.path("out");
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_for_the_whole_job_ends_the_program_and_is_noted() {
+    fn signal_to_the_whole_job_is_passed_on_and_noted() {
         for shell in SHELLS {
             let work = Work::new();
             let out = work.path("out");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_told_from_other_files() {
+    fn note_names_and_contents_are_parsed_strictly() {
         let noted = Noted { batch: "k-1", index: 0, restarts: 2, kind: NoteKind::Exit };
         assert_eq!(noted.to_string(), "k-1.0.2.exit");
         assert_eq!(Noted::parse("k-1.0.2.exit"), Some(noted));
@@ -479,7 +479,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_quoted_word_is_one_word(word in proptest::collection::vec(1_u8.., 0..200)) {
+        fn quoted_text_is_one_shell_word(word in proptest::collection::vec(1_u8.., 0..200)) {
             let text = quoted(&word);
             prop_assert!(text.starts_with(b"'") && text.ends_with(b"'"));
             // Inside the quotes, only `'\''` interrupts them, for one escaped quote.
@@ -488,7 +488,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_noted_is_read(name in "\\PC{0,40}", note in proptest::collection::vec(any::<u8>(), 0..20)) {
+        fn parsed_note_names_survive_a_round_trip(name in "\\PC{0,40}", note in proptest::collection::vec(any::<u8>(), 0..20)) {
             if let Some(noted) = Noted::parse(&name) {
                 let again = noted.to_string();
                 prop_assert_eq!(Noted::parse(&again), Some(noted));

@@ -169,7 +169,7 @@ mod tests {
     ];
 
     #[test]
-    fn r148_every_state_has_a_meaning() {
+    fn r148_every_slurm_state_is_classified() {
         for (state, meaning) in STATES {
             assert_eq!(standing(state), meaning, "{state}");
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn r148_the_man_page_has_every_state() {
+    fn r148_man_page_lists_every_state_correctly() {
         let page = include_str!("../../../../man/bgd-executors.7");
         let clusters = page.split(".SH SLURM CLUSTERS").nth(1).unwrap();
         let table = clusters.split(".SS States").nth(1).unwrap().split(".TE").next().unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn r148_the_cluster_explains_what_it_did_itself() {
+    fn r148_cluster_caused_ends_get_their_cause() {
         let killed = Exit::Signal(9);
         let cause = |end, exit| match verdict(end, "None", exit, true) {
             Verdict::Failed(cause, _) => Some(cause),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn r147_a_program_that_notes_success_has_succeeded() {
+    fn r147_noted_success_overrides_the_cluster_state() {
         let all = [End::Completed, End::Failed, End::TimeLimit, End::Memory, End::Cancelled, End::Node];
         for end in all {
             assert_eq!(verdict(end, "None", Some(&Exit::Code(0)), true), Verdict::ByExit);

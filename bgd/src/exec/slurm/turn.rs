@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn r146_a_submission_that_comes_again_lets_none_pass() {
+    async fn r146_submission_to_be_repeated_blocks_the_next_one() {
         let (mut first, before) = SubmitTurn::after(None);
         let (mut second, before) = SubmitTurn::after(Some(before));
         let (mut third, before) = SubmitTurn::after(Some(before));

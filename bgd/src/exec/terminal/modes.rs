@@ -390,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_touched_needs_nothing() {
+    fn default_modes_need_no_restore() {
         assert_eq!(Modes::default().restore() + &Modes::default().set(), "");
         let modes = after(&[(Some(b'?'), &[25, 2004], &[], b'l'), (Some(b'?'), &[25], &[], b'h')]);
         assert_eq!(modes, Modes::default());
     }
 
     #[test]
-    fn a_full_screen_program_is_left_in_the_reverse_order() {
+    fn modes_are_restored_in_reverse_order() {
         let mut modes = after(&[
             (Some(b'?'), &[1049], &[], b'h'),
             (Some(b'?'), &[1, 2004, 1006], &[], b'h'),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn each_screen_has_its_own_rows_and_keyboard() {
+    fn each_screen_has_its_own_region_and_keyboard_mode() {
         let mut modes = after(&[(Some(b'='), &[1], &[], b'u')]);
         modes.set_region(Some((3, 5)));
         modes.control(Some(b'?'), &[1049], &[], b'h');
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_can_not_make_it_large() {
+    fn stored_modes_are_bounded() {
         let mut modes = Modes::default();
         for number in 100..10_000 {
             modes.control(Some(b'?'), &[number], &[], b'h');

@@ -51,7 +51,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_that_is_cut_anywhere_stays_text(text: String, cuts in prop::collection::vec(1_usize..9, 1..50)) {
+        fn text_cut_anywhere_stays_valid_utf8(text: String, cuts in prop::collection::vec(1_usize..9, 1..50)) {
             let (mut told, mut held) = (String::new(), Vec::new());
             let mut rest = text.as_bytes();
             for cut in cuts.iter().cycle() {
@@ -69,13 +69,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_text_is_not_held_back_for_long(bytes: Vec<u8>) {
+        fn at_most_3_bytes_are_held_back(bytes: Vec<u8>) {
             prop_assert!(bytes.len() - whole_characters(&bytes) <= 3);
         }
     }
 
     #[test]
-    fn a_line_says_only_what_there_is() {
+    fn output_line_omits_unset_fields() {
         let id = TaskId::random();
         let line = output(id, 7, b"\x1b[1mx\r\n".to_vec(), false, None);
         let expected = format!(

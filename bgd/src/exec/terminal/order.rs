@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_order_arrives_as_it_was_sent(order in orders(), cut in 1_usize..100) {
+        fn order_survives_a_round_trip(order in orders(), cut in 1_usize..100) {
             let bytes = order.encode();
             let (head, rest) = bytes.split_first_chunk().expect("a head");
             prop_assert_eq!(JobOrder::rest(*head), rest.len());
@@ -212,19 +212,19 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
             let _ = JobOrder::decode(&bytes);
         }
     }
 
     /// Leaders of every release so far use these bytes.
     #[test]
-    fn r121_the_words_of_leaders_never_change() {
+    fn r121_leader_protocol_bytes_are_stable() {
         assert_eq!([STOPPED, CONTINUED, UNKNOWN], *b"scu");
     }
 
     #[test]
-    fn an_answer_arrives_as_it_was_given() {
+    fn answer_survives_a_round_trip() {
         assert_eq!(read_answer(answer(Ok(4711))).unwrap(), 4711);
         for stage in Stage::ALL {
             let error = read_answer(answer(Err(SpawnError { stage, errno: Errno::E2BIG }))).unwrap_err();

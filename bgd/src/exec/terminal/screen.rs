@@ -383,7 +383,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn what_is_skipped_could_not_be_seen(text in pieces()) {
+        fn lazy_parsing_shows_the_same_as_full_parsing(text in pieces()) {
             let mut lazy = screen_of(text.as_bytes());
             let mut thorough = Screen::new(SIZE);
             let mut all = Vec::new();
@@ -393,7 +393,7 @@ mod tests {
         }
 
         #[test]
-        fn it_does_not_matter_how_it_comes(text in pieces(), cuts in prop::collection::vec(1_usize..80, 1..9)) {
+        fn screen_is_independent_of_chunking(text in pieces(), cuts in prop::collection::vec(1_usize..80, 1..9)) {
             let mut parted = Screen::new(SIZE);
             let mut rest = text.as_bytes();
             for cut in cuts.iter().cycle() {
@@ -410,7 +410,7 @@ mod tests {
 
         /// Also on a terminal that shows something else, as long as it was not left in another mode.
         #[test]
-        fn another_terminal_shows_the_same(text in pieces(), before in pieces(), end in 0_usize..5) {
+        fn redraw_reproduces_the_screen_on_another_terminal(text in pieces(), before in pieces(), end in 0_usize..5) {
             // The text may end in the middle of a sequence, which must continue on the other terminal, too.
             let bytes = &text.as_bytes()[..text.len().saturating_sub(end)];
             let mut screen = screen_of(bytes);
@@ -437,7 +437,7 @@ mod tests {
         /// Including everything that is not visible yet: the other screen, the saved cursor, the repeated character,
         /// the scrolled lines.
         #[test]
-        fn r121_a_screen_is_built_again_as_it_was(
+        fn r121_screen_state_survives_a_round_trip(
             text in pieces(), more in pieces(), end in 0_usize..5, is_parsed: bool, rows in 1_u16..9,
         ) {
             let mut before = screen_of(&text.as_bytes()[..text.len().saturating_sub(end)]);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_screen_is_pushed_up_and_not_overwritten() {
+    fn redraw_scrolls_the_main_screen_instead_of_overwriting_it() {
         let mut users = Parser::new(NonZeroU16::new(6).unwrap(), NonZeroU16::new(20).unwrap(), 100);
         users.process(b"$ ls\r\nprecious\r\n$ bgctl attach");
         users.process(&screen_of(b"one\r\ntwo").redraw(6));
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_leaves_its_end() {
+    fn flood_leaves_its_last_lines() {
         let mut screen = Screen::new(SIZE);
         for number in 0..100_000 {
             screen.take(format!("no {number}\r\n").as_bytes());
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_work_leaves_what_its_end_draws() {
+    fn parsing_work_is_bounded_and_keeps_the_final_screen() {
         let size = TerminalSize { rows: 1000, cols: 1000 };
         let whole = usize::from(size.rows) * usize::from(size.cols);
         for piece in ["\x1b[2J", "x\x1b[65535b", "\x1b[999L", "\x1bc", "\x1b[?1049h\x1b[?1049l"] {
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_outlive_what_was_not_parsed() {
+    fn modes_survive_skipped_output() {
         let mut screen = Screen::new(TerminalSize { rows: 100, cols: 1000 });
         screen.take(b"\x1b[?1049h\x1b[2;3r");
         while !screen.is_full() {
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn another_size_keeps_the_text() {
+    fn resize_keeps_the_text() {
         let mut screen = screen_of(b"\x1b[2;3rone\r\ntwo");
         screen.resize(TerminalSize { rows: 3, cols: 20 });
         screen.take(b" and more than eight\r\nthree");
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_job_writes_makes_it_panic() {
+    fn extreme_sequences_on_tiny_screen_do_not_panic() {
         let mut screen = Screen::new(TerminalSize { rows: 1, cols: 1 });
         screen.take("漢\u{301}\u{fe0f}\x1b[65535;65535H\x1b[65535@\x1b[65535b\x1b[?6h\x1b[9;3r漢".as_bytes());
         assert!(!screen.redraw(1000).is_empty());

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_sequences_reach_the_screen_and_strings_do_not() {
+    fn text_and_sequences_are_passed_on_without_control_strings() {
         let text = "a\x1b]2;title\x07b\x1b[1mc\x1bPq#0\x1b\\d\x1b]8;;uri\x1b\\e";
         assert_eq!(follow(text.as_bytes()).0, "ab\x1b[1mc\x1b\\d\x1b\\e");
         assert_eq!(follow(b"\x1b[1;2\x18x\x1b]2;t\x1ay").0, "xy", "cancelled");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_parser_does_not_know_is_said_otherwise() {
+    fn sequences_unknown_to_the_parser_are_translated() {
         assert_eq!(follow(b"\x1bD\x1bE").0, "\n\r\n");
         assert_eq!(follow(b"\x1b[s\x1b[u\x1b[?1048h\x1b[?1048l").0, {
             "\x1b7\x1b8\x1b[?1048h\x1b7\x1b[?1048l\x1b8"
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_ended_is_kept_and_never_much_of_it() {
+    fn unfinished_sequence_is_kept_up_to_a_limit() {
         assert_eq!(follow(b"x\x1b[1;3").1.unfinished(), b"\x1b[1;3");
         assert_eq!(follow(b"x\x1b]2;ti").1.unfinished(), b"\x1b]2;ti");
         let long = [b"\x1b]".as_slice(), &[b'x'; 10_000]].concat();
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_bytes_are_cut_does_not_matter(
+        fn sequences_are_independent_of_chunking(
             bytes in prop::collection::vec(prop::sample::select(&b"\x1b\x1b[]?(0;125hlmrqu!>=PX\\\x07\x0e\x0f\x18a\n"[..]), 0..200),
             cut in 0_usize..200,
         ) {
@@ -392,7 +392,7 @@ mod tests {
 
         /// Even if the terminal was left in the middle of a sequence or of a string.
         #[test]
-        fn a_terminal_is_as_at_first_when_it_was_restored(
+        fn restore_resets_all_modes(
             bytes in prop::collection::vec(prop::sample::select(&b"\x1b\x1b\x1b[[[]?(0;1245679hhlmrrqu!>=<P\\\x07\x0e\x0f\x18"[..]), 0..200),
         ) {
             let (_, mut sequences) = follow(&bytes);

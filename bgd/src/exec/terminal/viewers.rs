@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_read_hears_once_that_the_job_has_stopped() {
+    async fn slow_viewer_gets_one_stop_notification() {
         let mut viewers = Viewers::default();
         let ((owner, slow), (other, quick)) = (viewer(1), viewer(2));
         viewers.add(owner, true);

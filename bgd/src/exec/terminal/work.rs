@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_what_is_touched() {
+    fn work_counts_touched_cells() {
         assert_eq!(work("text"), 8);
         for (text, touched) in [
             ("\x1b[2J", 1000),
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_hold_everything_and_cut_nothing(
+        fn slices_cover_everything_without_splitting_sequences(
             pieces in prop::collection::vec(prop::sample::select(vec!["a", "漢", "\x1b[2J", "\x1b[1m", "\r", "\n", "\x1b[3b"]), 0..60),
             most in 1_usize..3000,
         ) {

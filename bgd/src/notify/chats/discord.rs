@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_have_no_markdown_in_them() {
+    fn markdown_in_sentences_is_escaped() {
         let cases = [
             ("[a](http://b.c)", r"\[a\]\(http\://b.c\)"),
             ("@everyone <@42> <#1>", r"\@everyone \<\@42\> \<\#1\>"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_can_not_end_its_block() {
+    fn result_cannot_close_its_code_block() {
         assert_eq!(quoted("a `b` ``c``"), "```\na `b` ``c``\n```");
         for ticks in 3..10 {
             let text = quoted(&format!("a\n{}\n@everyone", "`".repeat(ticks)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_for_a_channel_unless_it_is_said_to_be_for_all() {
+    fn rate_limit_applies_to_one_route_unless_global() {
         let post = Post::new("http://x", reqwest::header::HeaderMap::new(), vec![], Duration::ZERO, vec![]);
         let post = post.ok().unwrap();
         let judged = |is_for_all, global| {

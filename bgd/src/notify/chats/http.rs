@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_seconds_or_a_date() {
+    fn retry_after_accepts_seconds_or_a_date() {
         assert_eq!(seconds(" 12 "), Some(Duration::from_secs(12)));
         assert_eq!(seconds("0.25"), Some(Duration::from_millis(250)));
         assert_eq!(seconds("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn words_about_a_request_have_no_secret_in_them() {
+    fn request_errors_hide_secrets() {
         let post = post("https://user:p%40ssw0rd@example.org:8443/hooks/T0KEN?key=qu3ry1", "s3cr3t");
         assert_eq!(place(&post.url), "https://example.org:8443");
         let basic = BASE64.encode("user:p@ssw0rd");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_is_not_shown() {
+    fn invalid_address_is_not_shown() {
         let error = Post::new("https://s3cr3t:x", HeaderMap::new(), vec![], IDLE, vec![]).err().unwrap();
         assert!(!error.is_transient && !error.why.contains("s3cr3t"), "{error:?}");
     }

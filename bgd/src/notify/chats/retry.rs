@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn r122_a_channel_that_is_removed_tries_each_notice_once() {
+    fn r122_removed_channel_tries_each_notice_once() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         for removed_before in [true, false] {
             let (remove, gone) = watch::channel(removed_before);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_the_last_try() {
+    fn delivery_gives_up_after_the_last_try() {
         let mut tries = 0;
         let outcome = run(&RateLimits::default(), async || {
             tries += 1;
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_tried_once_and_what_passes_again() {
+    fn permanent_error_is_tried_once_and_transient_one_retried() {
         let mut tries = 0;
         let outcome = run(&RateLimits::default(), async || {
             tries += 1;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_met_is_known_while_it_is_tried_again() {
+    fn error_is_reported_while_delivery_is_retried() {
         let progress = progress(None);
         let mut seen = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn r127_retries_of_an_earlier_daemon_go_on_with_their_count_and_deadline() {
+    fn r127_retries_of_an_earlier_daemon_keep_count_and_deadline() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let run = |before: Tried, wait: Duration| {
             let mut tries = 0;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn r121_a_silence_goes_on_over_an_upgrade() {
+    fn r121_rate_limit_survives_an_upgrade() {
         let silence = RateLimits::default();
         assert!(silence.state().is_none());
         silence.record_wait("messages", &busy(Duration::from_mins(5)));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_wants_a_long_silence_gets_it() {
+    fn long_retry_after_fails_further_notices_untried() {
         let silence = RateLimits::default();
         let mut tries = 0;
         for _ in 0..2 {
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(tries, 1);
     }
     #[test]
-    fn a_silence_is_for_one_route_or_for_all() {
+    fn rate_limit_covers_one_route_or_all() {
         let silence = RateLimits::default();
         silence.record_wait("typing", &busy(Duration::from_mins(5)));
         // A later, shorter wait does not shorten it.
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_routes_the_first_that_is_over_is_forgotten() {
+    fn excess_routes_forget_the_earliest_expiring_limit() {
         let silence = RateLimits::default();
         for (later, number) in (1..).zip(0..=ROUTES) {
             silence.record_wait(&number.to_string(), &busy(Duration::from_secs(60 + later)));

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chat_is_the_id_of_a_conversation_or_a_user() {
+    fn slack_chat_is_conversation_or_user_id() {
         assert!(["C024BE91L", "D024BE91L", "G012AC86C", "U024BE7LH", "W024BE7LH"].into_iter().all(is_chat));
         assert!(!["", "C", "X024BE91L", "c024be91l", "#general", "C024 BE", "foo"].into_iter().any(is_chat));
     }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chat_is_a_number_or_a_name() {
+    fn telegram_chat_is_number_or_name() {
         assert!(["42", "-1001234567890", "@some_channel"].into_iter().all(is_chat));
         assert!(!["", "-", "4 2", "@", "@a/b", "4711x", "--1"].into_iter().any(is_chat));
     }

@@ -336,13 +336,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_are_compared_as_the_kernel_prints_them() {
+    fn device_numbers_are_encoded_as_in_proc_stat() {
         assert_eq!(as_in_stat(nix::sys::stat::makedev(136, 4)), 34820);
         assert_eq!(as_in_stat(nix::sys::stat::makedev(136, 511)), (136 << 8) | 0xff | (1 << 20));
     }
 
     #[tokio::test]
-    async fn what_is_no_terminal_is_not_looked_for() {
+    async fn non_terminal_is_not_watched() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("file");
         fs::write(&path, "").unwrap();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_terminal_of_ours_is_not_opened() {
+    fn foreign_or_non_terminal_is_not_opened() {
         let me = std::process::id().cast_signed();
         for path in [
             "/etc/passwd",

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_as_wide_as_the_terminal_at_most() {
+    fn line_is_shortened_to_the_terminal_width() {
         let name = "a description that is long".to_owned();
         let line = Line {
             task: None,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_typed_line_stays_as_it_is_wherever_it_is() {
+    fn lines_above_the_cursor_keep_the_typed_line() {
         for row in [0_u16, 1, 11, 22, 23] {
             for lines in [1, 3, 30] {
                 let (rows, columns) = (24.try_into().unwrap(), 40.try_into().unwrap());
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_terminals_that_know_it_are_asked_for_a_bubble() {
+    fn desktop_bubble_is_sent_only_to_supporting_terminals() {
         let with = |pairs: &[(&str, &str)]| {
             let env = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
             String::from_utf8(bubble(Some(&Place { terminal: None, env }), "done")).unwrap()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_several_rows_is_not_torn_by_lines_at_the_top() {
+    fn lines_at_the_top_keep_a_wrapped_typed_line() {
         for (row, above) in [0_u16, 1, 11, 20, 21].into_iter().flat_map(|row| [(row, 0), (row, 1), (row, 2)])
         {
             for lines in [1_u16, 3, 12] {

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_something_is_typed_more_than_a_few_lines_become_one() {
+    fn many_lines_are_summarized_while_user_is_typing() {
         let mut lines = Lines::new();
         for count in 1..=TYPED_LINES as u64 + 1 {
             lines.counts[0] = count;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_lines_the_most_urgent_ones_are_shown_and_the_rest_is_counted() {
+    fn most_urgent_lines_are_shown_and_the_rest_counted() {
         let mut lines = Lines::new();
         lines.in_inbox = false;
         let mut push = |kind: NoticeKind, number: u64| {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_third_of_the_screen_is_for_lines() {
+    fn lines_take_at_most_a_fraction_of_the_screen() {
         let mut lines = Lines::new();
         lines.counts[0] = 9;
         lines.each = (1..=6).map(|n| line::of_tests(NoticeKind::Completed, &format!("[line {n}]"))).collect();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn many_lines_become_one_that_counts_them() {
+    fn summary_counts_lines_by_kind() {
         let mut held = Lines::new();
         held.counts[0] = 100;
         held.counts[1] = 2;

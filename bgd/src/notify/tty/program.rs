@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_program_that_is_many_the_name_counts() {
+    fn multicall_binary_is_a_shell_by_its_name() {
         for (words, comm, expected) in [
             ("sh\0", "sh", true),
             ("-ash\0", "ash", true),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shell_is_taken_for_none() {
+    fn non_shell_process_is_not_taken_for_a_shell() {
         let me = std::process::id().cast_signed();
         assert!(!is_shell(me) && !is_bgctl(me));
         assert!(!is_shell(0), "there is none");

@@ -153,7 +153,7 @@ mod tests {
 
     /// Many calls can be in progress at once, and the client may not read.
     #[test]
-    fn r26_what_an_answer_may_need_is_reserved_before_the_next_request_is_read() {
+    fn r26_calls_reserve_room_for_their_largest_reply() {
         for wait_ms in [0, 60_000] {
             let read = Request::ReadInbox { session: "a".into(), after: 0, wait_ms, limit: 1 };
             assert_eq!(Body::Inbox(None, read).reserve(), limits::INBOX_PAGE_BYTES, "wait_ms: {wait_ms}");

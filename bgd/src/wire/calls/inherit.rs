@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r140_the_peers_environment_is_taken_and_added_to() {
+    fn r140_peer_environment_is_inherited_and_extended() {
         let set = Env([("B".into(), "new".into()), ("C".into(), "3".into())].into());
         let env = environment(b"A=1=1\0B=2\0=C:=x\0broken\0\0", &set);
         let expected: [(Box<str>, OsText); 3] =
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn r140_only_who_asks_inherits_and_only_of_a_process() {
+    fn r140_inheritance_requires_request_and_peer_process() {
         let plain = SubmitParams { cwd: Some("/".into()), ..SubmitParams::default() };
         assert_eq!(complete(plain.clone(), None).unwrap(), plain);
         let asks = SubmitParams { inherit: true, cwd: Some("sub".into()), ..SubmitParams::default() };

@@ -28,7 +28,7 @@ mod tests {
     use super::number;
 
     #[test]
-    fn names_and_numbers_are_signals() {
+    fn signals_are_parsed_from_names_and_numbers() {
         for (text, signal) in [("TERM", 15), ("sigint", 2), ("Hup", 1), ("9", 9), ("34", 34)] {
             assert_eq!(number(text).unwrap(), signal, "{text}");
         }

@@ -23,7 +23,7 @@ fn foreground<const N: usize>(jobs: [Can; N]) -> Foreground<usize> {
 }
 
 #[test]
-fn r60_the_hint_is_there_while_a_job_can_be_backgrounded() {
+fn r60_hint_is_shown_while_a_job_can_be_backgrounded() {
     let mut jobs = foreground([]);
     assert_eq!(jobs.hint(), None);
     jobs.started(0, Can::Direct);
@@ -37,7 +37,7 @@ fn r60_the_hint_is_there_while_a_job_can_be_backgrounded() {
 }
 
 #[test]
-fn r60_the_hint_names_the_chosen_key_and_no_key_has_none() {
+fn r60_hint_names_the_chosen_key_and_is_absent_without_one() {
     for (key, hint) in [("ctrl-]", Some("[Ctrl-]] Background")), ("none", None)] {
         let mut jobs = Foreground::new(key.parse().unwrap());
         jobs.started((), Can::Yes);
@@ -46,7 +46,7 @@ fn r60_the_hint_names_the_chosen_key_and_no_key_has_none() {
 }
 
 #[test]
-fn r61_a_job_handed_over_has_exactly_this_result() {
+fn r61_backgrounded_job_has_exactly_this_result() {
     let mut jobs = foreground([Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(0));
     assert_eq!(jobs.hint(), None);
@@ -56,7 +56,7 @@ fn r61_a_job_handed_over_has_exactly_this_result() {
 }
 
 #[test]
-fn r63_of_several_jobs_the_one_started_last_that_may_is_taken() {
+fn r63_latest_eligible_job_is_taken() {
     let mut jobs = foreground([Can::Yes, Can::Yes, Can::No("it is a shell".into()), Can::Direct]);
     assert_eq!(jobs.pressed(), Press::Take(1));
     assert!(jobs.answered(&1, backgrounded()).is_some());
@@ -67,7 +67,7 @@ fn r63_of_several_jobs_the_one_started_last_that_may_is_taken() {
 }
 
 #[test]
-fn r63_a_job_that_could_not_be_taken_is_still_the_latest() {
+fn r63_job_that_could_not_be_taken_stays_the_latest() {
     let mut jobs = foreground([Can::Yes, Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(1));
     let error = RpcError::new(ErrorKind::RegistryFull, "the daemon holds 5 tasks");
@@ -87,7 +87,7 @@ fn r64_direct_jobs_keep_the_key() {
 }
 
 #[test]
-fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
+fn r65_key_does_nothing_without_a_foreground_job() {
     let mut jobs = foreground([Can::Yes]);
     assert_eq!(jobs.finished(&0), Finished::Show);
     assert_eq!(jobs.pressed(), Press::Nothing);
@@ -95,7 +95,7 @@ fn r65_with_nothing_in_the_foreground_the_key_does_nothing() {
 }
 
 #[test]
-fn r66_a_job_that_finished_first_has_its_real_result() {
+fn r66_job_that_finished_before_detach_has_its_real_result() {
     // The daemon sees the end first, then the parent.
     let mut jobs = foreground([Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(0));
@@ -120,7 +120,7 @@ fn r66_a_job_that_finished_first_has_its_real_result() {
 }
 
 #[test]
-fn r67_the_key_is_ignored_while_a_job_is_handed_over() {
+fn r67_key_is_ignored_while_a_job_is_being_detached() {
     let mut jobs = foreground([Can::Yes, Can::Yes]);
     assert_eq!(jobs.pressed(), Press::Take(1));
     for _ in 0..20 {
@@ -135,7 +135,7 @@ fn r67_the_key_is_ignored_while_a_job_is_handed_over() {
 }
 
 #[test]
-fn r68_a_job_that_cannot_be_backgrounded_says_so() {
+fn r68_job_that_cannot_be_backgrounded_says_why() {
     let mut jobs = foreground([Can::No("it is a shell".into()), Can::No("it is old".into()), Can::Direct]);
     assert_eq!(jobs.pressed(), Press::Refuse("This job can't be backgrounded: it is old".to_owned()));
     assert_eq!(jobs.finished(&1), Finished::Show);

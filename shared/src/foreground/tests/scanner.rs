@@ -177,7 +177,7 @@ fn cut<'a>(input: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn presses_are_found_and_all_else_passes_however_it_is_cut(parts in typing(), cuts in cuts()) {
+    fn presses_are_found_and_the_rest_passes_in_any_chunks(parts in typing(), cuts in cuts()) {
         let mut expected = Pieces::default();
         for (kind, text) in &parts {
             expected.add(*kind, text.as_bytes());
@@ -188,7 +188,7 @@ proptest! {
     }
 
     #[test]
-    fn cuts_change_nothing(input in noise(), cuts in cuts()) {
+    fn scanning_is_independent_of_chunking(input in noise(), cuts in cuts()) {
         let whole = scanned("ctrl-b", [&input[..]]);
         prop_assert_eq!(whole.bytes(), &input[..]);
         prop_assert_eq!(&scanned("ctrl-b", cut(&input, &cuts)), &whole);
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_lost_when_held_bytes_are_given_up(input in noise(), cuts in cuts()) {
+    fn flushing_held_bytes_loses_nothing(input in noise(), cuts in cuts()) {
         let mut scanner = KeyScanner::new(Key::default());
         let mut pieces = Pieces::default();
         for part in cut(&input, &cuts) {
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_without_the_key_pass_at_once(input: Vec<u8>) {
+    fn input_without_the_key_passes_at_once(input: Vec<u8>) {
         let input: Vec<u8> = input.into_iter().filter(|byte| !matches!(byte, 0x02 | 0x1b)).collect();
         let mut scanner = KeyScanner::new(Key::default());
         let mut typed = &input[..];
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn without_a_key_all_passes_at_once(input in noise()) {
+    fn all_input_passes_at_once_if_no_key_is_set(input in noise()) {
         let mut scanner = KeyScanner::new(Key::NONE);
         let mut typed = &input[..];
         let first = scanner.scan(&mut typed);
@@ -229,7 +229,7 @@ proptest! {
 }
 
 #[test]
-fn every_form_of_the_key_is_known_and_no_other_is_taken_for_it() {
+fn every_encoding_of_the_key_and_no_other_is_recognized() {
     for (kind, forms) in [(Pressed, PRESSES), (Released, RELEASES), (Pass, OTHERS)] {
         for form in forms {
             is(kind, "ctrl-b", form);
@@ -238,7 +238,7 @@ fn every_form_of_the_key_is_known_and_no_other_is_taken_for_it() {
 }
 
 #[test]
-fn signs_may_need_shift_and_space_is_a_key() {
+fn punctuation_and_space_keys_are_recognized() {
     for form in ["\0", "\x1b[32;5u", "\x1b[64;5u", "\x1b[50:64;6u", "\x1b[27;6;64~"] {
         is(Pressed, "ctrl-space", form);
     }
@@ -255,7 +255,7 @@ fn signs_may_need_shift_and_space_is_a_key() {
 }
 
 #[test]
-fn a_lone_escape_is_held_until_it_is_given_up() {
+fn lone_escape_is_held_until_flushed() {
     let mut scanner = KeyScanner::new(Key::default());
     let mut pieces = Pieces::default();
     pieces.scan(&mut scanner, b"i\x1b");
@@ -271,7 +271,7 @@ fn a_lone_escape_is_held_until_it_is_given_up() {
 }
 
 #[test]
-fn a_paste_that_is_cut_holds_nothing_and_still_ends() {
+fn paste_in_pieces_holds_nothing_and_still_ends() {
     let mut scanner = KeyScanner::new(Key::default());
     let mut pieces = Pieces::default();
     for part in ["\x1b[200~ab\x02\x1b[20", "1", "~", "\x02"] {
@@ -282,7 +282,7 @@ fn a_paste_that_is_cut_holds_nothing_and_still_ends() {
 }
 
 #[test]
-fn what_was_typed_behind_a_press_is_left_to_the_caller() {
+fn input_after_a_press_is_left_to_the_caller() {
     let mut scanner = KeyScanner::new(Key::default());
     let mut typed: &[u8] = b"\x02exit\n";
     assert_eq!(scanner.scan(&mut typed), Some(Piece::Pressed(b"\x02")));
@@ -290,7 +290,7 @@ fn what_was_typed_behind_a_press_is_left_to_the_caller() {
 }
 
 #[test]
-fn r67_a_burst_of_presses_leaves_nothing_for_the_job() {
+fn r67_burst_of_presses_leaves_nothing_for_the_job() {
     let pieces = scanned("ctrl-b", ["\x02".repeat(10).as_bytes(), "\x1b[98;5u".repeat(10).as_bytes()]);
     assert_eq!(pieces.0.len(), 20);
     assert!(pieces.0.iter().all(|(kind, _)| *kind == Pressed));

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_words() {
+    fn roff_requests_are_converted_to_words() {
         assert_eq!(spoken(".BR task.block ,"), "`task.block`,");
         assert_eq!(spoken(".RB ( waiting )"), "(`waiting`)");
         assert_eq!(spoken(".B max\\-fails"), "`max-fails`");
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_no_longer_than_allowed() {
+    fn wrapped_lines_fit_the_width() {
         let text = wrapped(&"word ".repeat(100), 8, 4);
         assert!(text.lines().all(|line| line.len() <= WIDTH && line.starts_with("        ")), "{text}");
         assert_eq!(text.split_whitespace().count(), 100);
     }
 
     #[test]
-    fn names_become_class_names() {
+    fn names_are_converted_to_class_names() {
         assert_eq!(camel_case("needs_input"), "NeedsInput");
         assert_eq!(camel_case("internal"), "Internal");
     }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_done_comes_first_and_the_title_last() {
+    fn question_shows_command_first_and_title_last() {
         let call = json!({
             "toolCallId": "1", "title": "List files", "kind": "execute",
             "rawInput": {"command": ["bash", "-lc", "rm -rf ~"], "cwd": "/srv", "timeout": 5},
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_shows_the_lines_that_go_and_those_that_come() {
+    fn question_shows_removed_and_added_lines_of_a_diff() {
         let diff =
             json!({"type": "diff", "path": "/a.rs", "oldText": "a\nb\nc\n", "newText": "a\nB\nB2\nc\n"});
         let new = json!({"type": "diff", "path": "/new", "oldText": null, "newText": "x"});
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_long_command_is_shown() {
+    fn question_shows_the_end_of_a_long_command() {
         let command = format!("ls {}; rm -rf ~", "x".repeat(100_000));
         let text = question(&json!({"title": "List", "rawInput": {"command": command}}));
         assert!(text.starts_with("command: ls xxx") && text.contains("; rm -rf ~\ntitle: List"), "{text}");
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_request_is_too_long_or_has_two_titles(
+        fn any_question_is_bounded_and_has_one_title_line(
             command in "[a-z\n:é ]{0,3000}", title in ".{0,900}", path in "[/a-z\n]{0,900}", key in "[a-z]{0,9}",
             old in "[ab\n]{0,2000}", new in "[ab\n]{0,2000}",
         ) {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_in_which_an_agent_asks_is_found_with_each_of_those_that_are_known() {
+    fn asking_mode_is_found_for_every_known_agent() {
         for (offered, strict) in [
             // claude-agent-acp 0.101
             (
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_may_be_an_option_with_groups() {
+    fn mode_choice_may_be_a_config_option_with_groups() {
         let values = json!([{"group": "a", "name": "A", "options": [{"value": "default", "name": "D"}]}]);
         let option = json!({"id": "m", "category": "mode", "currentValue": "auto", "options": values});
         let offer = Offer::of(&json!({"modes": null, "configOptions": [option]}));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_is_named_as_an_option_is_left_alone() {
+    fn mode_set_by_config_option_is_kept() {
         let option = json!({"id": "m", "category": "mode", "currentValue": "auto", "options": []});
         let mut answer = modes(&["auto", "default"]);
         answer["configOptions"] = json!([option]);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_a_flag_where_the_option_is_one() {
+    fn setting_is_sent_as_boolean_for_boolean_options() {
         let text = json!({"id": "t", "type": "select", "currentValue": "x", "options": [{"value": "true"}]});
         let flag = json!({"id": "f", "type": "boolean", "currentValue": false});
         let offer = Offer::of(&json!({"configOptions": [text, flag]}));

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r160_tokens_of_a_turn_are_read_in_all_forms() {
+    fn r160_turn_tokens_are_read_in_all_known_formats() {
         let of = |input, output, cached| Some(Tokens { input, output, cached });
         for (answer, tokens) in [
             (json!({"usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}}), of(10, 5, 0)),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_what_is_odd_about_a_cost_is_left_out() {
+    fn r160_invalid_cost_and_context_values_are_ignored() {
         let report = |update: Value| of_update(&serde_json::from_value(update).unwrap());
         let known = report(json!({"used": 5, "size": 10, "cost": {"amount": 0.5, "currency": "USD"}}));
         assert_eq!(known.context, Some(Context { tokens: 5, size: Some(10) }));

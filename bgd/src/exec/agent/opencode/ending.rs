@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_ends_the_turn_by_its_name() {
+    fn error_name_decides_how_the_turn_ends() {
         let end = |name: &str, status: u16| {
             let error = json!({ "name": name, "data": { "message": "why", "statusCode": status } });
             let last = last(&json!({ "error": error }), &json!([]));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stopped_without_a_word_is_no_success() {
+    fn incomplete_finish_without_error_is_a_failure() {
         for finish in ["length", "content-filter", "error", "tool-calls"] {
             assert!(matches!(finished(finish).end(false, None), TurnEnd::Failed(_)), "{finish}");
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_tool_hands_the_word_back() {
+    fn turn_ending_on_a_denied_tool_completes_unless_a_question_is_open() {
         let denied = json!({ "time": { "completed": 12 }, "finish": "tool-calls" });
         let tool = json!([{ "id": "p", "type": "tool", "tool": "bash", "state": { "status": "error" } }]);
         let denied = last(&denied, &tool);

@@ -279,7 +279,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn the_line_of_a_started_server_has_its_address() {
+    fn server_address_is_read_from_its_startup_line() {
         let line = "opencode server listening on http://127.0.0.1:4096\n";
         assert_eq!(address(line).as_deref(), Some("http://127.0.0.1:4096"));
         assert_eq!(address("Warning: OPENCODE_SERVER_PASSWORD is not set; server is unsecured."), None);

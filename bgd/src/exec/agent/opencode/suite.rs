@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_event_ends_the_turn_and_the_text_streams_before() {
+    async fn idle_event_ends_the_turn_after_streaming_its_text() {
         let mut run = Run::start(slow()).await;
         run.begin_text();
         run.grow("hello ");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_idle_event_is_found_by_the_poll() {
+    async fn poll_detects_a_lost_idle_event() {
         let run = Run::start(fast()).await;
         run.server.asked("GET /session/status", 2).await;
         run.write(&[run.done("answer")]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_asked_while_no_turn_runs() {
+    async fn no_requests_are_sent_while_no_turn_runs() {
         let run = Run::start(fast()).await;
         run.write(&[run.done("answer")]);
         run.server.state.lock().unwrap().busy.clear();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_breaks_in_the_middle_loses_and_doubles_nothing() {
+    async fn broken_stream_loses_and_repeats_no_text() {
         let mut run = Run::start(slow()).await;
         run.begin_text();
         run.grow("one");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_while_the_stream_is_down_is_found_when_it_is_back() {
+    async fn end_during_stream_outage_is_detected_after_reconnect() {
         let run = Run::start(slow()).await;
         run.begin_text();
         run.grow("one");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_event_before_the_answer_is_complete_changes_nothing() {
+    async fn premature_idle_event_does_not_end_the_turn() {
         let run = Run::start(slow()).await;
         // The idle event of an earlier run: the server has not started with the prompt yet.
         run.idle();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn idle_events_of_the_last_turn_do_not_end_the_next() {
+    async fn idle_event_of_previous_turn_does_not_end_the_next() {
         let mut run = Run::start(slow()).await;
         run.write(&[run.done("first")]);
         run.idle();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_is_gone_is_told_apart() {
+    async fn deleted_session_is_reported_as_expired() {
         let run = Run::start(fast()).await;
         run.server.state.lock().unwrap().deleted = true;
         let (server, opencode) = (Arc::clone(&run.server), Arc::clone(&run.opencode));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_permission_is_asked_for_and_given() {
+    async fn permission_request_is_asked_once_and_answered() {
         let mut run = Run::start(slow()).await;
         run.tell("permission.asked", &permission("ses_1"));
         run.tell("permission.asked", &permission("ses_1"));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_tried_again_is_told() {
+    async fn model_retries_are_reported() {
         let mut run = Run::start(slow()).await;
         let status = json!({ "type": "retry", "attempt": 2, "message": "429 Too Many Requests", "next": 0 });
         run.tell("session.status", &json!({ "sessionID": "ses_1", "status": status }));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_s_answer_denies_and_tells_the_model_so() {
+    async fn dropped_question_is_denied_with_a_message_to_the_model() {
         let mut run = Run::start(slow()).await;
         run.server.tell(
             "session.created",
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_permission_whose_event_was_lost_is_found_unless_it_is_a_relic() {
+    async fn poll_finds_permission_with_lost_event_but_ignores_stale_ones() {
         let mut run = Run::start(fast()).await;
         let mut relic = permission("ses_1");
         relic["id"] = json!("per_0");
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_abort_ends_the_turn_and_takes_the_question_back() {
+    async fn abort_ends_the_turn_and_withdraws_its_question() {
         let mut run = Run::start(slow()).await;
         run.begin_text();
         run.tell("permission.asked", &permission("ses_1"));
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_abort_that_came_too_early_is_repeated() {
+    async fn premature_abort_is_repeated() {
         let run = Run::start(fast()).await;
         run.opencode.cancel(&run.key).await;
         run.server.asked("POST /session/ses_1/abort", 3).await;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_gone_is_told() {
+    async fn dead_server_breaks_the_connection() {
         let run = Run::start(Timing { poll: slow().poll, ..fast() }).await;
         run.server.die();
         let why = run.opencode.closed().await;
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_server_is_refused() {
+    async fn invalid_server_address_is_refused() {
         for url in ["http://127.0.0.1:1", "https://127.0.0.1", "nothing"] {
             let refusal = Opencode::connect(url, None).await.unwrap_err();
             assert_eq!(refusal.kind, ErrorKind::AgentUnavailable, "{url}");

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_make_up_the_text() {
+    fn deltas_make_up_the_text() {
         let mut text = opened();
         assert_eq!(text.grow("one "), "one");
         assert_eq!(text.grow("two"), " two");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_filled_from_the_whole() {
+    fn lost_deltas_are_filled_in_from_the_whole_text() {
         let mut text = opened();
         assert_eq!(text.grow("one"), "one");
         text.lose_track();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_not_given_again() {
+    fn text_already_read_is_not_repeated() {
         let mut text = Text::default();
         assert_eq!(text.grow("x"), "", "where this piece belongs is not known");
         assert_eq!(text.read("one two", false), "one two");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_was_changed_breaks_nothing() {
+    fn rewritten_text_yields_nothing() {
         let mut text = opened();
         assert_eq!(text.grow("aü"), "aü");
         assert_eq!(text.told("üü", false), "");

@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_to_the_prompt_ends_the_turn() {
+    fn only_a_response_to_the_prompt_ends_the_turn() {
         let mut turn = turn();
         assert_eq!(read(&mut turn, &[answer("a0", "msg_0", "stop", "old"), user("msg_1", 10)]), "");
         assert_eq!(turn.judge(&sight(false)), None);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn r160_what_the_messages_of_a_turn_have_taken_adds_up() {
+    fn r160_usage_of_all_messages_of_a_turn_adds_up() {
         let mut turn = turn();
         let message = |id: &str, parent: &str, input: u64, cost: f64| {
             let tokens =
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_somebody_else_ends_the_turn_before_the_session_is_idle() {
+    fn response_to_another_prompt_ends_the_turn_before_idle() {
         let mut turn = turn();
         let mine = [user("msg_1", 10), answer("a1", "msg_1", "stop", "mine")];
         let theirs = [user("msg_2", 12), answer("a2", "msg_2", "stop", "theirs")];
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_left_lying_fails_after_a_while() {
+    fn unfinished_response_fails_after_a_delay() {
         let mut turn = turn();
         read(&mut turn, &[user("msg_1", 10), assistant("a", "msg_1", &json!({}), &json!([]))]);
         let now = sight(false);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_prompt_that_was_not_begun_may_begin_yet() {
+    fn cancelled_unstarted_prompt_ends_only_after_a_delay() {
         let mut turn = turn();
         let now = Observation { had_begun: false, cancelled: true, ..sight(false) };
         assert_eq!(turn.judge(&now), None);
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_nothing_comes_of_fails_with_the_reason() {
+    fn prompt_without_response_fails_with_the_reported_error() {
         let mut turn = turn();
         let now = Observation { had_begun: false, ..sight(false) };
         assert_eq!(turn.judge(&now), None);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn summing_up_is_a_part_of_the_turn_and_of_no_answer() {
+    fn compaction_is_part_of_the_turn_but_not_of_the_answer() {
         let mut turn = turn();
         let mut sums = user("msg_2", 12);
         sums["parts"] = json!([{ "id": "c", "type": "compaction", "auto": true }]);

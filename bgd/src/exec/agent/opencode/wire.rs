@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_names_its_session() {
+    fn event_is_parsed_with_its_session() {
         let idle =
             r#"{"directory":"/d","payload":{"type":"session.idle","properties":{"sessionID":"ses_1"}}}"#;
         assert!(matches!(event(idle), Some((session, Event::Idle)) if session == "ses_1"));
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_not_needed_or_not_known_is_nothing() {
+    fn unneeded_or_unknown_events_are_ignored() {
         for other in [
             r#"{"payload":{"type":"server.connected","properties":{}}}"#,
             r#"{"payload":{"type":"sync","syncEvent":{}}}"#,
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_bounded() {
+    fn error_texts_are_bounded() {
         assert_eq!(bounded(&"ü".repeat(3000)).chars().count(), WORDS + 1);
         assert_eq!(&*bounded("short"), "short");
     }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_is_what_was_said_after_the_last_tool() {
+    fn answer_is_the_last_text_between_tool_calls() {
         let mut answer = LastMessage::default();
         answer.push("Let me ");
         answer.push("look.");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_is_the_last_message_but_no_notice_behind_it() {
+    fn answer_is_the_last_message_ignoring_trailing_warnings() {
         let answer = |messages: &[&str]| {
             let mut answer = LastMessage::default();
             for message in messages {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_model_is_no_answer() {
+    fn model_error_is_not_an_answer_unless_tools_ran() {
         let answer = |text: &str| LastMessage { said: text.to_owned(), ..LastMessage::default() };
         assert_eq!(answer(" API Error: 400 bad\n").error(), Some("API Error: 400 bad"));
         assert_eq!(answer("The API Error is in line 3").error(), None);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_answer_keeps_its_end_in_whole_characters() {
+    fn long_answer_keeps_its_end_in_whole_characters() {
         let mut answer = LastMessage::default();
         for _ in 0..3 * ANSWER_BYTES / 3 {
             answer.push("€");

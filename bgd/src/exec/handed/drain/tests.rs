@@ -53,7 +53,7 @@ fn numbered(bytes: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn nothing_is_taken_out_before_the_word() {
+async fn prepared_drain_reads_nothing_before_it_begins() {
     let (mut reader, mut writer) = io::pipe().unwrap();
     let (prepared, home) = prepare(Source::Pipe(reader.try_clone().unwrap().into()), None).await;
     writer.write_all(b"mine").unwrap();
@@ -65,7 +65,7 @@ async fn nothing_is_taken_out_before_the_word() {
 }
 
 #[tokio::test]
-async fn every_byte_arrives_up_to_the_end() {
+async fn every_byte_is_drained_up_to_the_end() {
     let wanted = numbered(3_000_000);
     let (reader, pipe) = io::pipe().unwrap();
     let (near, far) = UnixStream::pair().unwrap();
@@ -92,7 +92,7 @@ async fn every_byte_arrives_up_to_the_end() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_pipe_is_taken_out_when_that_is_asked_for() {
+async fn settle_drains_what_is_in_the_pipe() {
     let (reader, mut writer) = io::pipe().unwrap();
     let begun = begin(Source::Pipe(reader.into())).await;
     for round in 1..=200 {
@@ -109,7 +109,7 @@ async fn what_is_in_the_pipe_is_taken_out_when_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_blocking_tcp_socket_is_not_waited_for_by_the_thread_of_all_drains() {
+async fn blocking_tcp_socket_does_not_stall_the_drain_thread() {
     for is_kept in [false, true] {
         let (near, mut far) = tcp_pair();
         let via = is_kept.then(|| Via::new().unwrap());
@@ -134,7 +134,7 @@ async fn a_blocking_tcp_socket_is_not_waited_for_by_the_thread_of_all_drains() {
 }
 
 #[tokio::test]
-async fn a_writer_without_end_holds_up_nobody() {
+async fn endless_writer_does_not_stall_settle_or_discard() {
     let (reader, writer) = io::pipe().unwrap();
     let mut yes = std::process::Command::new("yes").stdout(writer).spawn().unwrap();
     let begun = begin(Source::Pipe(reader.into())).await;
@@ -154,7 +154,7 @@ async fn a_writer_without_end_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn a_file_that_takes_nothing_does_not_stop_the_writer() {
+async fn unwritable_output_file_does_not_block_the_writer() {
     let (reader, mut writer) = io::pipe().unwrap();
     let (near, mut far) = UnixStream::pair().unwrap();
     let full = || File::options().write(true).open("/dev/full").unwrap();

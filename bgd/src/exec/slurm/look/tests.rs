@@ -33,7 +33,7 @@ fn names(looked: &Looked) -> Vec<&str> {
 }
 
 #[test]
-fn r147_notes_and_sizes_are_found_and_what_is_over_is_removed() {
+fn r147_look_finds_notes_and_sizes_and_removes_finished_files() {
     for shell in SHELLS {
         let home = tempfile::tempdir().unwrap();
         let folder = folder(&home);
@@ -84,7 +84,7 @@ fn r147_notes_and_sizes_are_found_and_what_is_over_is_removed() {
 }
 
 #[test]
-fn r151_what_can_not_be_read_is_told_from_what_is_not_there() {
+fn r151_look_distinguishes_unreadable_from_missing_files() {
     for shell in SHELLS {
         let home = tempfile::tempdir().unwrap();
         let folder = folder(&home);
@@ -115,7 +115,7 @@ fn r151_what_can_not_be_read_is_told_from_what_is_not_there() {
 }
 
 #[test]
-fn r149_a_look_at_many_notes_takes_a_login_node_little_time() {
+fn r149_look_at_many_notes_uses_little_cpu_time() {
     // The script takes a second. If the step for each note copied the whole list, it would take a minute.
     const LIMIT: &[u8] = b"ulimit -t 8\n";
     let home = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ fn wanted(stream: Stream, offset: u64, count: u64) -> Wanted {
 }
 
 #[test]
-fn r150_parts_of_outputs_are_read_from_their_offsets() {
+fn r150_output_parts_are_read_from_their_offsets() {
     let home = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..200_000_u32).map(|number| (number % 251) as u8).collect();
     let folder = folder(&home, &bytes);
@@ -42,7 +42,7 @@ fn r150_parts_of_outputs_are_read_from_their_offsets() {
 }
 
 #[test]
-fn r150_a_part_that_can_not_be_read_is_not_taken_for_the_end() {
+fn r150_failed_read_of_a_part_is_not_taken_for_the_end() {
     let all = [wanted(Stream::Stdout, 2, 5)];
     for shell in SHELLS {
         for (program, text) in [
@@ -63,7 +63,7 @@ fn r150_a_part_that_can_not_be_read_is_not_taken_for_the_end() {
 }
 
 #[test]
-fn r150_only_a_file_that_is_really_missing_is_gone() {
+fn r150_only_a_missing_file_counts_as_gone() {
     let all = [wanted(Stream::Stdout, 0, 5), wanted(Stream::Stderr, 0, 5)];
     for shell in SHELLS {
         let home = tempfile::tempdir().unwrap();

@@ -24,7 +24,7 @@ fn second(count: u64) -> Duration {
 }
 
 #[test]
-fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
+fn r147_exit_code_0_is_final_and_others_wait_for_the_cause() {
     let (mut run, now) = run();
     assert_eq!(run.noted(now, START, b"n1 7\n", None).len(), 1);
     run.noted(now, EXIT, b"0 0\n", None);
@@ -39,7 +39,7 @@ fn r147_an_exit_of_0_is_final_and_others_wait_for_the_cause() {
 }
 
 #[test]
-fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
+fn r148_requeued_job_is_pending_and_its_old_notes_are_ignored() {
     let (mut run, now) = run();
     run.noted(now, START, b"n1 7\n", None);
     // The answer is older than the start.
@@ -57,7 +57,7 @@ fn r148_a_requeued_job_waits_again_and_its_old_notes_say_nothing() {
 }
 
 #[test]
-fn r150_the_cluster_says_whether_processes_are_stopped() {
+fn r150_paused_state_follows_the_cluster_queue() {
     let (mut run, now) = run();
     let paused = |run: &mut Run, at, state| {
         run.listed(now, now + second(at), state, "None").into_iter().find_map(|fact| match fact {
@@ -80,7 +80,7 @@ fn r150_the_cluster_says_whether_processes_are_stopped() {
 }
 
 #[test]
-fn r148_the_cluster_is_asked_how_a_killed_job_has_ended() {
+fn r148_exit_of_a_killed_job_is_queried_from_the_cluster() {
     let killed = || {
         let (mut run, now) = run();
         run.noted(now, START, b"n1 7\n", None);
@@ -100,7 +100,7 @@ fn r148_the_cluster_is_asked_how_a_killed_job_has_ended() {
 }
 
 #[test]
-fn r147_what_was_forgotten_for_another_job_is_lost() {
+fn r147_forgotten_job_is_lost_unless_its_exit_was_noted() {
     let (mut run, now) = run();
     run.is_forgotten(now);
     let verdict = found(&run, now).unwrap().verdict;
@@ -112,7 +112,7 @@ fn r147_what_was_forgotten_for_another_job_is_lost() {
 }
 
 #[test]
-fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
+fn r147_accounting_is_queried_before_a_job_counts_as_lost() {
     let gone = |run: &mut Run, now: Instant| {
         run.noted(now, START, b"n1 7\n", None);
         for at in 0..5 {
@@ -147,7 +147,7 @@ fn r147_with_accounting_nothing_is_lost_before_it_was_asked() {
 }
 
 #[test]
-fn r147_what_vanishes_was_cancelled_or_is_lost() {
+fn r147_vanished_job_counts_as_cancelled_or_lost() {
     let (mut run, now) = run();
     assert!(!run.unlisted(now.checked_sub(second(2)).unwrap(), false), "the question was older than the job");
     assert!(run.unlisted(now, false) && found(&run, now).is_none());
@@ -162,7 +162,7 @@ fn r147_what_vanishes_was_cancelled_or_is_lost() {
 }
 
 #[test]
-fn r151_nothing_is_concluded_from_notes_that_were_not_looked_for() {
+fn r151_no_conclusion_before_notes_were_looked_for() {
     let ended = |state| {
         let (mut run, now) = run();
         run.noted(now, START, b"n1 7\n", None);
@@ -189,7 +189,7 @@ fn r151_nothing_is_concluded_from_notes_that_were_not_looked_for() {
 }
 
 #[test]
-fn r151_a_forgotten_job_is_lost_only_after_its_notes_were_looked_for() {
+fn r151_forgotten_job_is_lost_only_after_its_notes_were_looked_for() {
     let (mut run, now) = run();
     run.is_forgotten(now);
     for looked in [None, now.checked_sub(second(1))] {
@@ -205,7 +205,7 @@ fn r151_a_forgotten_job_is_lost_only_after_its_notes_were_looked_for() {
 }
 
 #[test]
-fn r147_a_start_that_is_read_after_the_exit_hides_nothing() {
+fn r147_start_note_read_after_exit_note_changes_nothing() {
     let (mut run, now) = run();
     run.noted(now, EXIT, b"0 0\n", None);
     run.noted(now, START, b"n1 7\n", None);

@@ -4,7 +4,7 @@ use super::super::lines::Broken;
 use super::*;
 
 #[tokio::test]
-async fn noise_between_messages_is_left_out() {
+async fn noise_between_messages_is_skipped() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -31,7 +31,7 @@ async fn noise_between_messages_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_second_answer_or_one_to_nobody_changes_nothing() {
+async fn duplicate_or_unsolicited_responses_are_ignored() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -48,7 +48,7 @@ async fn a_second_answer_or_one_to_nobody_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_badly_made_still_ends_the_turn() {
+async fn malformed_error_response_still_ends_the_turn() {
     let (acp, mut agent, key, _received) = with_session().await;
     for (error, words) in [
         (json!({"code": 99_999_999_999_u64, "message": "too far"}), "too far"),
@@ -67,7 +67,7 @@ async fn an_answer_that_is_badly_made_still_ends_the_turn() {
 }
 
 #[tokio::test]
-async fn a_death_ends_every_turn_after_its_last_words() {
+async fn agent_death_breaks_the_turn_after_delivering_last_text() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         agent.expect("session/prompt").await;
@@ -90,7 +90,7 @@ async fn a_death_ends_every_turn_after_its_last_words() {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_listen_is_heard_to_its_end() {
+async fn agent_that_closed_its_input_is_still_read_to_the_end() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let Agent { input, output } = agent;
     drop(input);
@@ -103,7 +103,7 @@ async fn an_agent_that_does_not_listen_is_heard_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_line_without_an_end_breaks_the_connection_and_is_not_kept() {
+async fn endless_line_breaks_the_connection() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         agent.expect("session/prompt").await;
@@ -121,7 +121,7 @@ async fn a_line_without_an_end_breaks_the_connection_and_is_not_kept() {
 }
 
 #[tokio::test]
-async fn lines_are_cut_where_they_end_and_only_there() {
+async fn lines_up_to_the_limit_are_split_at_newlines() {
     let mut longest = vec![b'a'; LINE_BYTES];
     longest.extend_from_slice(b"\nlast");
     let mut lines = Lines::new(&longest[..]);
@@ -134,7 +134,7 @@ async fn lines_are_cut_where_they_end_and_only_there() {
 }
 
 #[tokio::test]
-async fn a_full_channel_makes_the_agent_wait_until_it_is_read_or_dropped() {
+async fn full_update_channel_blocks_agent_until_read_or_dropped() {
     let (acp, mut agent, key, received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -158,7 +158,7 @@ async fn a_full_channel_makes_the_agent_wait_until_it_is_read_or_dropped() {
 }
 
 #[tokio::test]
-async fn more_requests_than_may_be_unanswered_are_answered_in_the_end() {
+async fn flood_of_agent_requests_is_answered_completely() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -183,7 +183,7 @@ async fn more_requests_than_may_be_unanswered_are_answered_in_the_end() {
 }
 
 #[tokio::test]
-async fn dropping_the_connection_closes_the_agents_input() {
+async fn dropping_the_connection_closes_agent_input() {
     let (acp, mut agent, _key, _received) = with_session().await;
     drop(acp);
     assert!(matches!(agent.input.next().await, Err(Broken::Ended)));

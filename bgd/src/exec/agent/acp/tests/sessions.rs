@@ -15,7 +15,7 @@ async fn greeted(answer: Value) -> Result<Acp, Refusal> {
 }
 
 #[tokio::test]
-async fn the_greeting_tells_who_it_is_and_how_it_continues() {
+async fn initialize_reports_name_version_and_continuation() {
     let (acp, _agent) = connected(able()).await;
     let about = acp.about();
     assert_eq!((about.name.as_deref(), about.version.as_deref()), (Some("Played"), Some("7")));
@@ -28,7 +28,7 @@ async fn the_greeting_tells_who_it_is_and_how_it_continues() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_no_agent_is_unavailable_and_its_words_are_told() {
+async fn program_not_speaking_acp_is_unavailable_and_its_output_quoted() {
     for (answer, word) in [
         (json!({"protocolVersion": 2}), "protocol version 2"),
         (json!({"protocolVersion": "1"}), "\"1\""),
@@ -69,7 +69,7 @@ async fn open(
 }
 
 #[tokio::test]
-async fn an_earlier_session_is_resumed_and_then_only_routed_again() {
+async fn session_is_resumed_once_and_then_only_rerouted_until_forgotten() {
     let (acp, mut agent) = connected(able()).await;
     let (opened, _first) = open(&acp, Some("old"), async {
         let asked = agent.expect("session/resume").await;
@@ -100,7 +100,7 @@ async fn an_earlier_session_is_resumed_and_then_only_routed_again() {
 }
 
 #[tokio::test]
-async fn the_replay_of_a_load_is_not_shown() {
+async fn replay_of_a_loaded_session_is_hidden() {
     let (acp, mut agent) = connected(json!({"loadSession": true})).await;
     let (opened, mut received) = open(&acp, Some("old"), async {
         let asked = agent.expect("session/load").await;
@@ -135,7 +135,7 @@ async fn the_replay_of_a_load_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_gone_is_known_by_code_or_words_or_absence() {
+async fn expired_session_is_recognized_by_code_message_or_listing() {
     for (error, pages, expected) in [
         (json!({"code": -32002, "message": "Resource not found"}), vec![], ErrorKind::SessionExpired),
         (json!({"code": -32602, "message": "x", "data": "no rollout"}), vec![], ErrorKind::SessionExpired),
@@ -175,14 +175,14 @@ async fn a_session_that_is_gone_is_known_by_code_or_words_or_absence() {
 }
 
 #[tokio::test]
-async fn an_agent_that_continues_nothing_has_no_earlier_session() {
+async fn agent_without_continuation_reports_session_expired() {
     let (acp, _agent) = connected(json!({})).await;
     let (opened, _received) = open(&acp, Some("old"), async {}).await;
     assert_eq!(opened.unwrap_err().kind, ErrorKind::SessionExpired);
 }
 
 #[tokio::test]
-async fn an_open_that_is_dropped_leaves_no_route() {
+async fn dropped_open_leaves_no_route() {
     let (acp, mut agent) = connected(able()).await;
     let (updates, mut received) = mpsc::channel(UPDATES);
     let wanted = wanted(Some("old"));
@@ -203,7 +203,7 @@ async fn an_open_that_is_dropped_leaves_no_route() {
 }
 
 #[test]
-fn words_about_errors_mean_what_they_say() {
+fn error_codes_and_messages_are_classified() {
     use agent_client_protocol::Error;
 
     let error = |code, message: &str, data: Option<Value>| {

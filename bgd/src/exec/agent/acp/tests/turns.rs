@@ -4,7 +4,7 @@ use super::super::super::connection::Ask;
 use super::*;
 
 #[tokio::test]
-async fn a_prompt_gives_its_text_in_order_and_all_of_it_before_its_end() {
+async fn prompt_delivers_text_in_order() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -27,7 +27,7 @@ async fn a_prompt_gives_its_text_in_order_and_all_of_it_before_its_end() {
 }
 
 #[tokio::test]
-async fn what_is_told_before_the_answer_is_there_when_the_prompt_returns() {
+async fn updates_sent_before_the_response_precede_the_end_of_prompt() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -39,7 +39,7 @@ async fn what_is_told_before_the_answer_is_there_when_the_prompt_returns() {
 }
 
 #[tokio::test]
-async fn every_kind_of_update_is_understood_or_survived() {
+async fn every_update_kind_is_handled_or_tolerated() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let text = json!({"type": "text", "text": "t"});
     let script = async {
@@ -86,7 +86,7 @@ async fn every_kind_of_update_is_understood_or_survived() {
 }
 
 #[tokio::test]
-async fn every_stop_reason_has_its_end() {
+async fn every_stop_reason_maps_to_a_turn_end() {
     let (acp, mut agent, key, _received) = with_session().await;
     for (reason, expected) in [
         (json!("end_turn"), None),
@@ -112,7 +112,7 @@ async fn every_stop_reason_has_its_end() {
 }
 
 #[tokio::test]
-async fn an_error_is_told_with_its_details_or_by_its_meaning() {
+async fn prompt_error_keeps_details_and_is_classified() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -142,7 +142,7 @@ async fn an_error_is_told_with_its_details_or_by_its_meaning() {
 }
 
 #[tokio::test]
-async fn an_error_without_words_means_the_session_if_that_is_not_listed() {
+async fn unspecific_error_counts_as_expired_session_if_unlisted() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -169,7 +169,7 @@ fn called_off() -> Value {
 }
 
 #[tokio::test]
-async fn questions_wait_side_by_side_and_are_answered_in_any_order() {
+async fn concurrent_questions_are_answered_in_any_order() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -205,7 +205,7 @@ async fn questions_wait_side_by_side_and_are_answered_in_any_order() {
 }
 
 #[tokio::test]
-async fn a_cancel_calls_questions_off_after_the_agent_was_told() {
+async fn cancel_notifies_agent_then_cancels_open_questions() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;
@@ -233,7 +233,7 @@ async fn a_cancel_calls_questions_off_after_the_agent_was_told() {
 }
 
 #[tokio::test]
-async fn a_question_outside_of_a_turn_or_taken_back_is_called_off() {
+async fn question_outside_turn_or_withdrawn_is_cancelled() {
     let (acp, mut agent, key, mut received) = with_session().await;
     agent.ask(json!(1), "s1", &["allow_once", "reject_once"]).await;
     assert_eq!(agent.next().await["result"], called_off());
@@ -261,7 +261,7 @@ async fn a_question_outside_of_a_turn_or_taken_back_is_called_off() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_dropped_is_stopped_and_the_next_one_waits_for_its_end() {
+async fn dropped_prompt_is_cancelled_and_next_one_waits_for_its_end() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let asked = {
         let prompt = acp.prompt(&key, "one");
@@ -286,7 +286,7 @@ async fn a_prompt_that_is_dropped_is_stopped_and_the_next_one_waits_for_its_end(
 }
 
 #[tokio::test]
-async fn a_cancel_reaches_a_prompt_that_waits_for_the_turn_before_it() {
+async fn cancel_reaches_a_prompt_waiting_for_the_previous_turn() {
     let (acp, mut agent, key, _received) = with_session().await;
     let asked = tokio::select! {
         end = acp.prompt(&key, "one") => panic!("{end:?}"),
@@ -305,7 +305,7 @@ async fn a_cancel_reaches_a_prompt_that_waits_for_the_turn_before_it() {
 }
 
 #[tokio::test]
-async fn another_request_of_the_agent_is_refused_and_holds_nothing_up() {
+async fn unsupported_agent_requests_are_refused_without_delay() {
     let (acp, mut agent, key, _received) = with_session().await;
     let script = async {
         let asked = agent.expect("session/prompt").await;

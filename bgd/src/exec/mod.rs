@@ -7,6 +7,7 @@ pub mod awaited;
 pub mod carried;
 pub mod cgroup;
 pub mod context;
+pub mod elsewhere;
 mod ending;
 pub mod executor;
 mod exits;
@@ -54,6 +55,7 @@ pub mod workers;
 use bgd_shared::resources::ExecutorKind;
 
 use self::agent::AgentThread;
+use self::elsewhere::PlaceExecutor;
 use self::executor::Executors;
 use self::local::Local;
 use self::places::Elsewhere;
@@ -66,6 +68,6 @@ pub fn table(local: Local, agents: AgentThread, elsewhere: &Elsewhere) -> Execut
     Executors::default()
         .with(ExecutorName::LOCAL, local)
         .with(ExecutorName::AGENT, agents)
-        .with(ExecutorKind::Ssh.into(), Machines::new(elsewhere.clone()))
-        .with(ExecutorKind::Slurm.into(), Clusters::new(elsewhere.clone()))
+        .with(ExecutorKind::Ssh.into(), PlaceExecutor::<Machines>::new(elsewhere))
+        .with(ExecutorKind::Slurm.into(), PlaceExecutor::<Clusters>::new(elsewhere))
 }

@@ -17,26 +17,18 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
-use futures_util::future::LocalBoxFuture;
 
 use self::machine::Machine;
 use self::run::Run;
 use self::sweep::Origin;
-use super::carried::Carried;
 use super::context::Context;
-use super::executor::{
-    Ask, Asked, Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable,
-};
-use super::host::{Host, Purpose};
-use super::left::Spared;
-use super::places::{self, Elsewhere, Places};
-use crate::agents::Agents;
-use crate::carry::{Named, Obstacle};
-use crate::client::Client;
-use crate::core::{Begin, Control, Fact, KnownRun, On, Spec, Work};
-use crate::remotes::{Remotes, Ssh};
+use super::elsewhere::{Kind, New, NotConfigured};
+use super::host::Host;
+use super::places::{Elsewhere, Places};
+use crate::core::{KnownRun, On, Spec, Work};
+use crate::remotes::{Remote, Remotes, Ssh};
 
-/// The executor of tasks on other machines.
+/// Machines that are reached through ssh.
 #[derive(Debug)]
 pub struct Machines {
     context: Context,
@@ -44,29 +36,52 @@ pub struct Machines {
     state: PathBuf,
     instance: String,
     is_durable: bool,
-    remotes: Arc<Remotes>,
     /// The identity of this daemon on each served machine.
     origins: HashMap<Arc<str>, Arc<Origin>>,
-    places: Places<Run, Ssh>,
 }
 
 impl Machines {
-    /// Creates the executor. Connects to machines on which an earlier daemon may have left tasks, and ends those tasks,
-    /// except those that are taken up at once.
-    pub fn new(elsewhere: Elsewhere) -> Self {
-        let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
-        let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let places = Places::default();
-        let origins = HashMap::new();
-        let mut machines = Self { context, host, state, instance, is_durable, remotes, origins, places };
-        let remotes = Arc::clone(&machines.remotes);
+    fn origin(&self, name: &str) -> Origin {
+        Origin::new(&self.state, &self.context.socket, &self.instance, name)
+    }
+
+    /// Returns the parameters for submitting a run.
+    fn params(
+        &self,
+        run: (TaskId, u32),
+        spec: &Spec,
+        on: &On,
+        env: &Env,
+        ssh: Option<&Ssh>,
+    ) -> Result<SubmitParams, NotConfigured> {
+        let (ssh, origin) = ssh.zip(self.origins.get(&on.name)).ok_or(NotConfigured)?;
+        Ok(params(run, spec, on, env, ssh, origin))
+    }
+}
+
+impl Kind for Machines {
+    const NOUN: &'static str = "machine";
+
+    type Run = Run;
+    type Settings = Ssh;
+
+    fn new(elsewhere: &Elsewhere, host: &Host) -> Self {
+        let Elsewhere { context, state, instance, is_durable, .. } = elsewhere.clone();
+        Self { context, host: host.clone(), state, instance, is_durable, origins: HashMap::new() }
+    }
+
+    fn settings(remote: &Remote) -> Option<(&Arc<str>, &Ssh)> {
+        remote.ssh()
+    }
+
+    fn sweep(&mut self, places: &mut Places<Run, Ssh>, remotes: &Remotes) {
         for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
-            if machines.origin(name).is_remembered() {
-                machines.serve(name, ssh);
+            if self.origin(name).is_remembered() {
+                self.serve(places, name, ssh);
             }
         }
         let is_known = |name: &str| remotes.get(name).is_some_and(|remote| remote.ssh().is_some());
-        for (name, sessions) in sweep::unknown(&machines.state, &machines.context.socket, is_known) {
+        for (name, sessions) in sweep::unknown(&self.state, &self.context.socket, is_known) {
             let sessions = sessions.into_iter().collect::<Vec<_>>().join(" ");
             tracing::warn!(
                 name,
@@ -75,72 +90,38 @@ impl Machines {
                  again, or use `bgctl session end` there"
             );
         }
-        machines
     }
 
-    fn origin(&self, name: &str) -> Origin {
-        Origin::new(&self.state, &self.context.socket, &self.instance, name)
-    }
-
-    fn serve(&mut self, name: &Arc<str>, ssh: &Ssh) {
+    fn serve(&mut self, places: &mut Places<Run, Ssh>, name: &Arc<str>, ssh: &Ssh) {
         let origin = Arc::new(self.origin(name));
         let sweeps = origin.is_remembered();
         self.origins.insert(Arc::clone(name), Arc::clone(&origin));
         let (ssh, context, host, is_durable) =
             (ssh.clone(), self.context.clone(), self.host.clone(), self.is_durable);
-        self.places
-            .serve(name, |orders| Machine::new(ssh, origin, context, host, orders, is_durable).run(sweeps));
+        places.serve(name, |orders| Machine::new(ssh, origin, context, host, orders, is_durable).run(sweeps));
     }
 
-    /// Starts serving a machine, at the first order for it. `None` if it is not configured.
-    fn serve_by_name(&mut self, name: &str) -> Option<()> {
-        if !self.places.is_served(name) {
-            let remotes = Arc::clone(&self.remotes);
-            let (name, ssh) = remotes.get(name).and_then(|remote| remote.ssh())?;
-            self.serve(name, ssh);
-        }
-        Some(())
-    }
-
-    fn try_start(&mut self, start: &Start) -> Result<(), String> {
-        let (Some(on), Begin::Process { env, place }) = (&start.spec.on, &start.begin) else {
-            return Err("it has no machine to run on".to_owned());
-        };
+    fn run(&self, new: New<'_>, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
+        let New { task, number, spec, on, env, place } = new;
         let params = SubmitParams {
             priority: Some(place.priority).filter(|priority| *priority != 0),
-            ..self.params((start.task, start.run), &start.spec, on, env)?
+            ..self.params((task, number), spec, on, &env, ssh)?
         };
-        self.places.start(&on.name, start.task, Run::new(start.run, Arc::clone(&start.spec), params));
-        Ok(())
+        Ok(Run::new(number, Arc::clone(spec), params))
     }
 
-    /// Returns the parameters for submitting a run to its machine, and starts serving that machine.
-    fn params(
-        &mut self,
-        run: (TaskId, u32),
-        spec: &Spec,
-        on: &On,
-        env: &Env,
-    ) -> Result<SubmitParams, String> {
-        let remotes = Arc::clone(&self.remotes);
-        let gone = || format!("the executor {} is no longer configured", on.name);
-        let (_, ssh) = remotes.get(&on.name).and_then(|remote| remote.ssh()).ok_or_else(gone)?;
-        self.serve_by_name(&on.name).ok_or_else(gone)?;
-        let origin = self.origins.get(&on.name).ok_or_else(gone)?;
-        Ok(params(run, spec, on, env, ssh, origin))
-    }
-
-    fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
-        let Some(on) = &known.spec.on else { return Err(places::lost("it has no machine to run on")) };
-        // The run may never have been submitted, and would now be submitted with another environment.
-        if known.env.is_none() && known.elsewhere.id.is_none() && !on.chosen.env.is_empty() {
-            return Err(places::no_environment());
-        }
+    fn run_again(&self, known: &KnownRun, on: &On, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
-        let params =
-            self.params((known.task, known.run), &known.spec, on, &env).map_err(|why| places::lost(&why))?;
-        self.places.start(&on.name, known.task, Run::again(known, params));
-        Ok(())
+        let params = self.params((known.task, known.run), &known.spec, on, &env, ssh)?;
+        Ok(Run::again(known, params))
+    }
+
+    fn needs_env(on: &On) -> bool {
+        !on.chosen.env.is_empty()
+    }
+
+    fn accepts_input() -> bool {
+        true
     }
 }
 
@@ -185,100 +166,5 @@ fn params(
         ready: spec.ready.as_deref().cloned(),
         ready_timeout_ms: spec.ready_timeout_ms,
         ..SubmitParams::default()
-    }
-}
-
-impl Executor for Machines {
-    fn start(&mut self, start: Start) {
-        if let Err(why) = self.try_start(&start) {
-            let failure = why.as_str().into();
-            self.context.facts.send(start.task, start.run, Fact::StartFailed { failure });
-        }
-    }
-
-    fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
-        Some(self.places.control(task, control))
-    }
-
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.places.end(task, run, signal);
-    }
-
-    fn forget(&mut self, task: TaskId) {
-        self.places.forget(task);
-    }
-}
-
-impl Interactive for Machines {
-    fn ask(&mut self, asked: Asked) {
-        match asked.what {
-            Ask::Write { .. } if asked.task.elsewhere.is_some() => {
-                self.places.write(asked);
-            }
-            Ask::Write { .. } | Ask::Attach { .. } | Ask::Leave | Ask::Resize { .. } => asked.refuse(),
-        }
-    }
-
-    fn check(&mut self, check: Check) {
-        let Check::Place { remote, tell } = check else { return };
-        // A machine that is no longer configured is not served; the check's `tell` is then dropped.
-        let _ = self.serve_by_name(&remote.name);
-        self.places.check(&remote.name, tell);
-    }
-}
-
-impl Durable for Machines {
-    fn adopt_elsewhere(&mut self, known: KnownRun) {
-        if let Err(fact) = self.try_take_up(&known) {
-            self.context.facts.send(known.task, known.run, fact);
-        }
-    }
-
-    fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.over(task, run);
-    }
-
-    fn report_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.written(task, run);
-    }
-
-    fn leave(&mut self, _left: &mut Spared) {
-        self.places.leave();
-    }
-}
-
-impl Upgradable for Machines {
-    fn hold_starts(&mut self, holds: bool) {
-        self.places.hold(holds);
-    }
-
-    /// Carries nothing: the state of the runs is in the core, and connections are made again.
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        Ok(Carried::Nothing)
-    }
-
-    fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
-        self.host.end_rest(&self.context);
-    }
-}
-
-impl Lifecycle for Machines {
-    fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
-        self.remotes = Arc::clone(remotes);
-        for (name, ssh) in remotes.all().filter_map(|remote| remote.ssh()) {
-            self.places.configure(name, ssh.clone());
-        }
-    }
-
-    fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(self.places.attend())
-    }
-
-    fn close(&mut self, close: Close) {
-        self.places.close(close);
-    }
-
-    fn is_busy(&self) -> bool {
-        self.places.is_busy()
     }
 }

@@ -31,13 +31,9 @@ mod trouble;
 mod turn;
 mod work;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-
-use bgd_shared::id::TaskId;
-use futures_util::future::LocalBoxFuture;
 
 use self::cluster::Cluster;
 use self::folder::WorkFolder;
@@ -45,72 +41,30 @@ use self::origin::Origin;
 use self::program::Programs;
 use self::run::{Job, Run};
 use self::tools::Tools;
-use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
-use super::host::{Host, Purpose};
-use super::left::Spared;
-use super::places::{self, Elsewhere, Places};
-use crate::agents::Agents;
-use crate::carry::{Named, Obstacle};
-use crate::client::Client;
-use crate::core::{Begin, Control, Fact, KnownRun, Uncounted};
-use crate::remotes::{Remotes, Slurm};
+use super::elsewhere::{Kind, New, NotConfigured};
+use super::host::Host;
+use super::places::{Elsewhere, Places};
+use crate::core::{KnownRun, On};
+use crate::remotes::{Remote, Remotes, Slurm};
 
-/// The executor of tasks on clusters.
+/// Clusters with Slurm.
 #[derive(Debug)]
 pub struct Clusters {
     context: Context,
     host: Host,
     state: PathBuf,
     instance: String,
-    remotes: Arc<Remotes>,
     is_durable: bool,
-    places: Places<Run, Slurm>,
 }
 
 impl Clusters {
-    /// Creates the executor. Jobs that an earlier daemon may have left are cancelled, except those that are taken up
-    /// immediately.
-    pub fn new(elsewhere: Elsewhere) -> Self {
-        let Elsewhere { context, state, instance, remotes, is_durable } = elsewhere;
-        let host = Host::new(context.reports.clone(), Purpose::Bridge);
-        let mut clusters =
-            Self { context, host, state, instance, remotes, is_durable, places: Places::default() };
-        let remotes = Arc::clone(&clusters.remotes);
-        for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {
-            let origin = clusters.origin(name, slurm);
-            let has_earlier = !origin.earlier().is_empty();
-            if has_earlier || origin.has_been_there() {
-                clusters.serve(name, slurm, has_earlier);
-            }
-        }
-        clusters.sweep_unknown();
-        clusters
-    }
-
-    /// Ends remaining jobs on clusters that are no longer configured.
-    fn sweep_unknown(&mut self) {
-        let is_known = |name: &str| self.remotes.get(name).is_some_and(|remote| remote.slurm().is_some());
-        for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
-            if let Some(slurm) = slurm {
-                tracing::info!(name, "ending jobs on a cluster that is no longer configured");
-                self.serve(&name.into(), &slurm, true);
-            } else {
-                tracing::warn!(
-                    name,
-                    "an earlier daemon may have left jobs on a cluster that is no longer configured: configure it \
-                     again, or use scancel there"
-                );
-            }
-        }
-    }
-
     fn origin(&self, name: &str, slurm: &Slurm) -> Origin {
         Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
     }
 
-    fn serve(&mut self, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
+    /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left.
+    fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
         let origin = self.origin(name, slurm);
         let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
         let tools = Tools {
@@ -122,132 +76,68 @@ impl Clusters {
             is_durable: self.is_durable,
         };
         let (slurm, host) = (slurm.clone(), self.host.clone());
-        self.places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
-    }
-
-    /// Starts serving a cluster at its first order. `None` if the cluster is not configured.
-    fn serve_by_name(&mut self, name: &str) -> Option<()> {
-        if !self.places.is_served(name) {
-            let remotes = Arc::clone(&self.remotes);
-            let (name, slurm) = remotes.get(name).and_then(|remote| remote.slurm())?;
-            self.serve(name, slurm, false);
-        }
-        Some(())
+        places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
     }
 }
 
-impl Clusters {
-    fn try_take_up(&mut self, known: &KnownRun) -> Result<(), Fact> {
-        let Some(on) = &known.spec.on else { return Err(places::lost("it has no cluster to run on")) };
-        // The run may never have been submitted, and submitting it now would use another environment.
-        if known.env.is_none() && known.elsewhere.id.is_none() {
-            return Err(places::no_environment());
-        }
-        let gone = || places::lost(&format!("the executor {} is no longer configured", on.name));
-        self.serve_by_name(&on.name).ok_or_else(gone)?;
-        let env = known.env.clone().unwrap_or_default();
-        self.places.start(&on.name, known.task, Run::again(Instant::now(), known, env));
-        Ok(())
-    }
-}
+impl Kind for Clusters {
+    const NOUN: &'static str = "cluster";
 
-impl Executor for Clusters {
-    fn start(&mut self, start: Start) {
-        let (task, number) = (start.task, start.run);
-        let facts = self.context.facts.clone();
-        let fail = |why: String| facts.send(task, number, Fact::StartFailed { failure: why.as_str().into() });
-        let (Some(on), Begin::Process { env, place }) = (&start.spec.on, start.begin) else {
-            return fail("it has no cluster to run on".to_owned());
-        };
-        if self.serve_by_name(&on.name).is_none() {
-            return fail(format!("the executor {} is no longer configured", on.name));
-        }
-        let run = Run::new(number, Job::new(Arc::clone(&start.spec), env, place));
-        self.places.start(&on.name, task, run);
+    type Run = Run;
+    type Settings = Slurm;
+
+    fn new(elsewhere: &Elsewhere, host: &Host) -> Self {
+        let Elsewhere { context, state, instance, is_durable, .. } = elsewhere.clone();
+        Self { context, host: host.clone(), state, instance, is_durable }
     }
 
-    fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
-        Some(self.places.control(task, control))
+    fn settings(remote: &Remote) -> Option<(&Arc<str>, &Slurm)> {
+        remote.slurm()
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.places.end(task, run, signal);
-    }
-
-    fn forget(&mut self, task: TaskId) {
-        self.places.forget(task);
-    }
-}
-
-impl Interactive for Clusters {
-    fn check(&mut self, check: Check) {
-        let Check::Place { remote, tell } = check else { return };
-        // A cluster that is no longer configured is not served, and so does not answer.
-        let _ = self.serve_by_name(&remote.name);
-        self.places.check(&remote.name, tell);
-    }
-}
-
-impl Durable for Clusters {
-    fn adopt_elsewhere(&mut self, known: KnownRun) {
-        if let Err(fact) = self.try_take_up(&known) {
-            self.context.facts.send(known.task, known.run, fact);
-        }
-    }
-
-    fn collect_usage(&mut self, ended: Uncounted) {
-        let Uncounted { task, run, spec, id } = ended;
-        let Some(on) = &spec.on else { return };
-        if self.serve_by_name(&on.name).is_some() {
-            self.places.count(&on.name, task, run, id);
-        }
-    }
-
-    fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.over(task, run);
-    }
-
-    fn report_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.written(task, run);
-    }
-
-    fn leave(&mut self, _left: &mut Spared) {
-        self.places.leave();
-    }
-}
-
-impl Upgradable for Clusters {
-    fn hold_starts(&mut self, holds: bool) {
-        self.places.hold(holds);
-    }
-
-    /// Carries nothing: the core knows the runs, and everything else is queried again.
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
-        Ok(Carried::Nothing)
-    }
-
-    fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
-        self.host.end_rest(&self.context);
-    }
-}
-
-impl Lifecycle for Clusters {
-    fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
-        self.remotes = Arc::clone(remotes);
+    /// Also serves clusters that are no longer configured, if their settings are still known.
+    fn sweep(&mut self, places: &mut Places<Run, Slurm>, remotes: &Remotes) {
         for (name, slurm) in remotes.all().filter_map(|remote| remote.slurm()) {
-            self.places.configure(name, slurm.clone());
+            let origin = self.origin(name, slurm);
+            let has_earlier = !origin.earlier().is_empty();
+            if has_earlier || origin.has_been_there() {
+                self.serve_sweeping(places, name, slurm, has_earlier);
+            }
+        }
+        let is_known = |name: &str| remotes.get(name).is_some_and(|remote| remote.slurm().is_some());
+        for (name, slurm) in origin::unknown(&self.state, &self.context.socket, is_known) {
+            if let Some(slurm) = slurm {
+                tracing::info!(name, "ending jobs on a cluster that is no longer configured");
+                self.serve_sweeping(places, &name.into(), &slurm, true);
+            } else {
+                tracing::warn!(
+                    name,
+                    "an earlier daemon may have left jobs on a cluster that is no longer configured: configure it \
+                     again, or use scancel there"
+                );
+            }
         }
     }
 
-    fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(self.places.attend())
+    fn serve(&mut self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm) {
+        self.serve_sweeping(places, name, slurm, false);
     }
 
-    fn close(&mut self, close: Close) {
-        self.places.close(close);
+    fn run(&self, new: New<'_>, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
+        let New { number, spec, env, place, .. } = new;
+        Ok(Run::new(number, Job::new(Arc::clone(spec), env, place)))
     }
 
-    fn is_busy(&self) -> bool {
-        self.places.is_busy()
+    fn run_again(&self, known: &KnownRun, _: &On, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
+        let env = known.env.clone().unwrap_or_default();
+        Ok(Run::again(Instant::now(), known, env))
+    }
+
+    fn needs_env(_: &On) -> bool {
+        true
+    }
+
+    fn keeps_usage() -> bool {
+        true
     }
 }

@@ -1,0 +1,266 @@
+//! The executor of tasks elsewhere, for every kind of place: starts serving a place at the first order for it, and
+//! passes orders on. It decides nothing and knows no kind; [`Kind`] is what differs between machines and clusters.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::text::Env;
+use futures_util::future::LocalBoxFuture;
+
+use super::carried::Carried;
+use super::context::Context;
+use super::executor::{
+    Ask, Asked, Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable,
+};
+use super::host::{Host, Purpose};
+use super::left::Spared;
+use super::places::{self, Elsewhere, Places};
+use crate::agents::Agents;
+use crate::carry::{Named, Obstacle};
+use crate::client::Client;
+use crate::core::{Begin, Control, Fact, KnownRun, On, RunPlace, Spec, Uncounted};
+use crate::remotes::{Remote, Remotes};
+
+/// A kind of place, which makes its runs and serves its places.
+pub trait Kind: Sized + 'static {
+    /// What users call such a place.
+    const NOUN: &'static str;
+
+    type Run: 'static;
+    type Settings: Clone + 'static;
+
+    /// Creates the kind, for a daemon whose helpers `host` starts.
+    fn new(elsewhere: &Elsewhere, host: &Host) -> Self;
+
+    /// Returns the name and the settings of a configured place if it is of this kind.
+    fn settings(remote: &Remote) -> Option<(&Arc<str>, &Self::Settings)>;
+
+    /// Starts serving the places on which an earlier daemon may have left runs, to end those that are not adopted at
+    /// once.
+    fn sweep(&mut self, places: &mut Places<Self::Run, Self::Settings>, remotes: &Remotes);
+
+    /// Starts serving a place.
+    fn serve(
+        &mut self,
+        places: &mut Places<Self::Run, Self::Settings>,
+        name: &Arc<str>,
+        settings: &Self::Settings,
+    );
+
+    /// Returns a new run for a place; `settings` are `None` if it is still served but no longer configured.
+    ///
+    /// # Errors
+    /// The place must be configured.
+    fn run(&self, new: New<'_>, settings: Option<&Self::Settings>) -> Result<Self::Run, NotConfigured>;
+
+    /// Returns a run that a daemon or another program has left at a place.
+    ///
+    /// # Errors
+    /// The place must be configured.
+    fn run_again(
+        &self,
+        known: &KnownRun,
+        on: &On,
+        settings: Option<&Self::Settings>,
+    ) -> Result<Self::Run, NotConfigured>;
+
+    /// Reports whether a run that may never have been submitted needs its submitter's environment for that.
+    fn needs_env(on: &On) -> bool;
+
+    /// Reports whether clients may write to the standard input of a run.
+    fn accepts_input() -> bool {
+        false
+    }
+
+    /// Reports whether places of this kind still know the usage of runs that ended for an earlier daemon.
+    fn keeps_usage() -> bool {
+        false
+    }
+}
+
+/// A place is not configured.
+#[derive(Debug)]
+pub struct NotConfigured;
+
+impl NotConfigured {
+    fn message(&self, on: &On) -> String {
+        format!("the executor {} is no longer configured", on.name)
+    }
+}
+
+/// A run to be started at a place.
+#[derive(Debug)]
+pub struct New<'a> {
+    pub task: TaskId,
+    pub number: u32,
+    pub spec: &'a Arc<Spec>,
+    pub on: &'a On,
+    pub env: Arc<Env>,
+    pub place: Box<RunPlace>,
+}
+
+/// The executor of tasks at places of one kind.
+#[derive(Debug)]
+pub struct PlaceExecutor<K: Kind> {
+    kind: K,
+    context: Context,
+    host: Host,
+    remotes: Arc<Remotes>,
+    places: Places<K::Run, K::Settings>,
+}
+
+impl<K: Kind> PlaceExecutor<K> {
+    /// Creates the executor. Ends the runs that an earlier daemon may have left, except those that are adopted at once.
+    pub fn new(elsewhere: &Elsewhere) -> Self {
+        let context = elsewhere.context.clone();
+        let host = Host::new(context.reports.clone(), Purpose::Bridge);
+        let mut kind = K::new(elsewhere, &host);
+        let mut places = Places::default();
+        let remotes = Arc::clone(&elsewhere.remotes);
+        kind.sweep(&mut places, &remotes);
+        Self { kind, context, host, remotes, places }
+    }
+
+    /// Starts serving a place at the first order for it. Returns its settings, or `None` if it is served without being
+    /// configured any more.
+    fn serve(&mut self, name: &str) -> Result<Option<K::Settings>, NotConfigured> {
+        let configured = self.remotes.get(name).and_then(|remote| K::settings(remote));
+        if !self.places.is_served(name) {
+            let (name, settings) = configured.ok_or(NotConfigured)?;
+            self.kind.serve(&mut self.places, name, settings);
+        }
+        Ok(configured.map(|(_, settings)| settings.clone()))
+    }
+
+    fn try_start(&mut self, start: Start) -> Result<(), String> {
+        let (Some(on), Begin::Process { env, place }) = (&start.spec.on, start.begin) else {
+            return Err(no_place::<K>());
+        };
+        let new = New { task: start.task, number: start.run, spec: &start.spec, on, env, place };
+        let settings = self.serve(&on.name);
+        let run = settings.and_then(|settings| self.kind.run(new, settings.as_ref()));
+        self.places.start(&on.name, start.task, run.map_err(|error| error.message(on))?);
+        Ok(())
+    }
+
+    fn try_adopt(&mut self, known: &KnownRun) -> Result<(), Fact> {
+        let Some(on) = &known.spec.on else { return Err(places::lost(&no_place::<K>())) };
+        // The run may never have been submitted, and would now be submitted with another environment.
+        if known.env.is_none() && known.elsewhere.id.is_none() && K::needs_env(on) {
+            return Err(places::no_environment());
+        }
+        let settings = self.serve(&on.name);
+        let run = settings.and_then(|settings| self.kind.run_again(known, on, settings.as_ref()));
+        let run = run.map_err(|error| places::lost(&error.message(on)))?;
+        self.places.start(&on.name, known.task, run);
+        Ok(())
+    }
+}
+
+fn no_place<K: Kind>() -> String {
+    format!("it has no {} to run on", K::NOUN)
+}
+
+impl<K: Kind> Executor for PlaceExecutor<K> {
+    fn start(&mut self, start: Start) {
+        let (task, run) = (start.task, start.run);
+        if let Err(why) = self.try_start(start) {
+            self.context.facts.send(task, run, Fact::StartFailed { failure: why.as_str().into() });
+        }
+    }
+
+    fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
+        Some(self.places.control(task, control))
+    }
+
+    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+        self.places.end(task, run, signal);
+    }
+
+    fn forget(&mut self, task: TaskId) {
+        self.places.forget(task);
+    }
+}
+
+impl<K: Kind> Interactive for PlaceExecutor<K> {
+    fn ask(&mut self, asked: Asked) {
+        let is_write = matches!(asked.what, Ask::Write { .. });
+        if is_write && K::accepts_input() && asked.task.elsewhere.is_some() {
+            self.places.write(asked);
+        } else {
+            asked.refuse();
+        }
+    }
+
+    fn check(&mut self, check: Check) {
+        let Check::Place { remote, tell } = check else { return };
+        // A place that is no longer configured is not served; the check's `tell` is then dropped.
+        let _ = self.serve(&remote.name);
+        self.places.check(&remote.name, tell);
+    }
+}
+
+impl<K: Kind> Durable for PlaceExecutor<K> {
+    fn adopt_elsewhere(&mut self, known: KnownRun) {
+        if let Err(fact) = self.try_adopt(&known) {
+            self.context.facts.send(known.task, known.run, fact);
+        }
+    }
+
+    fn collect_usage(&mut self, ended: Uncounted) {
+        let Uncounted { task, run, spec, id } = ended;
+        let Some(on) = spec.on.as_ref().filter(|_| K::keeps_usage()) else { return };
+        if self.serve(&on.name).is_ok() {
+            self.places.count(&on.name, task, run, id);
+        }
+    }
+
+    fn end_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.over(task, run);
+    }
+
+    fn report_recorded(&mut self, task: TaskId, run: u32) {
+        self.places.written(task, run);
+    }
+
+    fn leave(&mut self, _left: &mut Spared) {
+        self.places.leave();
+    }
+}
+
+impl<K: Kind> Upgradable for PlaceExecutor<K> {
+    fn hold_starts(&mut self, holds: bool) {
+        self.places.hold(holds);
+    }
+
+    /// Carries nothing: the core knows the runs, connections are made again, and everything else is queried again.
+    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+        Ok(Carried::Nothing)
+    }
+
+    fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
+        self.host.end_rest(&self.context);
+    }
+}
+
+impl<K: Kind> Lifecycle for PlaceExecutor<K> {
+    fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
+        self.remotes = Arc::clone(remotes);
+        for (name, settings) in remotes.all().filter_map(|remote| K::settings(remote)) {
+            self.places.configure(name, settings.clone());
+        }
+    }
+
+    fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.places.attend())
+    }
+
+    fn close(&mut self, close: Close) {
+        self.places.close(close);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.places.is_busy()
+    }
+}

@@ -303,29 +303,8 @@ mod tests {
     fn notice(bytes: usize) -> Arc<Notice> {
         let spec =
             Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
-        let task = Task {
-            id: TaskId::from_u128(1),
-            spec: Arc::new(spec),
-            key: None,
-            created_at: Timestamp::default(),
-            retrieved_at: None,
-            ready_at: None,
-            paused: false,
-            run: 1,
-            resume_count: 0,
-            output_bytes: [0; 2],
-            dropped: [0; 2],
-            lost: None,
-            undelivered: None,
-            updated_at: None,
-            foreground: None,
-            agent: None,
-            elsewhere: None,
-            usage: None,
-            plan: None,
-            place: crate::task::QueuePlace::default(),
-            state: State::Starting { stop: None, env: None, give_up_at: None },
-        };
+        let state = State::Starting { stop: None, env: None, give_up_at: None };
+        let task = Task::new(TaskId::from_u128(1), Arc::new(spec), Timestamp::default(), state);
         let (kind, at) = (NoticeKind::Completed, Timestamp::default());
         let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };
         assert_eq!(notice.text_bytes(), bytes);

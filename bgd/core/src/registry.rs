@@ -456,7 +456,7 @@ fn session_key(task: &Task) -> Arc<str> {
 mod tests {
     use bgd_shared::time::Timestamp;
 
-    use super::super::task::{QueuePlace, Work};
+    use super::super::task::Work;
     use super::*;
 
     fn task(bits: u128, session: Option<&str>) -> Task {
@@ -466,29 +466,9 @@ mod tests {
             umask: 0o022,
             ..Spec::of_daemon()
         };
-        Task {
-            id: TaskId::from_u128(bits),
-            spec: Arc::new(spec),
-            key: Some("key".into()),
-            created_at: Timestamp::default(),
-            retrieved_at: None,
-            ready_at: None,
-            paused: false,
-            run: 1,
-            resume_count: 0,
-            output_bytes: [0; 2],
-            dropped: [0; 2],
-            lost: None,
-            undelivered: None,
-            updated_at: None,
-            foreground: None,
-            agent: None,
-            elsewhere: None,
-            usage: None,
-            plan: None,
-            state: State::Queued { env: Arc::new(Env::default()) },
-            place: QueuePlace::default(),
-        }
+        let state = State::Queued { env: Arc::new(Env::default()) };
+        let task = Task::new(TaskId::from_u128(bits), Arc::new(spec), Timestamp::default(), state);
+        Task { key: Some("key".into()), ..task }
     }
 
     fn registry(ids: &[u128]) -> Registry {

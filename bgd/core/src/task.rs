@@ -397,6 +397,33 @@ pub struct QueuePlace {
 pub type Snapshot = Box<Task>;
 
 impl Task {
+    /// Creates a task that has not run yet, without a key and everything that only some tasks have.
+    pub fn new(id: TaskId, spec: Arc<Spec>, created_at: Timestamp, state: State) -> Self {
+        Self {
+            id,
+            spec,
+            key: None,
+            created_at,
+            retrieved_at: None,
+            ready_at: None,
+            paused: false,
+            run: 1,
+            resume_count: 0,
+            output_bytes: [0; 2],
+            dropped: [0; 2],
+            lost: None,
+            undelivered: None,
+            updated_at: None,
+            foreground: None,
+            agent: None,
+            elsewhere: None,
+            usage: None,
+            plan: None,
+            state,
+            place: QueuePlace::default(),
+        }
+    }
+
     /// Returns its status on the wire.
     pub fn status(&self) -> Status {
         match &self.state {

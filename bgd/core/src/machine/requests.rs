@@ -17,9 +17,7 @@ use crate::effect::{CoreError, Reply};
 use crate::input::{Cancel, Command, Leaves, Request, Selection};
 use crate::plan::Plan;
 use crate::queue::Standing;
-use crate::task::{
-    Finished, Lingering, Ordinal, Outcome, QueuePlace, SIGTERM, Spec, State, StopReason, Task, Work,
-};
+use crate::task::{Finished, Lingering, Ordinal, Outcome, SIGTERM, Spec, State, StopReason, Task, Work};
 use crate::time::Now;
 use crate::waiters::{Then, Until};
 
@@ -178,29 +176,8 @@ impl Core {
             }
             Work::Argv(_) | Work::Shell(_) => None,
         };
-        Task {
-            id,
-            spec: Arc::new(spec),
-            key,
-            created_at: now.wall,
-            retrieved_at: None,
-            ready_at: None,
-            paused: false,
-            run: 1,
-            resume_count: 0,
-            output_bytes: [0; 2],
-            dropped: [0; 2],
-            lost: None,
-            undelivered: None,
-            updated_at: None,
-            agent,
-            elsewhere: None,
-            usage: None,
-            foreground: client,
-            plan,
-            state: State::Queued { env },
-            place: QueuePlace::default(),
-        }
+        let task = Task::new(id, Arc::new(spec), now.wall, State::Queued { env });
+        Task { key, agent, foreground: client, plan, ..task }
     }
 
     /// Adds a pending task to the registry, the queue and the timers.

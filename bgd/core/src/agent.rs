@@ -233,7 +233,7 @@ impl AgentPart {
     }
 
     /// Returns whether the first question still needs a notice, and marks it as notified.
-    pub fn is_to_be_told(&mut self) -> bool {
+    pub fn take_notification_due(&mut self) -> bool {
         let Some(question) = self.questions.front() else { return false };
         let is_new = question.request > self.told;
         self.told = question.request;

@@ -47,7 +47,7 @@ pub struct Elsewhere {
 
 impl Elsewhere {
     /// Reports whether the place has not reported anything about it yet.
-    pub fn is_silent(&self) -> bool {
+    pub fn has_no_reports(&self) -> bool {
         let Self { id, reason, unknown, refused, requeued, started: _, missing: _, submission: _ } = self;
         id.is_none() && reason.is_none() && unknown.is_none() && refused.is_none() && *requeued == 0
     }

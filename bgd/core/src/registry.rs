@@ -185,7 +185,7 @@ impl Registry {
     }
 
     /// Numbers further tasks from here on.
-    pub fn go_on_after(&mut self, last: Ordinal) {
+    pub fn continue_numbering_after(&mut self, last: Ordinal) {
         self.last = self.last.max(last);
     }
 

@@ -53,7 +53,7 @@ impl Answer {
 
     /// Releases the space reserved for the response, as the response may take long: further requests are read
     /// meanwhile.
-    pub fn give_back_room(&mut self) {
+    pub fn release_room(&mut self) {
         self.client.release(std::mem::take(&mut self.reserved));
     }
 

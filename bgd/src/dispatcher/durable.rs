@@ -103,7 +103,7 @@ impl Dispatcher {
             self.core.track();
         }
         let did_more = self.core.number_after(self.now(), told);
-        self.subscribers.go_on_after(self.core.seq());
+        self.subscribers.continue_numbering_after(self.core.seq());
         // Must precede later notices.
         self.tell_again(notices);
         if let Some(durable) = &mut self.durable {
@@ -112,7 +112,7 @@ impl Dispatcher {
         // Until it is known what runs, a new start would be mistaken for one of the daemon before.
         self.handle(Input::HoldStarts(true));
         let effects = self.core.end_unstartable(self.now());
-        self.put_out(effects);
+        self.commit_effects(effects);
         for client in self.core.clients_before() {
             self.handle(Input::Disconnected { client });
         }
@@ -142,17 +142,17 @@ impl Dispatcher {
         let mut effects = self.core.lose(self.now(), &ran, why);
         effects.extend(over);
         effects.push(Effect::CaughtUp { mark: 0 });
-        self.put_out(effects);
+        self.commit_effects(effects);
         for (Key { task, .. }, run) in runs {
             if let Ok(task) = self.core.get(&task.into())
                 && !self.go_on_with(&task, run, true, did_more)
             {
-                self.put_out(vec![over_of(&task)]);
+                self.commit_effects(vec![over_of(&task)]);
             }
         }
         if did_more {
             let orders = self.core.continue_running(self.now());
-            self.put_out(orders);
+            self.commit_effects(orders);
         }
         self.count_again();
         let has_trouble = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
@@ -225,7 +225,7 @@ impl Dispatcher {
             self.handle(Input::Fact { task: task.id, run: task.run, fact: Fact::Started { pid: Some(pid) } });
         } else {
             let orders = self.core.orders_again(self.now(), task.id);
-            self.put_out(orders);
+            self.commit_effects(orders);
         }
         true
     }
@@ -236,7 +236,7 @@ impl Dispatcher {
     }
 
     /// Applies the effects of a step once the step is written to the journal; at once if there is no journal.
-    pub(super) fn put_out(&mut self, mut effects: Vec<Effect>) {
+    pub(super) fn commit_effects(&mut self, mut effects: Vec<Effect>) {
         let notices = self.choose_notices(&mut effects);
         if self.durable.is_none() {
             return self.apply(effects);
@@ -267,15 +267,16 @@ impl Dispatcher {
         (durable.trouble, durable.is_written) = (trouble, is_written);
         self.drop_stopped_starts();
         let Some(durable) = &mut self.durable else { return };
-        if is_written && std::mem::take(&mut durable.has_told) {
+        if is_written && std::mem::take(&mut durable.has_reported_unrecorded) {
             self.executors.all().for_each(|executor| executor.sent_unrecorded(None));
         }
         if is_written {
-            let (held, untold) = (std::mem::take(&mut durable.held), std::mem::take(&mut durable.untold));
+            let (held, held_effects) =
+                (std::mem::take(&mut durable.held), std::mem::take(&mut durable.held_effects));
             for HeldStart { executor, task, run, spec, begin } in held {
                 self.start(executor, task, run, spec, begin);
             }
-            self.apply(untold);
+            self.apply(held_effects);
         }
         let mut withdrawn = HashSet::new();
         let has_steps = |durable: &Durable| durable.waiting.front().is_some_and(|step| step.number <= upto);
@@ -283,7 +284,7 @@ impl Dispatcher {
             // The journal can't record the events reported from now on.
             let seq = self.core.seq();
             self.executors.all().for_each(|executor| executor.sent_unrecorded(Some(seq)));
-            self.durable.iter_mut().for_each(|durable| durable.has_told = true);
+            self.durable.iter_mut().for_each(|durable| durable.has_reported_unrecorded = true);
         }
         while let Some(durable) = &mut self.durable
             && durable.waiting.front().is_some_and(|step| step.number <= upto)
@@ -330,7 +331,7 @@ impl Dispatcher {
                 Effect::Start { .. } => {}
                 Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {
                     if let Some(durable) = &mut self.durable {
-                        durable.untold.push(effect);
+                        durable.held_effects.push(effect);
                     }
                 }
                 Effect::Reply { to, reply } => match reply {
@@ -352,7 +353,7 @@ impl Dispatcher {
         if !added.is_empty() {
             let why = self.trouble_words();
             let effects = self.core.withdraw(self.now(), added, &why);
-            self.put_out(effects);
+            self.commit_effects(effects);
         }
         for task in held_back.iter().chain(added) {
             self.act_on_early(*task);

@@ -68,7 +68,7 @@ impl Dispatcher {
 
     /// Handles `task.exit`, by which the parent of a handed-over process reports its exit status. The answer is sent
     /// once the daemon itself has noticed the end.
-    pub(super) fn exit_told(&mut self, answer: Answer, task: &TaskRef, exit: Exit) {
+    pub(super) fn exit_reported(&mut self, answer: Answer, task: &TaskRef, exit: Exit) {
         let snapshot = match self.core.get(task) {
             Ok(snapshot) => snapshot,
             Err(error) => return answer.refuse(&refusals::of_core(error)),

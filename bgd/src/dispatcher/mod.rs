@@ -250,7 +250,7 @@ impl Dispatcher {
     /// Runs the core's due timers; the wall clock may have been set.
     fn fire_deadlines(&mut self) {
         let effects = self.core.on_deadline(self.now());
-        self.put_out(effects);
+        self.commit_effects(effects);
     }
 
     fn now(&self) -> Now {
@@ -268,7 +268,7 @@ impl Dispatcher {
 
     fn handle(&mut self, input: Input) {
         let effects = self.core.handle(self.now(), input);
-        self.put_out(effects);
+        self.commit_effects(effects);
     }
 
     fn internal(&mut self, internal: Internal) {
@@ -287,7 +287,7 @@ impl Dispatcher {
             Internal::Offered { answer, params, task, result } => self.offered(answer, *params, task, result),
             Internal::ConfigRead { config, modified, asked } => self.configured(config, modified, asked),
             Internal::NoticeRead { number } => self.notice_read(number),
-            Internal::Notice { number, delivery } => self.notice_further(number, delivery),
+            Internal::Notice { number, delivery } => self.delivery_changed(number, delivery),
             Internal::Recorded(recorded) => self.recorded(recorded),
             Internal::ChannelsDone => self.notifier.is_done(),
             Internal::Upgrade { program, was_tried } => self.upgrade_looked_at(program, was_tried),
@@ -304,7 +304,7 @@ impl Dispatcher {
         }
         match seen {
             Seen::Fact { task, run, fact } => self.fact(task, run, fact),
-            Seen::AskCaughtUp(mark) => self.put_out(vec![Effect::CaughtUp { mark }]),
+            Seen::AskCaughtUp(mark) => self.commit_effects(vec![Effect::CaughtUp { mark }]),
         }
     }
 
@@ -464,7 +464,7 @@ impl Dispatcher {
             Body::Leave(task) => self.ask_executor(answer, &task, Ask::Leave),
             Body::Resize(task, size) => self.ask_executor(answer, &task, Ask::Resize { size }),
             Body::Handoff(handoff) => self.handoff(answer, handoff),
-            Body::Exit(task, exit) => self.exit_told(answer, &task, exit),
+            Body::Exit(task, exit) => self.exit_reported(answer, &task, exit),
             Body::Subscribe(params) => self.subscribe(&answer, params),
             Body::Hello(None) => answer.give(&self.hello()),
             Body::Hello(Some(session)) => self.ask(answer, Shape::Plain, Request::OwnSession { session }),
@@ -532,7 +532,7 @@ impl Dispatcher {
         self.pending.insert(to, (answer, shape));
         self.handle(Input::Request { to, request });
         if let Some((answer, _)) = self.pending.get_mut(&to).filter(|_| self.core.waits(to)) {
-            answer.give_back_room();
+            answer.release_room();
         }
     }
 }

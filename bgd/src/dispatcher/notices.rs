@@ -81,7 +81,7 @@ impl Dispatcher {
     }
 
     /// Records the progress of a notice's delivery.
-    pub(super) fn notice_further(&mut self, number: u64, delivery: Delivery) {
+    pub(super) fn delivery_changed(&mut self, number: u64, delivery: Delivery) {
         if let (Some(durable), Delivery::Seen) = (&mut self.durable, &delivery) {
             // After an upgrade in place, only the channel knows that the notice is in the journal.
             durable.notices.insert(number);

@@ -30,9 +30,9 @@ pub(super) struct Durable {
     pub(super) held: Vec<HeldStart>,
     /// Effects for executors that are not written yet, held back until then: [`Effect::Over`], [`Effect::Written`],
     /// [`Effect::CaughtUp`].
-    pub(super) untold: Vec<Effect>,
+    pub(super) held_effects: Vec<Effect>,
     /// Whether events were reported that are not written.
-    pub(super) has_told: bool,
+    pub(super) has_reported_unrecorded: bool,
     /// The numbers of the notices in the journal.
     pub(super) notices: BTreeSet<u64>,
     /// A warning for users about the journal found at startup.
@@ -70,8 +70,8 @@ impl Durable {
             trouble: None,
             is_written: true,
             held: Vec::new(),
-            untold: Vec::new(),
-            has_told: false,
+            held_effects: Vec::new(),
+            has_reported_unrecorded: false,
             notices: BTreeSet::new(),
             warning,
         }

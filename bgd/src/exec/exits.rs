@@ -4,7 +4,7 @@ use bgd_shared::task::Exit;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
-use super::handed::exit::{Known, LOOKS, PATIENCE, SHORTLY, look, taken_away};
+use super::handed::exit::{Known, LOOKS, PATIENCE, SHORTLY, look, until_reaped};
 use super::process::Supervisor;
 use crate::os::pidfd::PidFd;
 
@@ -45,7 +45,7 @@ impl Supervisor {
             }
             tokio::select! {
                 Some(order) = self.orders.recv() => self.handle_control(order).await,
-                () = taken_away(pidfd), if may_be_taken => may_be_taken = false,
+                () = until_reaped(pidfd), if may_be_taken => may_be_taken = false,
                 () = sleep_until(deadline) => {}
             }
             known = look(pid, pidfd.get_ref());

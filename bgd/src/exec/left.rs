@@ -147,7 +147,7 @@ impl Left {
         file.seek(SeekFrom::Start(told.saturating_sub(SHOWN)))?;
         let mut shown = Vec::new();
         file.take(SHOWN).read_to_end(&mut shown)?;
-        followed.go_on_after(size, &shown, told);
+        followed.restore(size, &shown, told);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 
 /// How long processes may take to stop. A process that waits in the kernel stops only when that wait is over.
-const STOPPING: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The interval between looks, as no event reports that a process has stopped.
 const LOOK: Duration = Duration::from_millis(1);
@@ -51,7 +51,7 @@ impl Supervisor {
     }
 
     async fn pause(&mut self) {
-        let end = Instant::now() + STOPPING;
+        let end = Instant::now() + STOP_TIMEOUT;
         loop {
             let (tree, before) = (self.tree.clone(), self.paused.take());
             let looked = self.context.workers.walk(move || tree.pause(before)).await;

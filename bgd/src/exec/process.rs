@@ -144,7 +144,7 @@ impl Processes {
             task,
             leader: pid,
             leader_is_ours: true,
-            leader_stands_by: job.is_some(),
+            leader_only_leads_terminal: job.is_some(),
             files,
             terminal: job.as_ref().map(|job| job.name.clone()),
             cgroup,
@@ -176,7 +176,7 @@ impl Processes {
             task,
             leader: pid,
             leader_is_ours: false,
-            leader_stands_by: false,
+            leader_only_leads_terminal: false,
             files,
             terminal: None,
             cgroup: None,
@@ -238,7 +238,7 @@ impl Processes {
     }
 
     /// Waits for the end of drains whose tree has ended, and then reports the final output.
-    pub fn drain_on(&self, task: TaskId, run: u32, drains: Drains) {
+    pub fn finish_drains(&self, task: TaskId, run: u32, drains: Drains) {
         let context = self.context.clone();
         tokio::spawn(async move {
             drains.end().await;

@@ -48,7 +48,7 @@ pub struct Tree {
     pub leader_is_ours: bool,
     /// Whether the leader only leads a terminal: its job does the work, and only SIGKILL and SIGCONT are sent to the
     /// leader.
-    pub leader_stands_by: bool,
+    pub leader_only_leads_terminal: bool,
     pub files: OutputFiles,
     /// The path of its terminal, if it has one: a process that has the terminal open belongs to the tree.
     pub terminal: Option<PathBuf>,
@@ -118,7 +118,8 @@ impl Tree {
         let mut held: Vec<Member> = Vec::new();
         // A leader that its job has stopped must continue, in order to exit like the job.
         let is_for_leader = [SIGKILL, libc::SIGCONT].contains(&signal);
-        let spared = (self.leader_stands_by && self.leader_is_ours && !is_for_leader).then_some(self.leader);
+        let spared =
+            (self.leader_only_leads_terminal && self.leader_is_ours && !is_for_leader).then_some(self.leader);
         let pids = self.pids().into_iter().filter(|pid| Some(*pid) != spared && wanted(*pid));
         let (pids, missed) = hold_all(&mut held, pids, signal, |pid| self.member(pid));
         for (pid, error) in &missed {
@@ -276,7 +277,7 @@ mod tests {
             task,
             leader: getsid(None).unwrap().as_raw(),
             leader_is_ours: false,
-            leader_stands_by: false,
+            leader_only_leads_terminal: false,
             files: folder.files(task, false),
             terminal: None,
             cgroup: None,

@@ -78,7 +78,7 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"));
     if !has_counters {
         // Events and inbox items were reported under numbers that are lost now.
-        kept.counters.leave_out(Timestamp::now());
+        kept.counters.skip_published(Timestamp::now());
     }
     let (mut store, _) = begin(&new, sync)?;
     // If the head is lost, the readable parts are written under a new one with whatever is known.

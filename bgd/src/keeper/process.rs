@@ -415,13 +415,13 @@ mod tests {
         (message.word, message.key.run)
     }
 
-    /// A keeper running on a thread. [`Lives::with`] also returns the socket of its daemon.
-    struct Lives {
+    /// A keeper running on a thread. [`RunningKeeper::with`] also returns the socket of its daemon.
+    struct RunningKeeper {
         folder: tempfile::TempDir,
         thread: thread::JoinHandle<()>,
     }
 
-    impl Lives {
+    impl RunningKeeper {
         fn with(process: Option<PidFd>) -> (Self, OwnedFd) {
             let folder = tempfile::tempdir().unwrap();
             let (place, listener) = (folder.path().join(SOCKET), seqpacket());
@@ -451,7 +451,7 @@ mod tests {
     /// daemon starts it.
     #[test]
     fn r126_announcement_to_old_daemon_is_refused_after_the_next_connects() {
-        let (keeper, ours) = Lives::with(None);
+        let (keeper, ours) = RunningKeeper::with(None);
         say(&ours, Word::Keep, 2).unwrap();
         say(&ours, Word::Keep, 3).unwrap();
         let next = keeper.connect();
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn r126_empty_keeper_removes_only_its_own_socket() {
         for is_its_own in [true, false] {
-            let (keeper, ours) = Lives::with(None);
+            let (keeper, ours) = RunningKeeper::with(None);
             let place = keeper.folder.path().join(SOCKET);
             if !is_its_own {
                 let other = keeper.folder.path().join("other");
@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn r126_only_the_daemon_holding_the_locks_is_served() {
         let own = PidFd::open(std::process::id().cast_signed()).unwrap();
-        let (keeper, ours) = Lives::with(Some(own));
+        let (keeper, ours) = RunningKeeper::with(Some(own));
         say(&ours, Word::Keep, 2).unwrap();
         let next = keeper.connect();
         assert_eq!([heard(&next), heard(&next)], [(Word::Keep, 2), (Word::Done, 0)]);

@@ -10,7 +10,7 @@ use bgd_shared::request::OriginTerminal;
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::RawValue;
 
-use super::outcomes::Done;
+use super::outcomes::PendingReport;
 use super::progress::Progress;
 use super::undelivered::Undelivered;
 use crate::core::Place;
@@ -68,21 +68,21 @@ pub struct Notification {
     /// Whether the task has been removed already.
     pub is_removed: bool,
     pub(super) progress: Rc<Progress>,
-    pub(super) done: Rc<Cell<Option<Done>>>,
+    pub(super) pending: Rc<Cell<Option<PendingReport>>>,
 }
 
 impl Notification {
-    /// Defers the report: the outcome is reported later through the returned [`Done`], and the result of
+    /// Defers the report: the outcome is reported later through the returned [`PendingReport`], and the result of
     /// [`Adapter::notify`] is ignored. `None` if this was called before.
-    pub fn hold(&self) -> Option<Done> {
-        let mut done = self.done.take()?;
-        done.hold();
-        Some(done)
+    pub fn hold(&self) -> Option<PendingReport> {
+        let mut pending = self.pending.take()?;
+        pending.hold();
+        Some(pending)
     }
 
     /// Reports why the notice was not delivered, and that the channel will show it later. Returns the notice's number;
     /// `None` if the report was deferred ([`Self::hold`]).
     pub(super) fn miss(&self, why: Undelivered) -> Option<u64> {
-        Some(self.done.take()?.miss(why))
+        Some(self.pending.take()?.miss(why))
     }
 }

@@ -96,7 +96,7 @@ impl Notifier {
             context: _,
             internals: _,
             is_durable: _,
-            log_untold: _,
+            unreported_log: _,
             log_full: _,
             // A daemon that is shutting down is not upgraded.
             is_closing: _,

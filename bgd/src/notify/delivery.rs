@@ -17,7 +17,7 @@ use super::exec::Exec;
 use super::orders::{
     Before, ChannelEvent, Freeze, Frozen, Order, ReadState, Served, ThreadOrder, TypingOrder,
 };
-use super::outcomes::{Done, Outcomes};
+use super::outcomes::{Outcomes, PendingReport};
 use super::progress::Progress;
 use super::tty::Terminals;
 use super::typing::Typing;
@@ -64,12 +64,12 @@ fn begin(
     context: &Context,
     internals: &Internals,
 ) -> Option<(Rc<Worker>, Receivers)> {
-    let Served { channel, before, holds, gone, orders, typing, signs, counts } = served;
+    let Served { channel, before, holds, gone, orders, typing, events, counts } = served;
     let (log, internals) = (RefCell::default(), internals.clone());
     let outcomes = Rc::new(Outcomes { channel, counts, log, internals, holds, gone });
     let adapter = adapter(&outcomes, chats, context)?;
     before.inspect(|state| adapter.resume(state));
-    Some((Rc::new(Worker { outcomes, adapter, current: RefCell::default() }), (orders, typing, signs)))
+    Some((Rc::new(Worker { outcomes, adapter, current: RefCell::default() }), (orders, typing, events)))
 }
 
 /// Sends the state, then blocks the whole thread until it is released.
@@ -119,14 +119,14 @@ impl Worker {
         let Order { notice, before: Before { tried, read: read_before, left } } = order;
         let number = notice.number;
         let progress = Rc::new(Progress::new(&self.outcomes, number, tried, left));
-        let done = Rc::new(Cell::new(Some(Done::new(&self.outcomes, number))));
+        let pending = Rc::new(Cell::new(Some(PendingReport::new(&self.outcomes, number))));
         let notification = |notice: Wire, place, is_removed| {
             Rc::new(Notification {
                 notice,
                 place,
                 is_removed,
                 progress: Rc::clone(&progress),
-                done: Rc::clone(&done),
+                pending: Rc::clone(&pending),
             })
         };
         let place = notice.task.spec.place.clone();
@@ -137,7 +137,7 @@ impl Worker {
             let notification = if let Some(notification) = read_before {
                 notification
             } else {
-                self.outcomes.until_let_go().await;
+                self.outcomes.until_released().await;
                 let (notice, is_removed) = read(notice, context, &self.outcomes.internals).await?;
                 notification(notice, place, is_removed)
             };
@@ -146,7 +146,7 @@ impl Worker {
             }
             self.adapter.notify(&notification).await
         };
-        settle(&done, delivered).await;
+        settle(&pending, delivered).await;
         self.current.replace(None);
     }
 }
@@ -159,7 +159,7 @@ type Receivers = (
 );
 
 /// Serves one channel until all senders are gone.
-async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receivers, context: Context) {
+async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receivers, context: Context) {
     let mut shown = Typing::new(Rc::clone(&worker.adapter));
     // Typing is independent of notices: neither waits for the other.
     let show = async {
@@ -173,26 +173,29 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut signs): Receiver
         }
         worker.adapter.finish().await;
     };
-    let pass_signs = async {
-        while let Some(sign) = signs.recv().await {
-            match sign {
+    let pass_events = async {
+        while let Some(event) = events.recv().await {
+            match event {
                 ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
             }
         }
     };
-    tokio::join!(show, pass_signs, deliver);
+    tokio::join!(show, pass_events, deliver);
 }
 
 /// Delivers a notice and reports the outcome, even if the delivery panics.
-async fn settle(done: &Cell<Option<Done>>, delivered: impl Future<Output = Result<(), Undelivered>>) {
+async fn settle(
+    pending: &Cell<Option<PendingReport>>,
+    delivered: impl Future<Output = Result<(), Undelivered>>,
+) {
     let outcome = AssertUnwindSafe(delivered).catch_unwind().await;
-    // An adapter that holds the notice has taken `done` and reports the outcome itself.
-    if let Some(done) = done.take()
+    // An adapter that holds the notice has taken `pending` and reports the outcome itself.
+    if let Some(pending) = pending.take()
         && let Ok(outcome) = outcome
     {
-        done.tell(outcome);
+        pending.tell(outcome);
     }
 }
 
@@ -244,13 +247,13 @@ mod tests {
             holds: tokio::sync::watch::channel(false).1,
             gone: tokio::sync::watch::channel(false).1,
         });
-        let done = || Cell::new(Some(Done::new(&outcomes, 1)));
+        let pending = || Cell::new(Some(PendingReport::new(&outcomes, 1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for _ in 0..2 {
             Counts::add(&counts.queued);
         }
-        runtime.block_on(settle(&done(), std::future::poll_fn(|_| panic!("it breaks"))));
-        runtime.block_on(settle(&done(), async { Ok(()) }));
+        runtime.block_on(settle(&pending(), std::future::poll_fn(|_| panic!("it breaks"))));
+        runtime.block_on(settle(&pending(), async { Ok(()) }));
         let status = counts.status("c", "desktop");
         assert_eq!((status.queued, status.failed, status.sent), (0, 1, 1));
         assert_eq!(status.last_error.as_deref(), Some("the adapter has panicked"));

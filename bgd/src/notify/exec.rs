@@ -35,7 +35,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// Variables in the daemon's own environment that describe the process that started it. They do not apply to the
 /// command.
-const OF_OTHERS: [&str; 6] = [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK, INSTANCE_MARK, "BGD_SESSION"];
+const STARTER_VARIABLES: [&str; 6] =
+    [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK, INSTANCE_MARK, "BGD_SESSION"];
 
 /// The adapter that runs a command for each notice.
 pub struct Exec {
@@ -62,7 +63,7 @@ impl Exec {
     ) -> Self {
         let inherited = Env::of_this_process();
         let mut all: BTreeMap<Box<str>, OsText> =
-            inherited.0.iter().filter(|(name, _)| !OF_OTHERS.contains(&&**name)).cloned().collect();
+            inherited.0.iter().filter(|(name, _)| !STARTER_VARIABLES.contains(&&**name)).cloned().collect();
         all.extend(env.iter().map(|(name, value)| (name.as_str().into(), value.0.as_str().into())));
         all.insert("BGD_SOCKET".into(), context.socket.as_os_str().into());
         Self {

@@ -27,7 +27,7 @@ pub struct Hook {
     pub feed: Feed,
     /// The command's standard output and error; dropped once it has closed both.
     pub output: Weak<Receiver>,
-    pub words: RefCell<Words>,
+    pub words: RefCell<CapturedOutput>,
     /// When the command times out.
     pub deadline: Instant,
 }
@@ -40,7 +40,7 @@ pub struct HookState {
     pub feed: Option<FeedState>,
     /// The command's standard output and error, unless it has closed both.
     pub output: Option<Fd>,
-    pub words: Words,
+    pub words: CapturedOutput,
     /// When the command times out.
     pub deadline: Stamp,
 }
@@ -54,7 +54,7 @@ pub struct HookLeft {
     pub stdin: Option<(OwnedFd, Vec<u8>)>,
     /// The command's standard output and error, unless it has closed both.
     pub output: Option<OwnedFd>,
-    pub words: Words,
+    pub words: CapturedOutput,
     /// When the command times out.
     pub deadline: Stamp,
 }
@@ -120,7 +120,7 @@ const KEPT_BYTES: usize = 2048;
 
 /// The beginning and the end of a command's output, however long it is.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Words {
+pub struct CapturedOutput {
     #[serde(with = "bytes")]
     first: Vec<u8>,
     #[serde(with = "bytes")]
@@ -128,7 +128,7 @@ pub struct Words {
     left_out: bool,
 }
 
-impl Words {
+impl CapturedOutput {
     fn push(&mut self, bytes: &[u8]) {
         let (first, rest) = bytes.split_at(bytes.len().min(KEPT_BYTES - self.first.len()));
         self.first.extend_from_slice(first);
@@ -139,7 +139,7 @@ impl Words {
     }
 }
 
-impl Words {
+impl CapturedOutput {
     /// Formats the output as the end of a sentence, with secrets hidden; empty if there is no output.
     pub fn said(&self, secrets: &Secrets) -> String {
         let text = if self.left_out {
@@ -158,13 +158,13 @@ impl Words {
 mod tests {
     use super::*;
 
-    fn said(words: &Words) -> String {
+    fn said(words: &CapturedOutput) -> String {
         words.said(&Secrets::new(["s3cret-value-of-it".to_owned()]))
     }
 
     #[test]
     fn long_hook_output_keeps_beginning_and_end() {
-        let mut words = Words::default();
+        let mut words = CapturedOutput::default();
         assert_eq!(said(&words), "");
         words.push(b"one\r\n\n");
         words.push(b"\x1b[1mtwo\n");
@@ -180,7 +180,7 @@ mod tests {
     }
     #[test]
     fn secret_split_by_truncation_is_hidden() {
-        let mut words = Words::default();
+        let mut words = CapturedOutput::default();
         // The secret starts at the end of the first part and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);
         words.push(b"s3cret-value-of-it");

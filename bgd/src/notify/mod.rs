@@ -43,7 +43,7 @@ use self::chats::TokenFiles;
 use self::counts::Counts;
 use self::orders::{Before, ChannelEvent, FrozenAll, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
-pub use self::outcomes::{Done, Outcomes};
+pub use self::outcomes::{Outcomes, PendingReport};
 pub use self::undelivered::Undelivered;
 use self::waiting::{Changed, Entry, Waiting};
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
@@ -61,7 +61,7 @@ struct Queue {
     /// One message per agent turn; turns are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
     /// One message per submission in a terminal, and per visit or removed task while something waits; bounded by those.
-    signs: mpsc::UnboundedSender<ChannelEvent>,
+    events: mpsc::UnboundedSender<ChannelEvent>,
 }
 
 /// An agent turn that is shown as typing, or would be if its channel supported it.
@@ -108,7 +108,7 @@ pub struct Notifier {
     /// The channels' own states from before an upgrade.
     adapters_before: BTreeMap<Arc<str>, Box<RawValue>>,
     unreported: u64,
-    log_untold: RateLimiter,
+    unreported_log: RateLimiter,
     log_full: RateLimiter,
     is_closing: bool,
     is_busy: bool,
@@ -138,7 +138,7 @@ impl Notifier {
             resumed: None,
             adapters_before: BTreeMap::new(),
             unreported: 0,
-            log_untold: RateLimiter::default(),
+            unreported_log: RateLimiter::default(),
             log_full: RateLimiter::default(),
             is_closing: false,
             is_busy: false,
@@ -203,12 +203,12 @@ impl Notifier {
     /// Queues a notice on the task's channel. Returns whether it was queued.
     pub fn tell(&mut self, notice: Arc<Notice>) -> bool {
         let name = match notice.task.spec.channel.as_deref() {
-            None => return self.nobody_told(&notice, "the task has no channel"),
+            None => return self.warn_unreported(&notice, "the task has no channel"),
             Some(NONE) => return false,
             Some(name) => name,
         };
         let Some(channel) = self.channels.get(name).cloned() else {
-            return self.nobody_told(&notice, "the channel of the task is not configured");
+            return self.warn_unreported(&notice, "the channel of the task is not configured");
         };
         if !channel.wants(notice.kind) {
             return false;
@@ -233,7 +233,7 @@ impl Notifier {
         let NoticeRow { notice, tried } = row;
         let name = notice.task.spec.channel.as_deref().unwrap_or(NONE);
         let Some(channel) = self.channels.get(name).cloned() else {
-            return self.nobody_told(&notice, "the channel of the task is no longer configured");
+            return self.warn_unreported(&notice, "the channel of the task is no longer configured");
         };
         let before = Before { tried, ..Before::default() };
         channel.wants(notice.kind) && self.enqueue(&channel, Order { notice, before }, true)
@@ -275,7 +275,7 @@ impl Notifier {
     /// Reports that someone uses `bgctl` in the terminal whose session leader is this process. Notices missed at closed
     /// terminals are shown there.
     pub fn visited(&self, leader: i32) {
-        self.sign(&ChannelEvent::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
+        self.send_event(&ChannelEvent::Visited(leader), |counts| counts.missed.load(Ordering::Relaxed) > 0);
     }
 
     /// Reports that this process submitted a task whose end will be reported in its terminal.
@@ -286,7 +286,7 @@ impl Notifier {
         if let (Some(channel), Some(terminal)) = (channel, terminal)
             && let Some(queue) = self.queue(&channel)
         {
-            let _ = queue.signs.send(ChannelEvent::Awaited(terminal, submitter));
+            let _ = queue.events.send(ChannelEvent::Awaited(terminal, submitter));
         }
     }
 
@@ -294,15 +294,15 @@ impl Notifier {
     /// it any more.
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
-        self.sign(&ChannelEvent::Forgotten(task), waits);
+        self.send_event(&ChannelEvent::Forgotten(task), waits);
     }
 
     /// Sends an event to the terminal channels whose counters satisfy the condition.
-    fn sign(&self, sign: &ChannelEvent, is_so: impl Fn(&Counts) -> bool) {
+    fn send_event(&self, event: &ChannelEvent, is_so: impl Fn(&Counts) -> bool) {
         for (name, queue) in self.queues.iter().filter(|(_, queue)| queue.channel.kind == ChannelKind::Tty) {
             if self.counts.get(name).is_some_and(|counts| is_so(counts)) {
                 // If there is no worker, no line is waiting either.
-                let _ = queue.signs.send(sign.clone());
+                let _ = queue.events.send(event.clone());
             }
         }
     }
@@ -335,12 +335,12 @@ impl Notifier {
 
     /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are skipped silently.
     /// Always returns false, as the notice is not delivered.
-    fn nobody_told(&mut self, notice: &Notice, why: &str) -> bool {
+    fn warn_unreported(&mut self, notice: &Notice, why: &str) -> bool {
         if !notice.kind.is_end() {
             return false;
         }
         self.unreported += 1;
-        if let Some(more) = self.log_untold.is_due() {
+        if let Some(more) = self.unreported_log.is_due() {
             tracing::warn!(
                 task = %notice.task.id,
                 channel = notice.task.spec.channel.as_deref(),
@@ -388,7 +388,7 @@ impl Notifier {
             }
             let (orders, waiting) = mpsc::unbounded_channel();
             let (typing, typing_orders) = mpsc::unbounded_channel();
-            let (signs, signs_given) = mpsc::unbounded_channel();
+            let (events, event_receiver) = mpsc::unbounded_channel();
             let counts = self.counts_of(&channel.name);
             let channel_too = Arc::clone(channel);
             let served = Served {
@@ -398,14 +398,14 @@ impl Notifier {
                 gone: self.gone.entry(Arc::clone(&channel.name)).or_default().subscribe(),
                 orders: waiting,
                 typing: typing_orders,
-                signs: signs_given,
+                events: event_receiver,
                 counts,
             };
             if let Err(error) = self.serve(served) {
                 tracing::error!(%error, "cannot start a thread for channels");
                 return None;
             }
-            let queue = Queue { channel: Arc::clone(channel), orders, typing, signs };
+            let queue = Queue { channel: Arc::clone(channel), orders, typing, events };
             self.queues.insert(Arc::clone(&channel.name), queue);
         }
         self.queues.get(&channel.name)

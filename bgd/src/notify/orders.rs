@@ -62,7 +62,7 @@ pub struct Served {
     pub orders: mpsc::UnboundedReceiver<Order>,
     /// Agent turns that are shown as typing.
     pub typing: mpsc::UnboundedReceiver<TypingOrder>,
-    pub signs: mpsc::UnboundedReceiver<ChannelEvent>,
+    pub events: mpsc::UnboundedReceiver<ChannelEvent>,
     pub counts: Arc<Counts>,
 }
 

@@ -52,7 +52,7 @@ impl Outcomes {
     }
 
     /// Waits while an upgrade is about to happen.
-    pub(super) async fn until_let_go(&self) {
+    pub(super) async fn until_released(&self) {
         // Fails without a notifier, that is, when the daemon is ending.
         let _ = self.holds.clone().wait_for(|holds| !holds).await;
     }
@@ -68,14 +68,14 @@ impl Outcomes {
 }
 
 /// Reports the outcome of one notice. If dropped without a report, the notice counts as not delivered.
-pub struct Done {
+pub struct PendingReport {
     of: Rc<Outcomes>,
     number: u64,
     is_held: bool,
     is_told: bool,
 }
 
-impl Done {
+impl PendingReport {
     pub(super) fn new(of: &Rc<Outcomes>, number: u64) -> Self {
         Self { of: Rc::clone(of), number, is_held: false, is_told: false }
     }
@@ -115,7 +115,7 @@ impl Done {
     }
 }
 
-impl Drop for Done {
+impl Drop for PendingReport {
     fn drop(&mut self) {
         if !self.is_told {
             self.take(Err(panicked()), Delivery::Over);
@@ -144,7 +144,7 @@ impl Counted {
     }
 
     /// Takes over a held notice; a durable daemon then deletes it from its journal, too.
-    pub(super) fn add(&mut self, mut held: Done) {
+    pub(super) fn add(&mut self, mut held: PendingReport) {
         held.is_told = true;
         self.of.report(held.number, Delivery::Over);
         self.count += 1;

@@ -89,7 +89,7 @@ impl Progress {
 
     /// Sends a notice. If an upgrade is about to happen, waits until that is over or cancelled.
     pub async fn send<T>(&self, sending: impl Future<Output = T>) -> T {
-        self.of.until_let_go().await;
+        self.of.until_released().await;
         self.stage.replace(Stage::Sending);
         let sent = sending.await;
         self.stage.replace(Stage::Waiting);
@@ -98,7 +98,7 @@ impl Progress {
 
     /// Starts a command, like [`Self::send`].
     pub async fn start<T>(&self, starting: impl Future<Output = T>) -> T {
-        self.of.until_let_go().await;
+        self.of.until_released().await;
         self.stage.replace(Stage::Starting);
         let started = starting.await;
         self.stage.replace(Stage::Waiting);

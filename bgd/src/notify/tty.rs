@@ -8,11 +8,11 @@
 
 mod carry;
 mod device;
-mod dones;
 mod keys;
 mod line;
 mod lines;
 mod program;
+mod reports;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -29,9 +29,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
-use self::dones::Dones;
 use self::keys::Keys;
 use self::lines::{At, Lines};
+use self::reports::PendingReports;
 use super::adapter::{Adapter, Notification};
 use super::outcomes::Outcomes;
 use super::undelivered::Undelivered;
@@ -57,7 +57,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 struct Held {
     lines: Lines,
     /// These report the outcome of the lines.
-    dones: Dones,
+    reports: PendingReports,
     /// The rest of a partial write.
     rest: Rc<RefCell<Option<Rest>>>,
     /// Wakes the terminal's task for another check.
@@ -65,8 +65,8 @@ struct Held {
 }
 
 impl Held {
-    fn new(lines: Lines, dones: Dones) -> Self {
-        Self { lines, dones, rest: Rc::default(), again: Rc::default() }
+    fn new(lines: Lines, reports: PendingReports) -> Self {
+        Self { lines, reports, rest: Rc::default(), again: Rc::default() }
     }
 }
 
@@ -82,8 +82,8 @@ struct Rest {
 }
 
 impl Rest {
-    fn new(bytes: &[u8], dones: &Dones) -> Self {
-        Self { bytes: bytes.to_vec(), written: 0, numbers: dones.numbers(), counted: dones.counted() }
+    fn new(bytes: &[u8], reports: &PendingReports) -> Self {
+        Self { bytes: bytes.to_vec(), written: 0, numbers: reports.numbers(), counted: reports.counted() }
     }
 }
 
@@ -138,7 +138,7 @@ impl Adapter for Terminals {
             held.lines.absorb(lines);
             return held.again.notify_one();
         }
-        self.hold(&terminal, Held::new(lines, self.no_dones()), At::Top, None);
+        self.hold(&terminal, Held::new(lines, self.no_reports()), At::Top, None);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -224,7 +224,7 @@ impl Terminals {
         let mut all = self.held.borrow_mut();
         if let Some(held) = all.get_mut(terminal) {
             held.lines.push(notification);
-            held.dones.extend(notification.hold());
+            held.reports.extend(notification.hold());
             // The last wake-up for this terminal may have been missed.
             held.again.notify_one();
             count_oldest(&mut all, self.outcomes.counts.held_limit());
@@ -241,26 +241,26 @@ impl Terminals {
         match written {
             Written::All => self.rest(terminal),
             Written::Nothing(at) => {
-                self.hold(terminal, Held::new(lines, self.dones_of(notification)), at, None);
+                self.hold(terminal, Held::new(lines, self.reports_of(notification)), at, None);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
-                let held = Held::new(Lines::new(), self.no_dones());
-                self.hold(terminal, held, At::Top, Some((rest, self.dones_of(notification))));
+                let held = Held::new(Lines::new(), self.no_reports());
+                self.hold(terminal, held, At::Top, Some((rest, self.reports_of(notification))));
             }
         }
         Ok(())
     }
 
-    fn no_dones(&self) -> Dones {
-        Dones::new(&self.outcomes)
+    fn no_reports(&self) -> PendingReports {
+        PendingReports::new(&self.outcomes)
     }
 
     /// Holds a notice. Returns its deferred report.
-    fn dones_of(&self, notification: &Notification) -> Dones {
-        let mut dones = self.no_dones();
-        dones.extend(notification.hold());
-        dones
+    fn reports_of(&self, notification: &Notification) -> PendingReports {
+        let mut reports = self.no_reports();
+        reports.extend(notification.hold());
+        reports
     }
 
     /// Writes lines if a shell is editing a line right now.
@@ -300,7 +300,7 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, Dones)>) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, PendingReports)>) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
@@ -312,9 +312,9 @@ impl Terminals {
                 )
                 .ok(),
         };
-        if let Some((bytes, dones)) = &rest {
+        if let Some((bytes, reports)) = &rest {
             // Set before an upgrade or another write can intervene.
-            held.rest.replace(Some(Rest::new(bytes, dones)));
+            held.rest.replace(Some(Rest::new(bytes, reports)));
         }
         let mut all = self.held.borrow_mut();
         all.insert(terminal.clone(), held);
@@ -322,7 +322,7 @@ impl Terminals {
         drop(all);
         tokio::task::spawn_local(async move {
             let written = match rest {
-                Some((rest, dones)) => serving.write_rest(&rest, dones).await,
+                Some((rest, reports)) => serving.write_rest(&rest, reports).await,
                 None => Ok(()),
             };
             let served = match written {
@@ -339,11 +339,11 @@ impl Terminals {
 /// Keeps at most `most` held notices individually and only counts older ones: an editor may occupy a terminal for days
 /// while tasks end.
 fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
-    let mut each: u64 = all.values().map(|held| held.dones.len() as u64).sum();
+    let mut each: u64 = all.values().map(|held| held.reports.len() as u64).sum();
     while each > most {
-        let oldest = all.values_mut().filter_map(|held| Some((held.dones.oldest()?, held)));
+        let oldest = all.values_mut().filter_map(|held| Some((held.reports.oldest()?, held)));
         let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
-        held.dones.count_oldest();
+        held.reports.count_oldest();
         each -= 1;
     }
 }
@@ -422,21 +422,21 @@ impl Serving {
     }
 
     /// Discards the held lines after they were written. Returns their reports, for the outcome.
-    fn take(&self) -> Dones {
+    fn take(&self) -> PendingReports {
         let mut all = self.all.held.borrow_mut();
-        let none = self.all.no_dones();
+        let none = self.all.no_reports();
         let Some(held) = all.get_mut(&self.terminal) else { return none };
         held.lines = Lines::new();
-        std::mem::replace(&mut held.dones, none)
+        std::mem::replace(&mut held.reports, none)
     }
 
     /// Writes the rest of a partial write regardless of the terminal's current program: half a sequence would do more
     /// harm.
-    async fn write_rest(&self, rest: &[u8], dones: Dones) -> Result<(), String> {
+    async fn write_rest(&self, rest: &[u8], reports: PendingReports) -> Result<(), String> {
         let written = if rest.is_empty() {
             Ok(())
         } else {
-            self.rest.replace(Some(Rest::new(rest, &dones)));
+            self.rest.replace(Some(Rest::new(rest, &reports)));
             let note = |count| self.rest.borrow_mut().iter_mut().for_each(|rest| rest.written += count);
             let written = match device::look(&self.terminal) {
                 Ok(device::Look { device, .. }) => device.write_all(rest, note).await,
@@ -445,7 +445,7 @@ impl Serving {
             self.rest.replace(None);
             written.map_err(|error| unusable(&self.terminal.path, &error))
         };
-        dones.tell(&written.clone().map_err(Undelivered));
+        reports.tell(&written.clone().map_err(Undelivered));
         written
     }
 
@@ -455,11 +455,11 @@ impl Serving {
             None => Lines::new(),
         };
         let is_missed = lines.count() > 0 && self.all.miss(&self.terminal, lines);
-        let (dones, why) = (self.take(), Undelivered(why.to_owned()));
+        let (reports, why) = (self.take(), Undelivered(why.to_owned()));
         if is_missed {
-            self.all.keep_missed(dones.miss(&why));
+            self.all.keep_missed(reports.miss(&why));
         } else {
-            dones.tell(&Err(why));
+            reports.tell(&Err(why));
         }
     }
 

@@ -12,7 +12,7 @@ pub fn give_back() {
 }
 
 /// Makes the system end this process before others if memory runs out.
-pub fn give_up_first() {
+pub fn prefer_oom_kill() {
     // Without /proc, the system chooses.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }

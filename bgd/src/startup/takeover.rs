@@ -57,7 +57,7 @@ pub fn say_formats() -> ExitCode {
 /// Reads a state from standard input and prints a summary.
 pub fn try_state() -> ExitCode {
     // If memory is short, this process is killed first, as it only reads.
-    memory::give_up_first();
+    memory::prefer_oom_kill();
     // Taking over needs more memory than reading, and can't be refused any more if there is none.
     memory::leave_room();
     match try_read() {

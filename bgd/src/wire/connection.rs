@@ -397,7 +397,7 @@ impl Connection {
     async fn write(&self) {
         let finished = || self.progress().no_more_requests;
         loop {
-            if let Err(error) = self.write_hand().await {
+            if let Err(error) = self.write_rest().await {
                 tracing::debug!(client = self.client.id, %error, "connection broken");
                 return self.client.close();
             }
@@ -411,7 +411,7 @@ impl Connection {
     }
 
     /// Writes the rest of the bytes being written.
-    async fn write_hand(&self) -> io::Result<()> {
+    async fn write_rest(&self) -> io::Result<()> {
         let mut room = None;
         while self.progress().has_rest() {
             let sent = match &room {

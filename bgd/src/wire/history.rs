@@ -116,7 +116,7 @@ impl History {
     }
 
     /// Continues after this event, which is not kept.
-    pub fn go_on_after(&mut self, seq: u64) {
+    pub fn continue_numbering_after(&mut self, seq: u64) {
         self.seq = seq;
     }
 

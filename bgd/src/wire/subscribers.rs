@@ -115,8 +115,8 @@ impl Subscribers {
     }
 
     /// Numbers events from here on, without having the earlier ones.
-    pub fn go_on_after(&mut self, seq: u64) {
-        self.history.go_on_after(seq);
+    pub fn continue_numbering_after(&mut self, seq: u64) {
+        self.history.continue_numbering_after(seq);
     }
 
     /// Offers all subscribers their next events.

@@ -59,7 +59,7 @@ impl Core {
 
     /// Takes back conditions that a cluster can no longer check: while the task waited for slots, a task that it comes
     /// after has begun to end, or was given back. Returns whether the task has to wait here.
-    pub(super) fn takes_back(&mut self, ordinal: Ordinal) -> bool {
+    pub(super) fn take_back_conditions(&mut self, ordinal: Ordinal) -> bool {
         let Some(task) = self.pending(ordinal).filter(|task| task.plan().is_held_by_place()) else {
             return false;
         };

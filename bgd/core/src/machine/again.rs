@@ -169,13 +169,13 @@ fn doubled(ms: u64, times: u32) -> u64 {
 impl Core {
     /// Reports whether further attempts can follow. They can even while a durable daemon ends, as the next daemon
     /// starts them; tasks that the daemon ends itself are cancelled, and no rule covers that.
-    fn may_go_on(&self) -> bool {
+    fn may_retry(&self) -> bool {
         self.phase == Phase::Open || self.registry.is_tracked()
     }
 
     /// Reports whether the task will start again after this end, so that the rest of its tree must end first.
     pub(super) fn starts_again(&self, now: Now, task: &Task, finished: &Finished) -> bool {
-        self.may_go_on() && matches!(next(now, task, finished), Next::Attempt(_))
+        self.may_retry() && matches!(next(now, task, finished), Next::Attempt(_))
     }
 
     /// Returns the end to report, or `None` if another attempt follows.
@@ -185,7 +185,7 @@ impl Core {
         ordinal: Ordinal,
         finished: Finished,
     ) -> Option<Finished> {
-        if !self.may_go_on() {
+        if !self.may_retry() {
             return Some(finished);
         }
         let Some(task) = self.registry.get(ordinal) else { return Some(finished) };

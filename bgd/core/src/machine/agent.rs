@@ -185,7 +185,7 @@ impl Core {
     pub(super) fn tools_called(&mut self, now: Now, ordinal: Ordinal, calls: u64, latest: Vec<Box<str>>) {
         if self.is_at_work(ordinal) {
             self.change_agent(ordinal, |agent| agent.tools(calls, latest));
-            self.moved_on(now, ordinal);
+            self.note_progress(now, ordinal);
         }
     }
 
@@ -196,19 +196,19 @@ impl Core {
             self.change_agent(ordinal, |agent| agent.consume(report));
         }
         if is_at_work {
-            self.moved_on(now, ordinal);
+            self.note_progress(now, ordinal);
         }
     }
 
     pub(super) fn planned(&mut self, now: Now, ordinal: Ordinal, steps: Arc<[PlanStep]>) {
         if self.is_at_work(ordinal) {
             self.change_agent(ordinal, |agent| agent.steps = steps);
-            self.moved_on(now, ordinal);
+            self.note_progress(now, ordinal);
         }
     }
 
     /// Records activity that subscribers see.
-    fn moved_on(&mut self, now: Now, ordinal: Ordinal) {
+    fn note_progress(&mut self, now: Now, ordinal: Ordinal) {
         self.change_agent(ordinal, |agent| agent.note_activity(now));
         self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
         self.event(now, EventKind::Progress, ordinal);
@@ -217,7 +217,7 @@ impl Core {
     pub(super) fn denied(&mut self, now: Now, ordinal: Ordinal, times: u64, what: Box<str>) {
         if self.is_at_work(ordinal) {
             self.change_agent(ordinal, |agent| agent.deny(times, what));
-            self.moved_on(now, ordinal);
+            self.note_progress(now, ordinal);
         }
     }
 
@@ -270,7 +270,7 @@ impl Core {
         if waits {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::NeedsInput, ordinal);
-            self.tell_question(now, ordinal);
+            self.notify_question(now, ordinal);
             self.wake_by_question(now, ordinal);
         } else {
             self.effects.push(denial);
@@ -341,7 +341,7 @@ impl Core {
     fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
         let kind = if self.asks(ordinal) { EventKind::NeedsInput } else { EventKind::Progress };
         self.event(now, kind, ordinal);
-        self.tell_question(now, ordinal);
+        self.notify_question(now, ordinal);
     }
 
     fn is_starting(&self, ordinal: Ordinal) -> bool {

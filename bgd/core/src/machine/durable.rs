@@ -79,7 +79,7 @@ impl Core {
             return false;
         }
         let mut counters = self.counters(now);
-        counters.leave_out(now.wall);
+        counters.skip_published(now.wall);
         self.seq = told.unwrap_or(counters.seq);
         self.inboxes.number_after(counters.inboxes.last);
         self.last_notice = counters.notices;
@@ -139,7 +139,7 @@ impl Core {
         for (ordinal, row) in tasks {
             core.add_again(ordinal, row, &mut seen);
         }
-        core.registry.go_on_after(counters.last);
+        core.registry.continue_numbering_after(counters.last);
         let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
         core.inboxes.fill(&counters.inboxes, items);
         let is_entering = |id| entering.iter().any(|left| left.batch == id);

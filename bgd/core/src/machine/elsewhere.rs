@@ -33,7 +33,7 @@ impl Core {
             PlaceFact::Refused { control, why } => {
                 self.change_elsewhere(now, ordinal, |known| known.refused = Some(why));
                 match control {
-                    Some(Control::Hold { held }) => self.not_held(now, ordinal, held),
+                    Some(Control::Hold { held }) => self.revert_hold(now, ordinal, held),
                     Some(Control::Pause) => self.paused_elsewhere(now, ordinal, false),
                     Some(Control::Continue) => self.paused_elsewhere(now, ordinal, true),
                     Some(
@@ -84,7 +84,7 @@ impl Core {
             *of_stream = of_stream.saturating_add(bytes);
         });
         self.lost(now, ordinal, bytes, why);
-        self.tell_written(ordinal);
+        self.report_persisted(ordinal);
     }
 
     /// Notes how to find a run that is about to be submitted.
@@ -92,18 +92,18 @@ impl Core {
         self.registry.change(ordinal, |task| {
             task.elsewhere.get_or_insert_default().submission = Some((key, index));
         });
-        self.tell_written(ordinal);
+        self.report_persisted(ordinal);
     }
 
     /// Informs the executor once this step is persisted.
-    fn tell_written(&mut self, ordinal: Ordinal) {
+    fn report_persisted(&mut self, ordinal: Ordinal) {
         if let Some(task) = self.registry.get(ordinal).filter(|_| self.registry.is_tracked()) {
             self.effects.push(orders::written(task));
         }
     }
 
     /// Reverts the hold or release of a waiting task, as its place has not carried it out.
-    fn not_held(&mut self, now: Now, ordinal: Ordinal, held: bool) {
+    fn revert_hold(&mut self, now: Now, ordinal: Ordinal, held: bool) {
         let is_wrong = |task: &Task| task.waits_elsewhere() && task.plan().held == held;
         if self.registry.get(ordinal).is_some_and(is_wrong) {
             self.replan(ordinal, |plan| plan.held = !held);

@@ -46,7 +46,7 @@ impl Core {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
         // A pending question was only shown in the foreground, where nobody can see it any more.
-        self.tell_question(now, ordinal);
+        self.notify_question(now, ordinal);
         Ok(())
     }
 

@@ -429,7 +429,7 @@ impl Core {
         let is_here = task.spec.is_here();
         // Only needed if there may be a next daemon.
         let (env, is_kept) = (env.clone(), is_here && self.registry.is_tracked());
-        if self.takes_back(ordinal) {
+        if self.take_back_conditions(ordinal) {
             return;
         }
         let kept = is_kept.then(|| KeptEnv(env.clone()));

@@ -58,9 +58,9 @@ impl Core {
 
     /// Sends a notice about the next pending question: once per question, and only for background tasks. In the
     /// foreground, the question is visible.
-    pub(super) fn tell_question(&mut self, now: Now, ordinal: Ordinal) {
+    pub(super) fn notify_question(&mut self, now: Now, ordinal: Ordinal) {
         let is_hidden = self.registry.get(ordinal).is_some_and(|task| task.foreground.is_none());
-        if is_hidden && self.change_agent(ordinal, AgentPart::is_to_be_told) == Some(true) {
+        if is_hidden && self.change_agent(ordinal, AgentPart::take_notification_due) == Some(true) {
             self.notice(now, NoticeKind::NeedsInput, ordinal);
         }
     }

@@ -31,12 +31,12 @@ impl Manager {
             let update = tokio::select! {
                 update = updates.recv() => update,
                 () = due => {
-                    recorder.borrow_mut().tell_untold();
+                    recorder.borrow_mut().send_pending();
                     continue;
                 }
             };
             let mut recorder = recorder.borrow_mut();
-            let Some(update) = update else { return recorder.tell_untold() };
+            let Some(update) = update else { return recorder.send_pending() };
             match update {
                 Update::Text(text) => recorder.text(&text),
                 Update::Consumed(report) => recorder.consumed(report),

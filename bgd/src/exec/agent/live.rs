@@ -89,7 +89,7 @@ pub struct Live {
     /// Whether the daemon ended the process, so that its exit status is meaningless.
     ended: Cell<bool>,
     /// The reason to report to its turns if the process was killed because of one of them.
-    sacrificed: Cell<Option<&'static str>>,
+    killed_because: Cell<Option<&'static str>>,
     /// The number of the pipe that a server may still write to, while the pipe is read.
     drained: Rc<Cell<Option<RawFd>>>,
 }
@@ -175,7 +175,7 @@ impl Live {
     /// Something is in progress in the agent, or it can't be carried over.
     pub fn state(&self, named: &mut Named) -> Result<LiveState, Obstacle> {
         // A sacrificed agent is ending.
-        let Self { connection, process, stderr_tail, over, ended, sacrificed: _, drained } = self;
+        let Self { connection, process, stderr_tail, over, ended, killed_because: _, drained } = self;
         let is_ending = *over.borrow() || ended.get();
         if is_ending || process.as_ref().is_some_and(|process| !process.0.runs()) {
             return Err(Obstacle::passing("the program of an agent is ending"));
@@ -232,8 +232,8 @@ impl Live {
     }
 
     fn new(connection: Connection, process: Option<Leased>, stderr_tail: StderrTail) -> Self {
-        let (over, ended, sacrificed) = (watch::channel(false).0, Cell::new(false), Cell::new(None));
-        Self { connection, process, stderr_tail, over, ended, sacrificed, drained: Rc::default() }
+        let (over, ended, killed_because) = (watch::channel(false).0, Cell::new(false), Cell::new(None));
+        Self { connection, process, stderr_tail, over, ended, killed_because, drained: Rc::default() }
     }
 
     /// Wraps a connection without a process of the daemon's that outlives a turn.
@@ -292,7 +292,7 @@ impl Live {
             Some(process) => tokio::time::timeout(EXIT_WAIT, process.0.exited()).await.ok(),
             None => None,
         };
-        let what = match (self.sacrificed.get(), exit) {
+        let what = match (self.killed_because.get(), exit) {
             (Some(why), _) => format!("the agent's process was ended: {why}"),
             (None, Some(exit)) if !self.ended.get() => format!("the agent's process {}", how_ended(&exit)),
             (None, Some(_) | None) => format!("lost the connection to the agent: {why}"),
@@ -313,7 +313,7 @@ impl Live {
 
     /// Kills its process tree, with all turns in it; `why` is the reason that the turns report.
     pub async fn kill_with_reason(self: Rc<Self>, why: &'static str) {
-        self.sacrificed.set(Some(why));
+        self.killed_because.set(Some(why));
         self.end(false).await;
     }
 

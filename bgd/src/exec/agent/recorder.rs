@@ -2,8 +2,8 @@
 //! and reports facts to the core. It makes no decisions about the task.
 
 mod last_message;
+mod pending;
 mod state;
-mod untold;
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,7 +19,7 @@ use bgd_shared::text::beginning;
 use serde::{Deserialize, Serialize};
 
 use self::last_message::{LastMessage, Next};
-use self::untold::Untold;
+use self::pending::PendingReports;
 use super::connection::TurnEnd;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note, Report};
@@ -72,7 +72,7 @@ pub struct Recorder {
     error: Option<String>,
     loss: Loss,
     /// Reports that the core does not have yet.
-    untold: Untold,
+    pending: PendingReports,
     last_moved: Option<Instant>,
     last_report: Option<Report>,
     last_plan: Vec<PlanStep>,
@@ -106,7 +106,7 @@ impl Recorder {
             model_error: None,
             error: None,
             loss,
-            untold: Untold::default(),
+            pending: PendingReports::default(),
             last_moved: None,
             last_report: None,
             last_plan: Vec::new(),
@@ -133,7 +133,7 @@ impl Recorder {
             separate,
         } = state;
         let loss = Loss::new(task, run, context.facts.clone());
-        let (file, last_moved, untold) = (None, None, Untold::default());
+        let (file, last_moved, pending) = (None, None, PendingReports::default());
         Self {
             task,
             run,
@@ -145,7 +145,7 @@ impl Recorder {
             model_error,
             error,
             loss,
-            untold,
+            pending,
             last_moved,
             last_report,
             last_plan,
@@ -165,9 +165,9 @@ impl Recorder {
         self.context.facts.send(self.task, self.run, fact);
     }
 
-    /// Waits until [`Self::tell_untold`] is due for the reports pending now; never resolves if there are none.
+    /// Waits until [`Self::send_pending`] is due for the reports pending now; never resolves if there are none.
     pub fn until_due(&self) -> impl Future<Output = ()> + use<> {
-        let due = self.untold.due();
+        let due = self.pending.due();
         async move {
             match due {
                 Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -177,8 +177,8 @@ impl Recorder {
     }
 
     /// Sends the pending reports to the core.
-    pub fn tell_untold(&mut self) {
-        for fact in self.untold.take(Instant::now()) {
+    pub fn send_pending(&mut self) {
+        for fact in self.pending.take(Instant::now()) {
             self.tell(fact);
         }
     }
@@ -186,8 +186,8 @@ impl Recorder {
     /// Sends the pending reports to the core if they are due: an agent may report more than anybody reads. After the
     /// end of the turn they are sent at once, as the next run may begin at any time.
     fn tell_soon(&mut self) {
-        if self.is_late || self.untold.due().is_some_and(|at| at <= Instant::now()) {
-            self.tell_untold();
+        if self.is_late || self.pending.due().is_some_and(|at| at <= Instant::now()) {
+            self.send_pending();
         }
     }
 
@@ -225,7 +225,7 @@ impl Recorder {
     /// Records a tool call.
     pub fn tool(&mut self, name: &str) {
         self.answer.tool_called();
-        self.untold.tool(shortened(name).into());
+        self.pending.tool(shortened(name).into());
         self.tell_soon();
     }
 
@@ -281,7 +281,7 @@ impl Recorder {
         if report.is_empty() || self.last_report.as_ref() == Some(&report) {
             return self.note_activity();
         }
-        self.untold.consumed(&report);
+        self.pending.consumed(&report);
         self.last_report = Some(report);
         self.tell_soon();
     }
@@ -291,7 +291,7 @@ impl Recorder {
         if self.last_plan == steps {
             return self.note_activity();
         }
-        self.untold.planned(steps.as_slice().into());
+        self.pending.planned(steps.as_slice().into());
         self.last_plan = steps;
         self.tell_soon();
     }
@@ -301,7 +301,7 @@ impl Recorder {
         let text = beginning(text, NOTE_BYTES).into();
         match note {
             Note::LastWords => {
-                self.untold.last_words(text);
+                self.pending.last_words(text);
                 self.tell_soon();
             }
             Note::Suspect | Note::Warning => self.tell(Fact::Noted { note, text }),
@@ -319,14 +319,14 @@ impl Recorder {
 
     /// Reports that the agent was denied something.
     pub fn denied(&mut self, what: &str) {
-        self.untold.denied(shortened(what).into());
+        self.pending.denied(shortened(what).into());
         self.tell_soon();
     }
 
     /// Reports a question of the agent, after the pending reports. It needs no rate limit, as the number of open
     /// questions is limited.
     pub fn asked(&mut self, key: u64, question: &str, options: Vec<InputOption>) {
-        self.tell_untold();
+        self.send_pending();
         self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
     }
 
@@ -337,7 +337,7 @@ impl Recorder {
         }
         self.file = None;
         self.is_late = true;
-        self.tell_untold();
+        self.send_pending();
         let (cut, answer) = std::mem::take(&mut self.answer).last();
         let folder = Arc::clone(&self.context.folder);
         let (task, run) = (self.task, self.run);

@@ -67,7 +67,7 @@ struct Turn {
 
 /// The turn's links to the manager and the core.
 #[derive(Debug)]
-pub struct Ties {
+pub struct TurnLinks {
     pub control: mpsc::UnboundedReceiver<Control>,
     /// The turn's state as visible to an upgrade.
     pub shown: Shown,
@@ -75,7 +75,7 @@ pub struct Ties {
 }
 
 /// Runs a turn to its end, then keeps recording late output.
-pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: Ties) {
+pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: TurnLinks) {
     let order = with_prompt(order, &ties.context).await;
     let mut turn = Turn::new(order, ties);
     turn.shown.show(Visible::Opening(Box::new(turn.order.clone())));
@@ -89,7 +89,7 @@ pub async fn go_on(
     state: FollowState,
     lease: Lease,
     updates: mpsc::Receiver<Update>,
-    ties: Ties,
+    ties: TurnLinks,
 ) {
     let FollowState { order, opened, is_accepted, recorder, asked, .. } = state;
     let mut turn = Turn::new(order, ties);
@@ -137,8 +137,8 @@ struct Ready {
 }
 
 impl Turn {
-    fn new(order: TurnOrder, ties: Ties) -> Self {
-        let Ties { control, shown, context } = ties;
+    fn new(order: TurnOrder, ties: TurnLinks) -> Self {
+        let TurnLinks { control, shown, context } = ties;
         Self {
             order,
             context,
@@ -326,7 +326,7 @@ impl Turn {
                     self.update(update, &mut talk.recorder);
                 }
                 why = &mut died => return Some(TurnEnd::Broken(why)),
-                () = talk.recorder.until_due() => talk.recorder.tell_untold(),
+                () = talk.recorder.until_due() => talk.recorder.send_pending(),
                 () = speaks(&mut meaningful_lines, next), if matches!(talk.phase, Phase::Running) => {
                     talk.recorder.note(Note::LastWords, &live.stderr_tail().since(before));
                     next = Instant::now() + SPEAKS_EVERY;

@@ -12,7 +12,7 @@ use super::manager::{Lease, Manager, Running};
 use super::order::TurnOrder;
 use super::shown::Shown;
 use super::state::FollowState;
-use super::turn::{self, Ties};
+use super::turn::{self, TurnLinks};
 use crate::core::{Fact, Refusal};
 
 impl Manager {
@@ -21,7 +21,7 @@ impl Manager {
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
-        let ties = Ties { control: orders, shown, context: self.context.clone() };
+        let ties = TurnLinks { control: orders, shown, context: self.context.clone() };
         let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, ties));
         self.watch_turn(task, run, turn);
     }
@@ -37,7 +37,7 @@ impl Manager {
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
-        let ties = Ties { control: orders, shown, context: self.context.clone() };
+        let ties = TurnLinks { control: orders, shown, context: self.context.clone() };
         let turn = turn::go_on(Rc::clone(self), state, lease, updates, ties);
         self.watch_turn(task, run, tokio::task::spawn_local(turn));
     }

@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::facts::{self, Named, Remains, named_by};
+use super::facts::{self, PidfdTarget, Remains, pidfd_target};
 use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
@@ -60,7 +60,7 @@ pub fn check(
     let argv = params.argv.unwrap_or_else(|| facts::command(pid));
     let cwd = facts::folder(pid);
     let started_at = params.started_at.or_else(|| facts::started_at(pid)).unwrap_or(now).min(now);
-    let is_kernels = facts::is_kernels(pid);
+    let is_kernel_thread = facts::is_kernel_thread(pid);
     let owner = owner(pid, leaders);
     let may_hand_over = kin::may_hand_over(client, pid);
     // Data read by pid is about this process only if it has not ended until now.
@@ -69,7 +69,7 @@ pub fn check(
     if has_ended {
         return Err(already_finished(pid, &pidfd));
     }
-    if is_kernels {
+    if is_kernel_thread {
         return Err(invalid(format!("process {pid} belongs to the system")));
     }
     if crate::exec::members::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
@@ -88,13 +88,15 @@ pub fn check(
 /// Reports whether the descriptor is a pidfd of this process; false if the process has ended and was reaped.
 fn names(pid: i32, pidfd: &std::os::fd::OwnedFd) -> Result<bool, RpcError> {
     let not = |what: &str| invalid(format!("descriptor 0 is {what}; it must be a pidfd of process {pid}"));
-    match named_by(pidfd).map_err(|error| internal(&format!("/proc can't be read: {error}")))? {
-        Named::Process(named) if named == pid => Ok(true),
-        Named::Gone => Ok(false),
-        Named::Process(named) => Err(not(&format!("a pidfd of process {named}"))),
-        Named::Nothing => Err(not("not a pidfd").hint("pidfd_open(2) makes one")),
-        Named::Thread => Err(not("a handle to a thread (PIDFD_THREAD)").hint("open it without that flag")),
-        Named::Elsewhere => Err(not("a pidfd of a process that the daemon can't see")
+    match pidfd_target(pidfd).map_err(|error| internal(&format!("/proc can't be read: {error}")))? {
+        PidfdTarget::Process(named) if named == pid => Ok(true),
+        PidfdTarget::Gone => Ok(false),
+        PidfdTarget::Process(named) => Err(not(&format!("a pidfd of process {named}"))),
+        PidfdTarget::Nothing => Err(not("not a pidfd").hint("pidfd_open(2) makes one")),
+        PidfdTarget::Thread => {
+            Err(not("a handle to a thread (PIDFD_THREAD)").hint("open it without that flag"))
+        }
+        PidfdTarget::Elsewhere => Err(not("a pidfd of a process that the daemon can't see")
             .hint("it is in another pid namespace, such as that of a container")),
     }
 }

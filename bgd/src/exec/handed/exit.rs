@@ -61,7 +61,7 @@ pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
 
 /// Waits until an ended process is reaped by its parent; forever if the kernel does not report that. Works only once:
 /// the runtime takes this event for the last one of the pidfd.
-pub(in crate::exec) async fn taken_away(pidfd: &AsyncFd<PidFd>) {
+pub(in crate::exec) async fn until_reaped(pidfd: &AsyncFd<PidFd>) {
     while let Ok(mut ready) = pidfd.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {
             return;

@@ -20,7 +20,7 @@ const COMMAND_BYTES: u64 = 64 * 1024;
 
 /// The target of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum PidfdTarget {
     /// No process: it is not a pidfd.
     Nothing,
     /// A single thread of a process.
@@ -37,17 +37,17 @@ pub enum Named {
 ///
 /// # Errors
 /// `/proc` can't be read.
-pub fn named_by(handle: &impl AsFd) -> io::Result<Named> {
+pub fn pidfd_target(handle: &impl AsFd) -> io::Result<PidfdTarget> {
     let descriptor = handle.as_fd().as_raw_fd().to_string();
     let info = proc::descriptor_info("self", OsStr::new(&descriptor))?;
     // The kernel marks a pidfd of a thread (PIDFD_THREAD) by this flag, which has no other meaning on a pidfd.
     let is_thread = info.flags().is_some_and(|flags| OFlag::from_bits_retain(flags).contains(OFlag::O_EXCL));
     Ok(match info.field("Pid").and_then(|pid| pid.parse::<i32>().ok()) {
-        None => Named::Nothing,
-        Some(_) if is_thread => Named::Thread,
-        Some(0) => Named::Elsewhere,
-        Some(pid @ 1..) => Named::Process(pid),
-        Some(_) => Named::Gone,
+        None => PidfdTarget::Nothing,
+        Some(_) if is_thread => PidfdTarget::Thread,
+        Some(0) => PidfdTarget::Elsewhere,
+        Some(pid @ 1..) => PidfdTarget::Process(pid),
+        Some(_) => PidfdTarget::Gone,
     })
 }
 
@@ -61,7 +61,7 @@ pub fn users(pid: i32) -> Option<[u32; 4]> {
 /// The flag of a kernel thread (`PF_KTHREAD`).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-pub fn is_kernels(pid: i32) -> bool {
+pub fn is_kernel_thread(pid: i32) -> bool {
     ProcessStat::of(pid).and_then(|stat| stat.field::<u64>(9)).is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
@@ -108,7 +108,7 @@ pub enum Remains {
 /// Looks up the exit of a process that has ended according to its pidfd.
 pub fn remains(pid: i32, handle: &PidFd) -> Remains {
     let Some(stat) = ProcessStat::of(pid) else { return Remains::Gone };
-    if !matches!(named_by(handle), Ok(Named::Process(named)) if named == pid) {
+    if !matches!(pidfd_target(handle), Ok(PidfdTarget::Process(named)) if named == pid) {
         return Remains::Gone;
     }
     let is_zombie = matches!(stat.state(), Some('Z' | 'X'));
@@ -142,19 +142,19 @@ mod tests {
     #[test]
     fn pidfd_reveals_which_process_it_refers_to() {
         let (reader, _writer) = io::pipe().unwrap();
-        assert_eq!(named_by(&reader).unwrap(), Named::Nothing);
+        assert_eq!(pidfd_target(&reader).unwrap(), PidfdTarget::Nothing);
         let me = std::process::id().cast_signed();
-        assert_eq!(named_by(&handle(me)).unwrap(), Named::Process(me));
+        assert_eq!(pidfd_target(&handle(me)).unwrap(), PidfdTarget::Process(me));
         let mut child = Command::new("true").spawn().unwrap();
         let ended = handle(child.id().cast_signed());
         until_ended(&ended);
-        assert_eq!(named_by(&ended).unwrap(), Named::Process(child.id().cast_signed()));
+        assert_eq!(pidfd_target(&ended).unwrap(), PidfdTarget::Process(child.id().cast_signed()));
         child.wait().unwrap();
-        assert_eq!(named_by(&ended).unwrap(), Named::Gone);
+        assert_eq!(pidfd_target(&ended).unwrap(), PidfdTarget::Gone);
         let flags = rustix::process::PidfdFlags::from_bits_retain(OFlag::O_EXCL.bits().cast_unsigned());
         let pid = rustix::process::getpid();
         if let Ok(thread) = rustix::process::pidfd_open(pid, flags) {
-            assert_eq!(named_by(&thread).unwrap(), Named::Thread);
+            assert_eq!(pidfd_target(&thread).unwrap(), PidfdTarget::Thread);
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
         // The system counts in hundredths of a second.
         let started = started_at(pid).unwrap().unix_ms();
         assert!((before - 1000..=Timestamp::now().unix_ms() + 1000).contains(&started));
-        assert!(!is_kernels(pid));
+        assert!(!is_kernel_thread(pid));
         drop(child.stdin.take());
         child.wait().unwrap();
         assert_eq!((users(pid), folder(pid)), (None, OsText::from("")));

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::facts::{Leads, Named, named_by};
+use super::facts::{Leads, PidfdTarget, pidfd_target};
 use crate::exec::members::{
     MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, hold_all, processes_of_user,
 };
@@ -140,7 +140,7 @@ impl HandedTree {
 
     /// Reports whether the pid still is the leader's: it lives, or is a zombie.
     fn leader_is_there(&self) -> bool {
-        matches!(named_by(&self.handle), Ok(Named::Process(pid)) if pid == self.leader)
+        matches!(pidfd_target(&self.handle), Ok(PidfdTarget::Process(pid)) if pid == self.leader)
     }
 
     /// Returns what the leader leads, as far as known: it may begin to lead at any time, and that can't be looked up

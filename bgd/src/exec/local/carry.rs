@@ -119,7 +119,7 @@ impl Local {
         // The rest belongs to trees that have ended, but other processes have their pipes open.
         for (task, (run, drains)) in all_drains {
             self.close_when_drained(task, run, &drains);
-            self.processes.drain_on(task, run, drains);
+            self.processes.finish_drains(task, run, drains);
         }
         for start in starts {
             let StartState { task, run, env, place, inherited, owner } = start;
@@ -161,7 +161,7 @@ impl ProcessState {
             task: _,
             leader,
             leader_is_ours: _,
-            leader_stands_by: _,
+            leader_only_leads_terminal: _,
             files: _,
             terminal: name,
             cgroup,
@@ -212,7 +212,7 @@ impl ProcessState {
             task,
             leader,
             leader_is_ours: progress.stage != Stage::Rest && !is_handed,
-            leader_stands_by: job.is_some(),
+            leader_only_leads_terminal: job.is_some(),
             files: context.folder.files(task, split),
             terminal: job.as_ref().map(|job| job.name.clone()),
             cgroup,

@@ -294,7 +294,7 @@ impl Local {
         };
         if resumed.ended == Ended::Tree {
             self.close_when_drained(task, run, &drains);
-            self.processes.drain_on(task, run, drains);
+            self.processes.finish_drains(task, run, drains);
             self.handoffs.go_on();
             return Ok(pid);
         }

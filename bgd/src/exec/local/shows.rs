@@ -51,7 +51,7 @@ impl Seat {
     }
 
     /// Reports whether the viewer would notice that the job stops, and continue it.
-    const fn minds(&self) -> bool {
+    const fn would_continue_job(&self) -> bool {
         self.is_owner || self.has_typed
     }
 }
@@ -201,7 +201,7 @@ impl OpenTerminals {
         let Some(seat) = shown.viewers.remove(&client) else { return false };
         seat.door.close();
         shown.terminal.leave(client);
-        if seat.is_owner || seat.has_typed && shown.is_unminded() {
+        if seat.is_owner || seat.has_typed && shown.has_no_attentive_viewer() {
             self.unseen.push(task);
         }
         // The terminal must be held again, without the viewer.
@@ -234,7 +234,7 @@ impl OpenTerminals {
             let seat = shown.viewers.remove(&client);
             shown.terminal.leave(client);
             // A foreground job is ended, or its program returns to it.
-            if seat.is_some_and(|seat| !seat.is_owner && seat.has_typed) && shown.is_unminded() {
+            if seat.is_some_and(|seat| !seat.is_owner && seat.has_typed) && shown.has_no_attentive_viewer() {
                 self.unseen.push(*task);
             }
             self.holds.remove(task);
@@ -266,8 +266,8 @@ impl Shown {
     }
 
     /// Reports whether no viewer is left who would continue the job.
-    fn is_unminded(&self) -> bool {
-        !self.viewers.values().any(Seat::minds)
+    fn has_no_attentive_viewer(&self) -> bool {
+        !self.viewers.values().any(Seat::would_continue_job)
     }
 
     fn attach(&mut self, asked: &Asked, owns: bool, size: Option<TerminalSize>) {

@@ -14,12 +14,12 @@ use crate::exec::loss::Loss;
 use crate::exec::messages::{NewTerminal, Report};
 use crate::exec::process::{SIGCONT, TerminalJob};
 use crate::exec::pty::{set_size, slave_of};
-use crate::exec::terminal::leader::STOPPING;
+use crate::exec::terminal::leader::STOP_TIMEOUT;
 use crate::exec::terminal::{Opening, Terminal};
 
 /// How long a key that was typed before the last viewer left may take to stop the job: twice the time that the leader
 /// waits for the other processes, as the first of them may handle the key, too.
-const LATE_STOP: Duration = STOPPING.saturating_mul(2);
+const LATE_STOP: Duration = STOP_TIMEOUT.saturating_mul(2);
 
 impl Local {
     /// Continues the jobs whose last viewer has left, if they have stopped or are now stopped by a key typed before:

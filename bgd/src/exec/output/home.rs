@@ -14,7 +14,7 @@ impl OutputFolder {
     ///
     /// # Errors
     /// Returns the system error, such as a full disk. Files not moved stay where they were.
-    pub fn bring_home(&self, from: &Path) -> io::Result<()> {
+    pub fn move_into_folder(&self, from: &Path) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let Ok(target) = fs::read_link(&path) else { continue };
@@ -61,8 +61,8 @@ mod tests {
             symlink(from.path().join(name), own(name)).unwrap();
         }
         fs::remove_file(away.path().join("gone.out")).unwrap();
-        folder.bring_home(away.path()).unwrap();
-        folder.bring_home(away.path()).unwrap();
+        folder.move_into_folder(away.path()).unwrap();
+        folder.move_into_folder(away.path()).unwrap();
         assert!(own("far.out").symlink_metadata().unwrap().is_file());
         assert_eq!(fs::read_to_string(own("far.out")).unwrap(), "far.out");
         assert!(own("other.out").is_symlink() && other.path().join("other.out").exists());

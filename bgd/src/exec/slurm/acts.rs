@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 use tokio::sync::oneshot;
 
-use super::commands::{self, Words};
+use super::commands::{self, Argv};
 use super::job::JobId;
 use super::pace::SPACING;
 use crate::core::Control;
@@ -28,7 +28,7 @@ const SIGCONT: i32 = 18;
 
 /// An action on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     /// End the job in the cluster's own way.
     Cancel,
     /// Kill the job.
@@ -44,7 +44,7 @@ pub enum Deed {
     Nice(u32),
 }
 
-impl Deed {
+impl Action {
     /// Returns the control that requested this deed; `None` if the deed ends the job.
     pub fn control(self) -> Option<Control> {
         match self {
@@ -66,7 +66,7 @@ impl Deed {
 /// An order for one job.
 #[derive(Debug)]
 pub struct Act {
-    pub deed: Deed,
+    pub deed: Action,
     pub task: TaskId,
     pub run: u32,
     pub id: JobId,
@@ -136,7 +136,7 @@ impl Acts {
                     return false;
                 }
                 // Each priority needs its own command.
-                let is_alone = kind.is_some() && matches!(act.deed, Deed::Nice(_));
+                let is_alone = kind.is_some() && matches!(act.deed, Action::Nice(_));
                 *kind.get_or_insert((act.deed, act.by_name)) == (act.deed, act.by_name) && !is_alone
             })
             .collect();
@@ -153,17 +153,17 @@ impl Acts {
 }
 
 /// Returns the commands for these orders, which are of one kind. `name` is the name of all jobs of this daemon.
-pub fn commands(name: &str, acts: &[Act]) -> Vec<Words> {
+pub fn commands(name: &str, acts: &[Act]) -> Vec<Argv> {
     let Some(first) = acts.first() else { return Vec::new() };
     let jobs: Vec<JobId> = acts.iter().map(|act| act.id).collect();
     match first.deed {
         _ if first.by_name => commands::cancel_named(name, jobs),
-        Deed::Cancel => commands::cancel(jobs),
-        Deed::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
-        Deed::End(signal) | Deed::Signal(signal) => commands::signal(jobs, signal),
-        Deed::Pause(is_paused) => commands::signal(jobs, if is_paused { SIGSTOP } else { SIGCONT }),
-        Deed::Hold(is_held) => commands::hold(jobs, is_held),
-        Deed::Nice(nice) => vec![commands::nice(first.id, nice)],
+        Action::Cancel => commands::cancel(jobs),
+        Action::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
+        Action::End(signal) | Action::Signal(signal) => commands::signal(jobs, signal),
+        Action::Pause(is_paused) => commands::signal(jobs, if is_paused { SIGSTOP } else { SIGCONT }),
+        Action::Hold(is_held) => commands::hold(jobs, is_held),
+        Action::Nice(nice) => vec![commands::nice(first.id, nice)],
     }
 }
 
@@ -171,7 +171,7 @@ pub fn commands(name: &str, acts: &[Act]) -> Vec<Words> {
 mod tests {
     use super::*;
 
-    fn act(deed: Deed, number: u32, since: Instant) -> Act {
+    fn act(deed: Action, number: u32, since: Instant) -> Act {
         let (task, id) = (TaskId::from_u128(number.into()), JobId { job: number.into(), index: None });
         Act { deed, task, run: 1, id, key: "k".into(), since, by_name: false, done: None }
     }
@@ -184,9 +184,9 @@ mod tests {
     fn r151_order_waits_until_its_job_is_confirmed_as_ours() {
         let (mut acts, now) = (Acts::default(), Instant::now());
         for number in 1..=3 {
-            acts.add(act(Deed::Cancel, number, now), None);
+            acts.add(act(Action::Cancel, number, now), None);
         }
-        acts.add(act(Deed::Cancel, 4, now), Some(now.checked_sub(FRESH).unwrap()));
+        acts.add(act(Action::Cancel, 4, now), Some(now.checked_sub(FRESH).unwrap()));
         assert!(acts.has_doubts() && acts.is_due());
         assert_eq!(jobs(&acts.take()), [4]);
         assert!(!acts.is_due() && acts.take().is_empty());
@@ -203,12 +203,12 @@ mod tests {
     fn r150_equal_orders_are_grouped_and_orders_per_task_keep_their_sequence() {
         let (mut acts, now) = (Acts::default(), Instant::now());
         let all = [
-            (Deed::Hold(true), 1),
-            (Deed::Hold(true), 2),
-            (Deed::Hold(false), 1),
-            (Deed::Hold(false), 3),
-            (Deed::Nice(5), 4),
-            (Deed::Nice(5), 5),
+            (Action::Hold(true), 1),
+            (Action::Hold(true), 2),
+            (Action::Hold(false), 1),
+            (Action::Hold(false), 3),
+            (Action::Nice(5), 4),
+            (Action::Nice(5), 5),
         ];
         for (deed, number) in all {
             acts.add(act(deed, number, now), Some(now));

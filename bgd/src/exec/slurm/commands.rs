@@ -11,7 +11,7 @@ use bgd_shared::resources::Resources;
 use super::job::{JobId, words};
 
 /// A command with its arguments.
-pub type Words = Vec<OsString>;
+pub type Argv = Vec<OsString>;
 
 /// Bytes in a mebibyte, the unit of memory on command lines.
 const MEBIBYTE: u64 = 1 << 20;
@@ -59,20 +59,20 @@ fn asked(resources: &Resources, time_limit_ms: Option<u64>) -> Vec<String> {
 }
 
 /// Returns the command that asks whether the cluster would accept a job with these resources. It submits nothing.
-pub fn trial(resources: &Resources, time_limit_ms: Option<u64>) -> Words {
+pub fn trial(resources: &Resources, time_limit_ms: Option<u64>) -> Argv {
     let asked = asked(resources, time_limit_ms).into_iter().chain(resources.options.iter().cloned());
     let words = ["sbatch".to_owned(), "--test-only".to_owned()].into_iter().chain(asked);
     words.chain(["--chdir=/".to_owned(), "--wrap=true".to_owned()]).map(OsString::from).collect()
 }
 
 /// Returns the command that shows whether jobs could be cancelled: whether the program for that exists.
-pub fn can_cancel() -> Words {
-    words_of(&["scancel", "--version"])
+pub fn can_cancel() -> Argv {
+    argv(&["scancel", "--version"])
 }
 
 /// Returns the command that submits jobs. Options that must not be changed follow the user's options, because the last
 /// one counts.
-pub fn submit(submission: &Submission<'_>) -> Words {
+pub fn submit(submission: &Submission<'_>) -> Argv {
     let Submission { resources, time_limit_ms, name, key, elements, dependency, .. } = submission;
     let mut words: Vec<String> = vec!["sbatch".to_owned()];
     words.extend(asked(resources, *time_limit_ms));
@@ -106,23 +106,23 @@ fn minutes_and_seconds(ms: u64) -> String {
 /// controller remembers them.
 ///
 /// The controller only searches the jobs of one user, and prints each element of an array separately.
-pub fn queue(names: &[&str]) -> Words {
+pub fn queue(names: &[&str]) -> Argv {
     listing(names, "--format=%i|%T|%k|%r")
 }
 
 /// Returns the query for the keys of all submissions of this name.
-pub fn keys(name: &str) -> Words {
+pub fn keys(name: &str) -> Argv {
     listing(&[name], "--format=%i|%k")
 }
 
 /// Returns the query for how the scripts of all jobs of this name have ended, if they have.
-pub fn exits(name: &str) -> Words {
+pub fn exits(name: &str) -> Argv {
     listing(&[name], "--Format=JobArrayID:|,exit_code:|")
 }
 
-fn listing(names: &[&str], format: &str) -> Words {
+fn listing(names: &[&str], format: &str) -> Argv {
     let names = format!("--name={}", names.join(","));
-    words_of(&["squeue", "--me", "--noheader", "--array", "--states=all", &names, format])
+    argv(&["squeue", "--me", "--noheader", "--array", "--states=all", &names, format])
 }
 
 /// The maximum number of jobs in one query of [`records`].
@@ -131,54 +131,54 @@ pub const RECORDS: usize = 1000;
 /// Returns the query for the accounting's records of these jobs of this name, at most [`RECORDS`], and of their steps:
 /// only steps contain the memory usage. After a reset of the controller the accounting may know other jobs by the same
 /// ids.
-pub fn records(name: &str, jobs: &[JobId]) -> Words {
+pub fn records(name: &str, jobs: &[JobId]) -> Argv {
     let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     let format = "--format=JobID,State,ExitCode,UserCPU,SystemCPU,MaxRSS,TRESUsageOutTot";
     let jobs = format!("--jobs={}", jobs.join(","));
     let name = format!("--name={name}");
-    words_of(&["sacct", "--noheader", "--parsable2", "--noconvert", format, &name, &jobs])
+    argv(&["sacct", "--noheader", "--parsable2", "--noconvert", format, &name, &jobs])
 }
 
 /// Returns the query for the cluster's settings.
-pub fn settings() -> Words {
-    words_of(&["scontrol", "show", "config"])
+pub fn settings() -> Argv {
+    argv(&["scontrol", "show", "config"])
 }
 
 /// Returns the commands that cancel jobs: each process gets SIGTERM and, after the cluster's own grace, SIGKILL.
-pub fn cancel(jobs: Vec<JobId>) -> Vec<Words> {
+pub fn cancel(jobs: Vec<JobId>) -> Vec<Argv> {
     commands(&["scancel"], jobs)
 }
 
 /// Returns the command that cancels all jobs of this name.
-pub fn cancel_all(name: &str) -> Words {
-    words_of(&["scancel", &format!("--name={name}")])
+pub fn cancel_all(name: &str) -> Argv {
+    argv(&["scancel", &format!("--name={name}")])
 }
 
 /// Returns the commands that end those of these jobs that have this name. None of them may be an element of an array:
 /// `scancel` of Slurm 22.05 would cancel the whole array.
-pub fn cancel_named(name: &str, jobs: Vec<JobId>) -> Vec<Words> {
+pub fn cancel_named(name: &str, jobs: Vec<JobId>) -> Vec<Argv> {
     commands(&["scancel", &format!("--name={name}")], jobs)
 }
 
 /// Returns the commands that send a signal to every process of these jobs.
-pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Words> {
+pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Argv> {
     commands(&["scancel", "--full", &format!("--signal={signal}")], jobs)
 }
 
 /// Returns the commands that hold waiting jobs, or release them.
-pub fn hold(jobs: Vec<JobId>, is_held: bool) -> Vec<Words> {
+pub fn hold(jobs: Vec<JobId>, is_held: bool) -> Vec<Argv> {
     commands(&["scontrol", if is_held { "uhold" } else { "release" }], jobs)
 }
 
 /// Returns the command that lowers the priority of a waiting job; 0 restores it.
-pub fn nice(job: JobId, nice: u32) -> Words {
-    words_of(&["scontrol", "update", &format!("JobId={job}"), &format!("Nice={nice}")])
+pub fn nice(job: JobId, nice: u32) -> Argv {
+    argv(&["scontrol", "update", &format!("JobId={job}"), &format!("Nice={nice}")])
 }
 
 /// The maximum number of words for jobs on one command line.
 const JOB_WORDS: usize = 20;
 
-fn commands(command: &[&str], jobs: Vec<JobId>) -> Vec<Words> {
+fn commands(command: &[&str], jobs: Vec<JobId>) -> Vec<Argv> {
     let jobs = words(jobs);
     jobs.chunks(JOB_WORDS)
         .map(|jobs| {
@@ -187,7 +187,7 @@ fn commands(command: &[&str], jobs: Vec<JobId>) -> Vec<Words> {
         .collect()
 }
 
-fn words_of(words: &[&str]) -> Words {
+fn argv(words: &[&str]) -> Argv {
     words.iter().map(OsString::from).collect()
 }
 
@@ -195,7 +195,7 @@ fn words_of(words: &[&str]) -> Words {
 mod tests {
     use super::*;
 
-    fn line(words: &Words) -> String {
+    fn line(words: &Argv) -> String {
         words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn r150_one_command_covers_many_jobs() {
         let jobs = || ["6_0", "6_1", "9"].map(|id| JobId::parse(id).unwrap()).to_vec();
-        let lines = |all: Vec<Words>| all.iter().map(line).collect::<Vec<_>>();
+        let lines = |all: Vec<Argv>| all.iter().map(line).collect::<Vec<_>>();
         assert_eq!(lines(cancel(jobs())), ["scancel 6_[0-1] 9"]);
         assert_eq!(lines(cancel_named("bgd-a1", jobs()[2..].to_vec())), ["scancel --name=bgd-a1 9"]);
         assert_eq!(lines(signal(jobs(), 10)), ["scancel --full --signal=10 6_[0-1] 9"]);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bgd_shared::request::Stream;
 
-use super::commands::Words;
+use super::commands::Argv;
 use super::folder::WorkFolder;
 use super::script::{self, JOB, NoteKind, Noted, quoted};
 
@@ -52,7 +52,7 @@ impl Script {
 }
 
 /// Returns a script that replaces itself with this command.
-pub fn command<'a>(words: &Words, env: impl Iterator<Item = (&'a str, &'a str)>) -> Script {
+pub fn command<'a>(words: &Argv, env: impl Iterator<Item = (&'a str, &'a str)>) -> Script {
     let mut script = Script::new();
     // The command's messages are parsed.
     script.line(&[b"export LC_ALL=C"]);
@@ -269,10 +269,9 @@ mod tests {
 
     #[test]
     fn r146_command_words_and_variables_arrive_unchanged() {
-        let words: Words =
-            ["sh", "-c", "printf '%s|' \"$@\" \"$A\" \"$LC_ALL\"", "sh", "it's", "", "$HOME\n"]
-                .map(Into::into)
-                .to_vec();
+        let words: Argv = ["sh", "-c", "printf '%s|' \"$@\" \"$A\" \"$LC_ALL\"", "sh", "it's", "", "$HOME\n"]
+            .map(Into::into)
+            .to_vec();
         let env = [("A", "1 '\n2"), ("with-dash", "x")];
         let (code, printed) = run(&command(&words, env.into_iter()));
         assert_eq!((code, &*String::from_utf8_lossy(&printed)), (0, "it's||$HOME\n|1 '\n2|C|"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 
-use super::commands::Words;
+use super::commands::Argv;
 use super::far;
 use super::login::Login;
 use super::pipe::read;
@@ -71,7 +71,7 @@ impl Programs {
     ///
     /// # Errors
     /// The command failed, took too long, or printed too much.
-    pub async fn run(&self, words: Words) -> Result<String, Trouble> {
+    pub async fn run(&self, words: Argv) -> Result<String, Trouble> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if let Some(login) = &self.login {
             return self.run_there(login, &name, &words).await;
@@ -82,7 +82,7 @@ impl Programs {
         })
     }
 
-    async fn run_there(&self, login: &Login, name: &str, words: &Words) -> Result<String, Trouble> {
+    async fn run_there(&self, login: &Login, name: &str, words: &Argv) -> Result<String, Trouble> {
         let env = self.own.iter().map(|(name, value)| (&**name, &**value));
         let ran = login.run(&far::command(words, env), OUTPUT_BYTES).await?;
         match ran.code {
@@ -96,7 +96,7 @@ impl Programs {
         }
     }
 
-    async fn run_to_end(&self, name: &str, words: Words) -> Result<String, Trouble> {
+    async fn run_to_end(&self, name: &str, words: Argv) -> Result<String, Trouble> {
         let cant = |why: &str| Trouble::Unreachable(format!("cannot run {name}: {why}"));
         let failed = |error: io::Error| cant(&error.to_string());
         let stdin = fs::File::open("/dev/null").map_err(failed)?;

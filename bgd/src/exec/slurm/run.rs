@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::acts::Deed;
+use super::acts::Action;
 use super::job::{self, JobId};
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
@@ -221,7 +221,7 @@ impl Run {
 
     /// Returns the deeds that bring a restored run into the ordered state, if the cluster's report differs from that.
     /// Returns none after the first comparison.
-    pub fn compare(&mut self, state: &str, reason: &str) -> Vec<Deed> {
+    pub fn compare(&mut self, state: &str, reason: &str) -> Vec<Action> {
         let standing = states::standing(state);
         let can_tell = matches!(standing, Standing::Waiting | Standing::Running | Standing::Stopped);
         if !can_tell || !std::mem::take(&mut self.is_to_compare) || self.stop.is_some() {
@@ -230,11 +230,11 @@ impl Run {
         let mut deeds = Vec::new();
         if standing == Standing::Waiting {
             if states::is_held(reason) != self.hold {
-                deeds.push(Deed::Hold(self.hold));
+                deeds.push(Action::Hold(self.hold));
             }
-            deeds.extend((self.nice() > 0).then(|| Deed::Nice(self.nice())));
+            deeds.extend((self.nice() > 0).then(|| Action::Nice(self.nice())));
         } else if self.running.is_some() && (standing == Standing::Stopped) != self.is_stopped {
-            deeds.push(Deed::Pause(self.is_stopped));
+            deeds.push(Action::Pause(self.is_stopped));
         }
         deeds
     }

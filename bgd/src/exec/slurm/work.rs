@@ -349,7 +349,7 @@ pub async fn sweep(tools: Tools) -> Done {
                 let forget = move || {
                     if let Some(folder) = earlier.folder().filter(|_| !is_far) {
                         // A durable daemon has the tasks of the previous one.
-                        outputs.bring_home(folder.path())?;
+                        outputs.move_into_folder(folder.path())?;
                         if !earlier.remove_files() {
                             return Ok(());
                         }

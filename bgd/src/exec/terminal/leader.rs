@@ -198,7 +198,7 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
 }
 
 /// How long the other processes of a job may take to stop after the first.
-pub const STOPPING: Duration = Duration::from_millis(1500);
+pub const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A process that has slept for this long since the first one stopped has missed the key.
 const MISSED: Duration = Duration::from_millis(500);
@@ -214,7 +214,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// terminal: it would stop only at the next key, while the shell waits for it. Such a program is sent the signal once
 /// more.
 fn until_at_rest(job: i32, signal: i32) {
-    let deadline = Instant::now() + STOPPING;
+    let deadline = Instant::now() + STOP_TIMEOUT;
     let mut sleepers = HashMap::new();
     while Stat::of(job).is_none_or(|stat| stat.is_at_rest()) && Instant::now() < deadline {
         let members = members::descendants_of(&[job]);

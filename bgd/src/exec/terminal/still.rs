@@ -126,7 +126,7 @@ impl FollowedState {
 
     /// Restores the session from the recorded output: with the kernel's size, the screen that `shown` draws, and `told`
     /// bytes already shown.
-    pub fn go_on_after(&mut self, size: TerminalSize, shown: &[u8], told: u64) {
+    pub fn restore(&mut self, size: TerminalSize, shown: &[u8], told: u64) {
         self.session = SessionState::after(size, shown, told);
     }
 

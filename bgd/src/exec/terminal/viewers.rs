@@ -64,7 +64,7 @@ impl Shown {
     }
 
     /// Reports whether it can be notified now that the job has stopped: it is not behind, and has room.
-    fn may_hear_stop(&self) -> bool {
+    fn can_notify_stop(&self) -> bool {
         self.stop_pending && !self.is_behind && !self.viewer.client.is_slow()
     }
 }
@@ -193,13 +193,13 @@ impl Viewers {
     /// Reports whether a viewer can be notified now that the job has stopped. None can while an owner holds the
     /// terminal back, as earlier output has not been sent yet.
     pub fn is_stop_due(&self) -> bool {
-        !self.hold_back() && self.0.iter().any(Shown::may_hear_stop)
+        !self.hold_back() && self.0.iter().any(Shown::can_notify_stop)
     }
 
     /// Notifies every viewer that has room, and was not notified yet, that the job has stopped. The others are notified
     /// when they have room.
     pub fn tell_stop(&mut self, line: &[u8]) {
-        for shown in self.0.iter_mut().filter(|shown| shown.may_hear_stop()) {
+        for shown in self.0.iter_mut().filter(|shown| shown.can_notify_stop()) {
             shown.viewer.door.tell(&shown.viewer.client, line);
             shown.stop_pending = false;
         }

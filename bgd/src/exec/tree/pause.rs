@@ -94,7 +94,7 @@ impl Tree {
 
     /// Returns the tree's processes outside its cgroup, without a leader that only leads a terminal.
     fn not_frozen(&self) -> Vec<Member> {
-        let leads = |pid: i32| self.leader_stands_by && self.leader_is_ours && pid == self.leader;
+        let leads = |pid: i32| self.leader_only_leads_terminal && self.leader_is_ours && pid == self.leader;
         let mut members = match self.members(MOST) {
             Ok(members) => members,
             Err(error) => {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::keys::KeysState;
-use super::{At, Dones, Held, Lines, Rest, Terminals};
+use super::{At, Held, Lines, PendingReports, Rest, Terminals};
 use crate::carry::bytes;
 
 #[derive(Serialize, Deserialize)]
@@ -54,14 +54,14 @@ impl Terminals {
             self;
         let held = held.borrow();
         let held = held.iter().map(|(terminal, held)| {
-            let Held { lines, dones, rest, again: _ } = held;
+            let Held { lines, reports, rest, again: _ } = held;
             let rest = rest.borrow();
             let rest = rest.as_ref().map(|Rest { bytes, written, numbers, counted }| RestState {
                 bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
                 numbers: numbers.clone(),
                 counted: *counted,
             });
-            let (numbers, counted) = (dones.numbers(), dones.counted());
+            let (numbers, counted) = (reports.numbers(), reports.counted());
             HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, rest }
         });
         let (missed, keys) = (missed.borrow().clone(), keys.state());
@@ -82,7 +82,7 @@ impl Terminals {
         self.missed_numbers.replace(missed_numbers);
         self.keys.go_on_with(keys);
         for HeldState { terminal, lines, numbers, counted, rest } in held {
-            let again = |numbers, counted| Dones::again(&self.outcomes, numbers, counted);
+            let again = |numbers, counted| PendingReports::again(&self.outcomes, numbers, counted);
             let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted)));
             self.hold(&terminal, Held::new(lines, again(numbers, counted)), At::Top, rest);
         }

@@ -53,7 +53,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         ready_timeout_ms: spec.ready_timeout_ms,
         on: spec.on.as_ref().map(|on| on.name.to_string()),
         resources: spec.on.as_ref().map(|on| on.resources.clone()).unwrap_or_default(),
-        elsewhere: snapshot.elsewhere.as_deref().filter(|known| !known.is_silent()).map(elsewhere),
+        elsewhere: snapshot.elsewhere.as_deref().filter(|known| !known.has_no_reports()).map(elsewhere),
         tags: spec.tags.iter().map(std::string::ToString::to_string).collect(),
         cwd: OsText::clone(&spec.cwd),
         pid: life.pid,

@@ -304,7 +304,7 @@ impl Model {
                     expires_at: now.wall.plus_ms(chat.question_ms),
                 });
                 self.expected.events.push((id, EventKind::NeedsInput));
-                self.tell_question(now, number);
+                self.notify_question(now, number);
                 self.answer();
             }
             (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
@@ -422,7 +422,7 @@ impl Model {
         let asks = task.chat.as_ref().is_some_and(|chat| !chat.questions.is_empty());
         let kind = if asks { EventKind::NeedsInput } else { EventKind::Progress };
         self.expected.events.push((task.id, kind));
-        self.tell_question(now, number);
+        self.notify_question(now, number);
     }
 
     /// Returns the tasks that an agent has completed, with a conversation that can continue.

@@ -29,7 +29,7 @@ impl Model {
         self.expected.detached.push((id, to.client));
         self.expected.events.push((id, EventKind::Backgrounded));
         self.reply(Some(to), Answer::Backgrounded(id, status));
-        self.tell_question(now, number(id));
+        self.notify_question(now, number(id));
         Ok(())
     }
 

@@ -83,7 +83,7 @@ impl Model {
     }
 
     /// Sends a notice for the first open question, once, unless the task is a foreground job.
-    pub(super) fn tell_question(&mut self, now: Now, number: u64) {
+    pub(super) fn notify_question(&mut self, now: Now, number: u64) {
         let Some(task) = self.live.get_mut(&number).filter(|task| task.foreground.is_none()) else { return };
         let Some(chat) = &mut task.chat else { return };
         let Some(request) = chat.questions.first().map(|question| question.request) else { return };

@@ -139,7 +139,7 @@ impl Sim {
                 prop_assert!(kind != EventKind::Cleared || done.forgets.contains(&task.id));
                 self.life_goes_on(kind, &task)?;
                 self.job_goes_on(kind, &task, done)?;
-                self.is_to_be_told(kind, &task)?;
+                self.expect_notice(kind, &task)?;
                 done.events.push((task.id, kind));
             }
             Effect::Notice { notice, seen_by } => {

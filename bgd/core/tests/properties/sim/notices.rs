@@ -114,7 +114,7 @@ impl Sim {
 
     /// Records the notice that an event requires: for each end, unless a client saw it in the foreground, and for
     /// each first start in the background.
-    pub(super) fn is_to_be_told(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
+    pub(super) fn expect_notice(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
         let id = task.id;
         let news = match kind {
             EventKind::Started if task.foreground.is_none() && is_first_attempt(task) => NoticeKind::Started,

@@ -28,7 +28,7 @@ impl Acp {
         let wire = Wire::start(stdin, stdout, Arc::clone(&routes), wire);
         let mut prompted = HashMap::new();
         for (id, session) in prompts {
-            let answered = wire.prompted(id, &session, routes.engage(&session));
+            let answered = wire.prompted(id, &session, routes.lock_prompts(&session));
             // Nobody waits for the answer to an abandoned prompt.
             if routes.is_in_turn(&session) {
                 prompted.insert(session, answered);

@@ -116,7 +116,7 @@ impl Routes {
 
     /// Makes further prompts to the session wait until the guard is dropped; returns `None` if the session is unknown,
     /// or prompts already have to wait.
-    pub fn engage(&self, session: &str) -> Option<OwnedMutexGuard<()>> {
+    pub fn lock_prompts(&self, session: &str) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.lock().get(session)?.gate).try_lock_owned().ok()
     }
 

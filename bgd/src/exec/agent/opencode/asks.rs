@@ -45,7 +45,7 @@ struct Settled {
 /// The questions of a session.
 #[derive(Debug)]
 pub struct Asks {
-    desk: AskContext,
+    context: AskContext,
     seen: HashSet<String>,
     /// Unanswered questions by id.
     open: HashMap<String, Open>,
@@ -109,24 +109,24 @@ impl Asks {
     /// Creates the state for a session without questions.
     pub fn new(api: Arc<Api>, directory: Arc<str>, updates: Updates) -> Self {
         let (unanswered, progress) = (Arc::default(), Arc::default());
-        let desk = AskContext { api, directory, updates, unanswered, progress };
-        Self { desk, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
+        let context = AskContext { api, directory, updates, unanswered, progress };
+        Self { context, seen: HashSet::new(), open: HashMap::new(), jobs: JoinSet::new() }
     }
 
     pub fn state(&self) -> AsksState {
         let lock =
             |progress: &Mutex<Progress>| progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Each open question gets a new job.
-        let Self { desk, seen, open, jobs: _ } = self;
+        let Self { context, seen, open, jobs: _ } = self;
         let open = open.values().map(|Open { asked, progress, _withdraw }| (asked.clone(), lock(progress)));
-        let unanswered = desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let unanswered = context.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
         AsksState { seen: seen.clone(), open: open.collect(), unanswered }
     }
 
     /// Repeats the questions from before an upgrade, under the same names.
     pub fn again(&mut self, state: AsksState) {
         let AsksState { seen, open, unanswered } = state;
-        *self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
+        *self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
         for (asked, progress) in open {
             self.ask(asked, progress);
         }
@@ -157,11 +157,11 @@ impl Asks {
         self.seen.insert(id.clone());
         let (withdraw, taken_back) = oneshot::channel();
         let progress = Arc::new(Mutex::new(progress));
-        let desk = AskContext { progress: Arc::clone(&progress), ..self.desk.clone() };
+        let context = AskContext { progress: Arc::clone(&progress), ..self.context.clone() };
         self.open.insert(id, Open { asked: asked.clone(), progress, _withdraw: withdraw });
         match asked {
-            Asked::Permission(asked) => self.jobs.spawn(desk.permission(asked, taken_back)),
-            Asked::Questions(asked) => self.jobs.spawn(desk.questions(asked, taken_back)),
+            Asked::Permission(asked) => self.jobs.spawn(context.permission(asked, taken_back)),
+            Asked::Questions(asked) => self.jobs.spawn(context.questions(asked, taken_back)),
         };
     }
 
@@ -185,7 +185,7 @@ impl Asks {
 
     /// Takes the model's last question that nobody answered.
     pub fn unanswered(&self) -> Option<String> {
-        self.desk.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Waits for the next question that ends. Never returns while no question is open.

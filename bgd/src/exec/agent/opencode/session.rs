@@ -124,7 +124,7 @@ pub struct Session {
     failures: u32,
     /// The turn was cancelled before it had visibly begun. If it begins anyway, it is cancelled again.
     may_begin: bool,
-    strangers: HashSet<String>,
+    foreign_sessions: HashSet<String>,
 }
 
 /// The server's state as read by a look.
@@ -151,7 +151,7 @@ impl Session {
             thorough: false,
             failures: 0,
             may_begin,
-            strangers: HashSet::new(),
+            foreign_sessions: HashSet::new(),
         }
     }
 
@@ -438,7 +438,7 @@ impl Session {
             let is_of_turn = |turn: &Turn| message.is_none_or(|message| turn.has(message));
             return self.turn.as_ref().is_some_and(is_of_turn);
         }
-        if !busy.iter().any(|busy| busy == session) || self.strangers.contains(session) {
+        if !busy.iter().any(|busy| busy == session) || self.foreign_sessions.contains(session) {
             return false;
         }
         let mut generations = vec![session.to_owned()];
@@ -457,8 +457,8 @@ impl Session {
                 Err(_) => return false,
             }
         }
-        if self.strangers.len() < FOREIGN_SESSIONS {
-            self.strangers.insert(session.to_owned());
+        if self.foreign_sessions.len() < FOREIGN_SESSIONS {
+            self.foreign_sessions.insert(session.to_owned());
         }
         false
     }

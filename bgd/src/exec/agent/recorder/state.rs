@@ -5,7 +5,7 @@ use super::{Recorder, RecorderState};
 impl Recorder {
     /// Returns the record so far, after reporting lost output and all pending reports.
     pub fn state(&mut self) -> RecorderState {
-        self.tell_untold();
+        self.send_pending();
         let Self {
             task,
             run,
@@ -21,7 +21,7 @@ impl Recorder {
             separate,
             loss,
             // Reported above.
-            untold: _,
+            pending: _,
             // Created again after the upgrade.
             context: _,
             file: _,

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
-use crate::exec::slurm::acts::{Act, Deed};
+use crate::exec::slurm::acts::{Act, Action};
 use crate::exec::slurm::batch::Wish;
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
@@ -29,10 +29,10 @@ impl Cluster {
         }
         run.told = Some(signal);
         let deed = match signal {
-            _ if run.is_waiting() => Deed::Cancel,
-            SIGTERM => Deed::Cancel,
-            SIGKILL => Deed::Kill,
-            other => Deed::End(other),
+            _ if run.is_waiting() => Action::Cancel,
+            SIGTERM => Action::Cancel,
+            SIGKILL => Action::Kill,
+            other => Action::End(other),
         };
         self.order_act(Instant::now(), deed, task, None);
     }
@@ -41,7 +41,7 @@ impl Cluster {
     pub(super) fn order_act(
         &mut self,
         now: Instant,
-        deed: Deed,
+        deed: Action,
         task: TaskId,
         done: Option<oneshot::Sender<()>>,
     ) {
@@ -58,11 +58,11 @@ impl Cluster {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let (number, is_waiting) = (run.number, run.is_waiting());
         let deed = match *control {
-            Control::Signal { signal, tree: _ } => Deed::Signal(signal),
-            Control::Pause => Deed::Pause(true),
-            Control::Continue => Deed::Pause(false),
-            Control::Hold { held } if is_waiting => Deed::Hold(held),
-            Control::Priority { priority } if priority <= 0 => Deed::Nice(priority.unsigned_abs()),
+            Control::Signal { signal, tree: _ } => Action::Signal(signal),
+            Control::Pause => Action::Pause(true),
+            Control::Continue => Action::Pause(false),
+            Control::Hold { held } if is_waiting => Action::Hold(held),
+            Control::Priority { priority } if priority <= 0 => Action::Nice(priority.unsigned_abs()),
             Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
             // A process asks no questions, and has no terminal here.
             Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
@@ -90,10 +90,10 @@ impl Cluster {
     pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &Wish) {
         let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
         if hold != wish.is_held {
-            self.order_act(now, Deed::Hold(hold), task, None);
+            self.order_act(now, Action::Hold(hold), task, None);
         }
         if nice != wish.nice {
-            self.order_act(now, Deed::Nice(nice), task, None);
+            self.order_act(now, Action::Nice(nice), task, None);
         }
     }
 
@@ -168,7 +168,7 @@ impl Cluster {
                     self.refused(task, number, deed.control(), why);
                 }
                 (_, Some(run)) => {
-                    if matches!(deed, Deed::Pause(_)) {
+                    if matches!(deed, Action::Pause(_)) {
                         run.was_paused(now);
                     }
                 }

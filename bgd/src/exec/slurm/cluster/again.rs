@@ -60,7 +60,7 @@ impl Cluster {
 
     /// Notes that a search found no job of a submission. Returns whether some of its jobs are known to have existed:
     /// then all of them did, and the cluster has forgotten them.
-    pub(super) fn were_there(&mut self, now: Instant, batch: &Batch) -> bool {
+    pub(super) fn has_existed(&mut self, now: Instant, batch: &Batch) -> bool {
         let tasks: Vec<TaskId> = self.of_batch(batch).into_iter().map(|(_, task)| task).collect();
         let was_there = |task: &TaskId| self.runs.get(task).is_some_and(Run::is_there);
         if !tasks.iter().any(was_there) {
@@ -131,7 +131,7 @@ impl Cluster {
 
     /// Continues work that waited until a fact about this run was recorded.
     pub(super) fn written(&mut self, now: Instant, task: TaskId, run: u32) {
-        let copy = self.over.copies.get_mut(&task).filter(|copy| copy.run == run && copy.unwritten > 0);
+        let copy = self.login_work.copies.get_mut(&task).filter(|copy| copy.run == run && copy.unwritten > 0);
         if let Some(copy) = copy {
             copy.unwritten -= 1;
             return self.copy_more(now);

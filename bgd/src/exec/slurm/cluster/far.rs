@@ -37,14 +37,14 @@ impl Cluster {
         if !self.is_far() {
             return TICK;
         }
-        let tick = self.over.quiet;
-        self.over.quiet = (tick * 3 / 2).min(LATEST_LOOK);
+        let tick = self.login_work.quiet;
+        self.login_work.quiet = (tick * 3 / 2).min(LATEST_LOOK);
         tick
     }
 
     /// Notes that more changes are to be expected soon.
     pub(super) fn expect_more(&mut self, now: Instant) {
-        self.over.quiet = TICK;
+        self.login_work.quiet = TICK;
         if self.is_far() && !self.by_id.is_empty() {
             let soon = now + TICK;
             self.tick_at = Some(self.tick_at.map_or(soon, |at| at.min(soon)));
@@ -55,7 +55,7 @@ impl Cluster {
     pub(super) fn look(&mut self) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let seen = self.seen.take().unwrap_or_default();
-        let mut look = std::mem::take(&mut self.over.leavings);
+        let mut look = std::mem::take(&mut self.login_work.leavings);
         // The notes of a job's end stay for the next daemon until the end is recorded.
         let needed: HashSet<&(Arc<str>, u32)> =
             self.by_place.keys().chain(self.ended.values().map(|files| &files.place)).collect();
@@ -65,10 +65,10 @@ impl Cluster {
         };
         let (kept, removed): (Vec<String>, Vec<String>) = seen.into_iter().partition(is_needed);
         look.removed.extend(removed.into_iter().map(|name| format!("notes/{name}")));
-        self.over.kept.retain(is_needed);
-        self.over.kept.extend(kept);
-        look.kept = self.over.kept.iter().cloned().collect();
-        look.outputs = self.over.copies.values().flat_map(Copy::names).collect();
+        self.login_work.kept.retain(is_needed);
+        self.login_work.kept.extend(kept);
+        look.kept = self.login_work.kept.iter().cloned().collect();
+        look.outputs = self.login_work.copies.values().flat_map(Copy::names).collect();
         self.works.push(Box::pin(work::look(self.tools.clone(), login, look)));
     }
 
@@ -88,8 +88,8 @@ impl Cluster {
             Ok(looked) => looked,
             Err(trouble) => {
                 // It is not known which files were removed, and removing them again does no harm.
-                self.over.leavings.removed.append(&mut look.removed);
-                self.over.leavings.keys.append(&mut look.keys);
+                self.login_work.leavings.removed.append(&mut look.removed);
+                self.login_work.leavings.keys.append(&mut look.keys);
                 self.seen = Some(HashSet::new());
                 return self.not_reached(now, &trouble);
             }
@@ -98,7 +98,7 @@ impl Cluster {
         let has_grown =
             self.has_sizes(began, &sizes.into_iter().collect(), &missing.into_iter().collect(), &unread);
         self.seen = Some(notes.iter().map(|note| note.name.clone()).collect());
-        let is_new = |note: &Note| !self.over.kept.contains(&note.name);
+        let is_new = |note: &Note| !self.login_work.kept.contains(&note.name);
         let notes: Vec<Note> = notes.into_iter().filter(is_new).collect();
         if has_grown || !notes.is_empty() {
             self.expect_more(now);
@@ -120,7 +120,7 @@ impl Cluster {
         let unread: HashSet<&String> = unread.iter().collect();
         let mut has_grown = false;
         let mut not_read = Vec::new();
-        for (task, copy) in &mut self.over.copies {
+        for (task, copy) in &mut self.login_work.copies {
             let names: Vec<_> = far::streams(copy.split).zip(copy.names()).collect();
             for (stream, name) in &names {
                 has_grown |= sizes.get(name).is_some_and(|size| copy.has_size(*stream, *size));
@@ -171,28 +171,28 @@ impl Cluster {
         let (split, missing) = (run.job.spec.split, run.missing_output);
         let sizes = self.tools.context.folder.sizes(task, split);
         let copy = || Copy::new(run.number, place, split, run.job.base(), (sizes, missing));
-        self.over.copies.entry(task).or_insert_with(copy);
+        self.login_work.copies.entry(task).or_insert_with(copy);
     }
 
     /// Copies the next parts of outputs, and reports the ends of runs whose output is complete here.
     pub(super) fn copy_more(&mut self, now: Instant) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let over: Vec<TaskId> =
-            self.over.copies.iter().filter(|(_, copy)| copy.is_over()).map(|(task, _)| *task).collect();
+            self.login_work.copies.iter().filter(|(_, copy)| copy.is_over()).map(|(task, _)| *task).collect();
         for task in over {
             self.settle_there(task);
         }
         // Unreadable files are looked at again with the next tick.
         let is_awaited = |copy: &Copy| copy.has_ended() && !copy.is_over() && !copy.is_unread();
-        if self.over.copies.values().any(is_awaited) && !self.over.is_copying {
+        if self.login_work.copies.values().any(is_awaited) && !self.login_work.is_copying {
             self.scan_by(now);
         }
-        if self.over.is_copying {
+        if self.login_work.is_copying {
             return;
         }
         let mut size = 0;
         let mut pieces = Vec::new();
-        for (task, copy) in &self.over.copies {
+        for (task, copy) in &self.login_work.copies {
             if size >= PARTS_BYTES {
                 break;
             }
@@ -203,19 +203,21 @@ impl Cluster {
             }
         }
         if !pieces.is_empty() {
-            self.over.is_copying = true;
+            self.login_work.is_copying = true;
             self.works.push(Box::pin(work::copy(self.tools.clone(), login, pieces)));
         }
     }
 
     pub(super) fn copied(&mut self, now: Instant, pieces: Vec<Piece>, result: Result<Vec<Copied>, Trouble>) {
-        self.over.is_copying = false;
+        self.login_work.is_copying = false;
         let parts = match result {
             Ok(parts) => parts,
             Err(trouble) => return self.not_reached(now, &trouble),
         };
         for (Piece { task, run, stream, wanted, here: _ }, copied) in pieces.into_iter().zip(parts) {
-            let Some(copy) = self.over.copies.get_mut(&task).filter(|copy| copy.run == run) else { continue };
+            let Some(copy) = self.login_work.copies.get_mut(&task).filter(|copy| copy.run == run) else {
+                continue;
+            };
             match copied {
                 Copied::Here { count, lost } => {
                     let missing = if let Some(Fact::Lost { bytes, .. }) = &lost { *bytes } else { 0 };
@@ -239,7 +241,7 @@ impl Cluster {
     /// Notes how a run has ended. Its end is reported once its output is here.
     pub(super) fn conclude_there(&mut self, now: Instant, task: TaskId, conclusion: Conclusion) {
         self.follow(task);
-        if let Some(copy) = self.over.copies.get_mut(&task) {
+        if let Some(copy) = self.login_work.copies.get_mut(&task) {
             copy.ends(now, conclusion);
         }
         self.scan_by(now);
@@ -247,7 +249,7 @@ impl Cluster {
 
     /// Reports the end of a run with the output that is here.
     pub(super) fn settle_there(&mut self, task: TaskId) {
-        let Some(copy) = self.over.copies.remove(&task) else { return };
+        let Some(copy) = self.login_work.copies.remove(&task) else { return };
         let (run, is_tracked) = (copy.run, self.tracked.contains(&task));
         let restarts = self.runs.get(&task).map_or(0, Run::restarts);
         let files = Files { place: copy.place.clone(), restarts, split: copy.split };
@@ -261,10 +263,10 @@ impl Cluster {
     /// they were read.
     pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool, restarts: u32) {
         if self.is_far() {
-            self.over.leavings.removed.extend(far::files_of(&place.0, place.1, split, restarts));
+            self.login_work.leavings.removed.extend(far::files_of(&place.0, place.1, split, restarts));
             let key = place.0.to_string();
-            if !self.over.leavings.keys.contains(&key) {
-                self.over.leavings.keys.push(key);
+            if !self.login_work.leavings.keys.contains(&key) {
+                self.login_work.leavings.keys.push(key);
             }
         }
     }

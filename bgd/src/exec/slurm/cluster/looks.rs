@@ -64,7 +64,7 @@ impl Cluster {
 
     /// Returns whether a note or an output could not be read, including those of runs that the cluster has forgotten.
     fn has_unread(&self) -> bool {
-        self.runs.values().any(|run| run.is_unread) || self.over.copies.values().any(Copy::is_unread)
+        self.runs.values().any(|run| run.is_unread) || self.login_work.copies.values().any(Copy::is_unread)
     }
 
     /// Ends the runs whose end can now be decided.
@@ -162,9 +162,10 @@ impl Cluster {
         if self.reach.why().is_some() || self.reading.why().is_some() {
             return;
         }
-        let Self { runs, over, tools, .. } = self;
-        let is_read =
-            |task: &TaskId, run: &Run| !run.is_unread && !over.copies.get(task).is_some_and(Copy::is_unread);
+        let Self { runs, login_work, tools, .. } = self;
+        let is_read = |task: &TaskId, run: &Run| {
+            !run.is_unread && !login_work.copies.get(task).is_some_and(Copy::is_unread)
+        };
         let is_known =
             |task: &TaskId, run: &Run| run.is_unknown && !run.awaits_record() && is_read(task, run);
         for (task, run) in runs.iter_mut().filter(|(task, run)| is_known(task, run)) {

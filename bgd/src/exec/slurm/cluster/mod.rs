@@ -32,7 +32,7 @@ use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::job::JobId;
-use crate::exec::slurm::over::Over;
+use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::Pace;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::program::Programs;
@@ -120,7 +120,7 @@ pub struct Cluster {
     is_learning: bool,
     sweep_at: Option<Instant>,
     give_up: BTreeSet<(Instant, TaskId, u32)>,
-    over: Over,
+    login_work: LoginWork,
     /// Submissions that wait until the core has recorded that they may exist.
     unwritten: Vec<Unwritten>,
     /// The files of ended runs, until the ends are recorded.
@@ -177,7 +177,7 @@ impl Cluster {
             is_learning: false,
             sweep_at: None,
             give_up: BTreeSet::new(),
-            over: Over::default(),
+            login_work: LoginWork::default(),
             unwritten: Vec::new(),
             ended: HashMap::new(),
             leaves: false,
@@ -245,7 +245,7 @@ impl Cluster {
             let outputs = Arc::clone(&context.folder);
             let remove = move || {
                 if is_durable {
-                    outputs.bring_home(folder.path())?;
+                    outputs.move_into_folder(folder.path())?;
                 }
                 folder.remove()
             };
@@ -355,7 +355,7 @@ impl Cluster {
         if let Some(place) = run.place {
             self.by_place.remove(&place);
             // Without a copy, the files were removed before, or there never were any.
-            if self.over.copies.remove(&task).is_some() {
+            if self.login_work.copies.remove(&task).is_some() {
                 self.leave(&place, run.job.spec.split, restarts);
             }
         }
@@ -376,7 +376,7 @@ impl Cluster {
             .into_iter()
             .flatten()
             .map(after_pause);
-        [give_up, scan, self.tick_at, self.over.idle_at].into_iter().flatten().chain(asking).min()
+        [give_up, scan, self.tick_at, self.login_work.idle_at].into_iter().flatten().chain(asking).min()
     }
 
     /// Begins the work that is due.
@@ -398,8 +398,8 @@ impl Cluster {
     /// Closes the connection to a login node after some time without jobs.
     fn be_idle(&mut self, now: Instant) {
         if !self.is_far() || !self.runs.is_empty() || !self.works.is_empty() {
-            self.over.idle_at = self.is_far().then(|| now + IDLE).filter(|_| self.runs.is_empty());
-        } else if self.over.idle_at.take_if(|at| *at <= now).is_some()
+            self.login_work.idle_at = self.is_far().then(|| now + IDLE).filter(|_| self.runs.is_empty());
+        } else if self.login_work.idle_at.take_if(|at| *at <= now).is_some()
             && let Some(login) = self.tools.programs.login().cloned()
         {
             tokio::spawn(async move { login.disconnect().await });

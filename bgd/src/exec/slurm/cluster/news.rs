@@ -10,7 +10,7 @@ use bgd_shared::ready::Ready;
 use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
-use crate::exec::slurm::acts::Deed;
+use crate::exec::slurm::acts::Action;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::{self, Record, ScriptExit};
@@ -108,7 +108,7 @@ impl Cluster {
             let Some(run) = run else { continue };
             listed.insert(line.id);
             let deeds = run.compare(line.state, line.reason);
-            if deeds.iter().any(|deed| matches!(deed, Deed::Pause(_))) {
+            if deeds.iter().any(|deed| matches!(deed, Action::Pause(_))) {
                 run.was_paused(now);
             }
             let facts = run.listed(now, asked, line.state, line.reason);
@@ -217,7 +217,7 @@ impl Cluster {
         }
         // If the cluster has the job after all, it must not run beside another attempt.
         if matches!(conclusion.verdict, Verdict::Failed(Cause::Lost, _)) {
-            self.order_act(now, Deed::Cancel, task, None);
+            self.order_act(now, Action::Cancel, task, None);
         }
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;
@@ -239,7 +239,7 @@ impl Cluster {
             (None, None) => "the cluster has not ended it yet".to_owned(),
         };
         let why = format!("{why}; it may still run there, and will be ended as soon as possible");
-        if self.over.copies.get(&task).is_some_and(|copy| copy.run == number && copy.has_ended()) {
+        if self.login_work.copies.get(&task).is_some_and(|copy| copy.run == number && copy.has_ended()) {
             return self.settle_there(task);
         }
         let is_wanted = |run: &&mut super::Run| {

@@ -238,7 +238,7 @@ impl Cluster {
                 self.reached();
                 let is_missing = self.unsure.get_mut(key).is_some_and(|unsure| unsure.missed(now));
                 if is_missing && let Some(unsure) = self.unsure.remove(key) {
-                    if self.were_there(now, &unsure.batch) {
+                    if self.has_existed(now, &unsure.batch) {
                         return;
                     }
                     // If the submission arrives after all, its jobs find no files and end before they begin.

@@ -13,7 +13,7 @@ pub const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The work in progress over a login node.
 #[derive(Debug)]
-pub struct Over {
+pub struct LoginWork {
     /// Outputs that are being copied.
     pub copies: HashMap<TaskId, Copy>,
     /// Whether parts of them are being copied now.
@@ -28,7 +28,7 @@ pub struct Over {
     pub idle_at: Option<Instant>,
 }
 
-impl Default for Over {
+impl Default for LoginWork {
     fn default() -> Self {
         Self {
             copies: HashMap::new(),

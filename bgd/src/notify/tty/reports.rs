@@ -4,18 +4,18 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use crate::notify::outcomes::{Counted, Done, Outcomes};
+use crate::notify::outcomes::{Counted, Outcomes, PendingReport};
 use crate::notify::undelivered::Undelivered;
 
 /// The pending reports of held notices.
-pub struct Dones {
+pub struct PendingReports {
     /// The individual reports, oldest first.
-    each: VecDeque<Done>,
+    each: VecDeque<PendingReport>,
     /// The common report for all older notices.
     counted: Counted,
 }
 
-impl Dones {
+impl PendingReports {
     pub fn new(of: &Rc<Outcomes>) -> Self {
         Self { each: VecDeque::new(), counted: Counted::again(of, 0) }
     }
@@ -23,13 +23,13 @@ impl Dones {
     /// Resumes the reports of a channel from before an upgrade: the numbers of the individual notices, and how many
     /// more there are.
     pub fn again(of: &Rc<Outcomes>, numbers: Vec<u64>, counted: u64) -> Self {
-        let each = numbers.into_iter().map(|number| Done::held(of, number)).collect();
+        let each = numbers.into_iter().map(|number| PendingReport::held(of, number)).collect();
         Self { each, counted: Counted::again(of, counted) }
     }
 
     /// Returns the numbers of the individual notices.
     pub fn numbers(&self) -> Vec<u64> {
-        self.each.iter().map(Done::number).collect()
+        self.each.iter().map(PendingReport::number).collect()
     }
 
     /// Returns the number of notices that are only counted.
@@ -44,7 +44,7 @@ impl Dones {
 
     /// Returns the number of the oldest individual notice.
     pub fn oldest(&self) -> Option<u64> {
-        self.each.front().map(Done::number)
+        self.each.front().map(PendingReport::number)
     }
 
     /// Turns the oldest individual report into a counted one.
@@ -72,9 +72,9 @@ impl Dones {
     }
 }
 
-impl Extend<Done> for Dones {
-    fn extend<T: IntoIterator<Item = Done>>(&mut self, dones: T) {
-        self.each.extend(dones);
+impl Extend<PendingReport> for PendingReports {
+    fn extend<T: IntoIterator<Item = PendingReport>>(&mut self, reports: T) {
+        self.each.extend(reports);
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use crate::wire::mailbox::{self, Internal};
 
     #[test]
-    fn excess_held_notices_are_only_counted() {
+    fn of_too_many_held_notices_the_oldest_are_forgotten_but_for_their_number() {
         let counts = Arc::new(Counts::default());
         let (_calls, _facts, internals, mut mailbox) = mailbox::new();
         let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
@@ -108,14 +108,14 @@ mod tests {
             gone: tokio::sync::watch::channel(false).1,
         });
         let terminal = |leader: i32| OriginTerminal { path: format!("/dev/pts/{leader}"), leader };
-        let none = |leader| (terminal(leader), Held::new(Lines::new(), Dones::new(&outcomes)));
+        let none = |leader| (terminal(leader), Held::new(Lines::new(), PendingReports::new(&outcomes)));
         let mut all: HashMap<OriginTerminal, Held> = [1, 2].map(none).into();
         for number in 1..=9_u64 {
             Counts::add(&counts.queued);
-            let mut done = Done::new(&outcomes, number);
+            let mut done = PendingReport::new(&outcomes, number);
             done.hold();
             let at = terminal(1 + i32::from(number % 3 == 0));
-            all.get_mut(&at).unwrap().dones.extend([done]);
+            all.get_mut(&at).unwrap().reports.extend([done]);
             count_oldest(&mut all, 4);
         }
         let mut over = Vec::new();
@@ -125,7 +125,7 @@ mod tests {
             }
         }
         assert_eq!(over, [1, 2, 3, 4, 5], "the dispatcher forgets them");
-        let mut of = |leader| all.remove(&terminal(leader)).unwrap().dones;
+        let mut of = |leader| all.remove(&terminal(leader)).unwrap().reports;
         let (one, two) = (of(1), of(2));
         assert_eq!((one.numbers(), one.counted()), (vec![7, 8], 4));
         assert_eq!((two.numbers(), two.counted()), (vec![6, 9], 1));
@@ -134,7 +134,7 @@ mod tests {
         two.tell(&Ok(()));
         let status = counts.status("t", "tty");
         assert_eq!((status.queued, status.failed, status.sent), (0, 6, 3));
-        drop(Dones::again(&outcomes, Vec::new(), 2));
+        drop(PendingReports::again(&outcomes, Vec::new(), 2));
         assert_eq!((counts.waiting(), counts.status("t", "tty").failed), (0, 8));
     }
 }

@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// The pending reports.
 #[derive(Debug, Default)]
-pub struct Untold {
+pub struct PendingReports {
     tool_calls: u64,
     /// The names of the latest tool calls, in order.
     latest_tools: Vec<Box<str>>,
@@ -25,7 +25,7 @@ pub struct Untold {
     told_at: Option<Instant>,
 }
 
-impl Untold {
+impl PendingReports {
     pub fn tool(&mut self, name: Box<str>) {
         self.tool_calls += 1;
         if self.latest_tools.len() == LAST_TOOLS {
@@ -68,9 +68,9 @@ impl Untold {
     /// Takes all pending reports as facts to be sent at `now`.
     pub fn take(&mut self, now: Instant) -> Vec<Fact> {
         let told_at = if self.due().is_some() { Some(now) } else { self.told_at };
-        let untold = std::mem::replace(self, Self { told_at, ..Self::default() });
+        let pending = std::mem::replace(self, Self { told_at, ..Self::default() });
         let Self { tool_calls: calls, latest_tools: latest, denied, report, plan, last_words, told_at: _ } =
-            untold;
+            pending;
         let tools = (calls > 0).then_some(Fact::Tools { calls, latest });
         let denied = denied.map(|(times, what)| Fact::Denied { times, what });
         let consumed = (!report.is_empty()).then(|| Fact::Consumed(Box::new(report)));
@@ -85,22 +85,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flood_of_updates_is_batched_without_loss() {
-        let (mut untold, begin) = (Untold::default(), Instant::now());
-        assert_eq!((untold.due(), untold.take(begin)), (None, vec![]));
-        untold.tool("first".into());
-        assert!(untold.due().is_some_and(|at| at <= Instant::now()), "the first one is told at once");
-        assert_eq!(untold.take(begin), [Fact::Tools { calls: 1, latest: vec!["first".into()] }]);
+    fn a_flood_is_told_now_and_then_and_completely() {
+        let (mut pending, begin) = (PendingReports::default(), Instant::now());
+        assert_eq!((pending.due(), pending.take(begin)), (None, vec![]));
+        pending.tool("first".into());
+        assert!(pending.due().is_some_and(|at| at <= Instant::now()), "the first one is told at once");
+        assert_eq!(pending.take(begin), [Fact::Tools { calls: 1, latest: vec!["first".into()] }]);
         for number in 0..10_000 {
-            untold.tool(format!("tool {number}").into());
-            untold.denied(format!("write {number}").into());
-            untold.planned([].into());
-            untold.last_words(format!("try {number}").into());
+            pending.tool(format!("tool {number}").into());
+            pending.denied(format!("write {number}").into());
+            pending.planned([].into());
+            pending.last_words(format!("try {number}").into());
         }
-        assert_eq!(untold.due(), Some(begin + PAUSE));
+        assert_eq!(pending.due(), Some(begin + PAUSE));
         let later = begin + PAUSE;
         assert_eq!(
-            untold.take(later),
+            pending.take(later),
             [
                 Fact::Tools {
                     calls: 10_000,
@@ -111,6 +111,6 @@ mod tests {
                 Fact::Noted { note: Note::LastWords, text: "try 9999".into() },
             ]
         );
-        assert_eq!((untold.due(), untold.take(later)), (None, vec![]));
+        assert_eq!((pending.due(), pending.take(later)), (None, vec![]));
     }
 }

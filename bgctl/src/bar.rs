@@ -14,7 +14,7 @@ use bgd_shared::time::Timestamp;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::percent::telling;
+use crate::percent::osc94_sequence;
 use crate::render::clean;
 use crate::render::look::is_dumb;
 use crate::render::table::{run_time, status};
@@ -72,7 +72,7 @@ impl Percent {
     fn send(&self) {
         let current = self.current.get();
         if self.sent.replace(current) != current {
-            tell(current);
+            send_progress(current);
         }
     }
 }
@@ -158,9 +158,9 @@ impl Drop for Bar {
 }
 
 /// Sends the progress to the terminal, which may show it in its title or taskbar.
-fn tell(percent: Option<u8>) {
+fn send_progress(percent: Option<u8>) {
     // Standard error may be closed; nothing depends on it.
-    let _ = io::stderr().write_all(telling(percent).as_bytes());
+    let _ = io::stderr().write_all(osc94_sequence(percent).as_bytes());
 }
 
 /// Formats the run time with the last output line; a pending task shows what it waits for.

@@ -158,7 +158,7 @@ fn programs(begin: &str) -> BTreeSet<String> {
 /// Connects to the daemon that the command line names so far, within the time that a user waits at the prompt.
 fn daemon() -> Option<Client> {
     let (mut client, patience) = match hosts::of_line().ok()? {
-        Some(host) => (Way::there(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
+        Some(host) => (Way::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
         None => (Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?, PATIENCE),
     };
     client.wait_at_most(patience);

@@ -57,8 +57,8 @@ impl Context {
         };
         let mut hosts = named.map_or(Ok(Vec::new()), |named| Host::several(&named))?;
         let target = match hosts.first() {
-            Some(host) => Target::There(host.clone()),
-            None => Target::Here(globals.socket.clone()),
+            Some(host) => Target::Remote(host.clone()),
+            None => Target::Local(globals.socket.clone()),
         };
         if hosts.len() == 1 {
             hosts.clear();
@@ -73,8 +73,8 @@ impl Context {
     /// The host name is invalid.
     pub fn here(globals: Globals) -> Result<Self, Failure> {
         let target = match globals.host.clone() {
-            Some(host) => Target::There(Host::new(host)?),
-            None => Target::Here(globals.socket.clone()),
+            Some(host) => Target::Remote(Host::new(host)?),
+            None => Target::Local(globals.socket.clone()),
         };
         Ok(Self::to(target, globals))
     }
@@ -88,7 +88,7 @@ impl Context {
     /// questions of all hosts would come at once.
     pub fn links(&self) -> Vec<Link> {
         let connect_timeout = self.connect_timeout();
-        let options = |host: &Host| options(Target::There(host.clone()), &self.globals);
+        let options = |host: &Host| options(Target::Remote(host.clone()), &self.globals);
         let quiet = |host: &Host| Options { asks: false, connect_timeout, ..options(host) };
         self.hosts.iter().map(|host| Link::new(quiet(host))).collect()
     }
@@ -102,8 +102,8 @@ impl Context {
     /// It reports nothing and asks nothing: for full-screen views.
     pub fn quiet_link(&self, place: usize) -> Link {
         let target = match self.hosts.get(place).or(self.link.host()) {
-            Some(host) => Target::There(host.clone()),
-            None => Target::Here(self.globals.socket.clone()),
+            Some(host) => Target::Remote(host.clone()),
+            None => Target::Local(self.globals.socket.clone()),
         };
         Link::new(Options { asks: false, reports: false, ..options(target, &self.globals) })
     }

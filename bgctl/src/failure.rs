@@ -98,7 +98,7 @@ impl Failure {
     }
 
     /// Writes the failure to standard error. A broken pipe is not reported.
-    pub fn tell(&self, json: bool) {
+    pub fn print(&self, json: bool) {
         if self.code == Code::BROKEN_PIPE {
             return;
         }

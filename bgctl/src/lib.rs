@@ -38,7 +38,6 @@ pub mod manual;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod name;
-mod newer;
 mod options;
 mod percent;
 mod pick;
@@ -48,6 +47,7 @@ mod prompt;
 mod remark;
 mod remote;
 pub mod render;
+mod replaced_program;
 mod seek;
 mod session;
 mod several;
@@ -100,18 +100,18 @@ fn run(verb: cli::Verb, globals: cli::Globals) -> Code {
     let json = globals.json;
     match context_of(&verb, globals) {
         Ok(mut context) => {
-            let may_tell = newer::may_follow(&verb);
+            let may_notify = replaced_program::may_follow(&verb);
             let outcome = commands::run(verb, &mut context);
             let code = finish(outcome, &mut context, json);
-            if may_tell {
-                newer::tell(&mut context);
+            if may_notify {
+                replaced_program::notify(&mut context);
             }
             code
         }
         // Errors do not belong in a prompt; other verbs report this one.
         Err(_) if matches!(verb, cli::Verb::ShellPrompt(_)) => Code::OK,
         Err(failure) => {
-            failure.tell(json);
+            failure.print(json);
             failure.code
         }
     }
@@ -129,7 +129,7 @@ fn alone(
             finish(outcome, &mut context, false)
         }
         Err(failure) => {
-            failure.tell(false);
+            failure.print(false);
             failure.code
         }
     }
@@ -157,7 +157,7 @@ fn finish(outcome: Result<Code, Failure>, context: &mut Context, json: bool) -> 
         Ok(code) => code,
         Err(failure) => {
             let failure = context.link.name_host(failure);
-            failure.tell(json);
+            failure.print(json);
             failure.code
         }
     }
@@ -171,7 +171,7 @@ fn usage(error: &clap::Error, json: bool) -> Code {
             // A pager that closed early is not an error.
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 let failure = Failure::from(error);
-                failure.tell(json);
+                failure.print(json);
                 failure.code
             }
             Ok(()) | Err(_) => Code::OK,
@@ -182,7 +182,7 @@ fn usage(error: &clap::Error, json: bool) -> Code {
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         let what = text.split("\n\n").next().unwrap_or(text);
-        Failure::usage(what.trim_end()).hint("see `bgctl VERB --help`").tell(true);
+        Failure::usage(what.trim_end()).hint("see `bgctl VERB --help`").print(true);
     } else {
         let text = error.render().to_string();
         if text == render::clean_lines(&text) {

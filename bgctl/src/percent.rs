@@ -14,32 +14,32 @@ pub fn in_output(answer: OutputResult) -> Option<u8> {
 /// Parses the progress from the last bytes of an output: the last one sent to the terminal (OSC 9;4), else `n%` or
 /// `a/b` in the last line.
 pub fn percent(bytes: &[u8], last_line: Option<&str>) -> Option<u8> {
-    match told(bytes) {
-        Told::Nothing => last_line.and_then(of_line),
-        Told::Progress(percent) => percent,
+    match last_osc94(bytes) {
+        Osc94Progress::Nothing => last_line.and_then(of_line),
+        Osc94Progress::Progress(percent) => percent,
     }
 }
 
 /// The progress sent to the terminal.
-enum Told {
+enum Osc94Progress {
     Nothing,
     /// The percentage; `None` if the sequence reports no progress (any more).
     Progress(Option<u8>),
 }
 
 /// Parses the last OSC 9;4: `ESC ] 9 ; 4 ; state ; percent`, terminated by BEL or `ESC \`.
-fn told(bytes: &[u8]) -> Told {
+fn last_osc94(bytes: &[u8]) -> Osc94Progress {
     const START: &[u8] = b"\x1b]9;4;";
     let mut end = bytes.len();
     while let Some(at) = memchr::memmem::rfind(&bytes[..end], START) {
         let rest = &bytes[at + START.len()..];
         if let Some(length) = rest.iter().position(|byte| matches!(byte, 0x07 | 0x1b)) {
-            return Told::Progress(state(&rest[..length]));
+            return Osc94Progress::Progress(state(&rest[..length]));
         }
         // This sequence is incomplete: the one before it counts.
         end = at;
     }
-    Told::Nothing
+    Osc94Progress::Nothing
 }
 
 /// Parses `state;percent`. State 1 is progress, 2 an error, 4 a warning; 0 is none, and 3 progress without a number.
@@ -83,7 +83,7 @@ fn of_all(word: &str) -> Option<u8> {
 }
 
 /// Returns the sequence that sets the terminal's progress; `None` removes it.
-pub fn telling(percent: Option<u8>) -> String {
+pub fn osc94_sequence(percent: Option<u8>) -> String {
     match percent {
         Some(percent) => format!("\x1b]9;4;1;{percent}\x1b\\"),
         None => "\x1b]9;4;0;0\x1b\\".to_owned(),
@@ -144,8 +144,8 @@ mod tests {
 
         #[test]
         fn r165_written_progress_sequence_is_read_back(number in 0u8..=100) {
-            prop_assert_eq!(percent(telling(Some(number)).as_bytes(), None), Some(number));
-            prop_assert_eq!(percent(telling(None).as_bytes(), Some("5%")), None);
+            prop_assert_eq!(percent(osc94_sequence(Some(number)).as_bytes(), None), Some(number));
+            prop_assert_eq!(percent(osc94_sequence(None).as_bytes(), Some("5%")), None);
         }
     }
 }

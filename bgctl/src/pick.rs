@@ -48,7 +48,7 @@ impl Chosen {
 }
 
 /// Reports on standard error that nothing was done, as standard output is just empty then.
-pub fn tell_none(what: &str) {
+pub fn report_no_match(what: &str) {
     say(format_args!("bgctl: no {what} matches"));
 }
 

@@ -119,9 +119,9 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
         if let Some(why) = why {
             return Ok(Found::Nothing { task: Box::new(task), next, why });
         }
-        let is_told;
-        [is_told, is_stopped] = wait(&news, &source, stop.descriptor, until)?;
-        if is_told {
+        let has_news;
+        [has_news, is_stopped] = wait(&news, &source, stop.descriptor, until)?;
+        if has_news {
             for heard in news.heard()? {
                 match heard {
                     Heard::Event(event) => task = event.task,
@@ -193,9 +193,9 @@ fn wait(
     let changes = if let Source::File(_, changes) = source { Some(changes) } else { None };
     let grows = changes.and_then(Changes::descriptor);
     let until = until.into_iter().chain(changes.and_then(Changes::next_look)).min();
-    let [is_told, has_grown, is_stopped] = sleep([Some(news.as_fd()), grows, stop], until)?;
+    let [has_news, has_grown, is_stopped] = sleep([Some(news.as_fd()), grows, stop], until)?;
     if let Some(changes) = changes.filter(|_| has_grown) {
         changes.take()?;
     }
-    Ok([is_told, is_stopped])
+    Ok([has_news, is_stopped])
 }

@@ -20,14 +20,14 @@ const NOTE_BYTES: u64 = 64 * 1024;
 
 /// The tasks that the user has seen: all that had ended by `at`, except `unseen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct Seen {
     /// When the user last looked.
     pub at: Timestamp,
     /// Tasks that were not shown then.
     pub unseen: BTreeSet<TaskId>,
 }
 
-impl Looked {
+impl Seen {
     /// Reports whether the user has seen that this task ended at this time.
     pub fn has(&self, id: TaskId, ended_at: Timestamp) -> bool {
         ended_at <= self.at && !self.unseen.contains(&id)
@@ -36,40 +36,40 @@ impl Looked {
 
 /// Returns what the user has seen with bare `bgctl` or `bgctl top`. `None` if nothing yet, or if the note can't be
 /// read.
-pub fn last_look() -> Option<Looked> {
-    looked(&look_file())
+pub fn last_seen() -> Option<Seen> {
+    read_seen(&seen_file())
 }
 
 /// Reports whether the user has not yet seen that a task has ended.
-pub fn is_news(looked: Option<&Looked>, task: &Task) -> bool {
-    let is_later = |at| looked.is_none_or(|looked| !looked.has(task.id, at));
+pub fn is_news(last_seen: Option<&Seen>, task: &Task) -> bool {
+    let is_later = |at| last_seen.is_none_or(|last_seen| !last_seen.has(task.id, at));
     !task.ended_in_foreground && task.completed_at.is_some_and(is_later)
 }
 
 /// Notes that the user has seen all tasks that had ended by `at`, except these failures with their end times. Failures
 /// already seen elsewhere stay seen. If the note can't be written, more is shown the next time.
-pub fn note_look(at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
-    let _ = note(&look_file(), at, unseen);
+pub fn record_seen(at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
+    let _ = note(&seen_file(), at, unseen);
 }
 
 /// Returns the note, whose modification time is that of the last look. It lists the ids of tasks not shown, one per
 /// line.
-fn look_file() -> PathBuf {
+fn seen_file() -> PathBuf {
     state_folder().join("looked")
 }
 
-fn looked(file: &Path) -> Option<Looked> {
+fn read_seen(file: &Path) -> Option<Seen> {
     let file = File::open(file).ok()?;
     let since = file.metadata().and_then(|meta| meta.modified()).ok()?.duration_since(UNIX_EPOCH).ok()?;
     let at = i64::try_from(since.as_millis()).ok().map(Timestamp::from_unix_ms)?;
     let mut text = String::new();
     // Invalid text contains no ids.
     let _ = file.take(NOTE_BYTES).read_to_string(&mut text);
-    Some(Looked { at, unseen: text.lines().filter_map(|line| line.parse().ok()).collect() })
+    Some(Seen { at, unseen: text.lines().filter_map(|line| line.parse().ok()).collect() })
 }
 
 fn note(file: &Path, at: Timestamp, mut unseen: Vec<(TaskId, Timestamp)>) -> io::Result<()> {
-    let before = looked(file);
+    let before = read_seen(file);
     unseen.retain(|(id, ended)| before.as_ref().is_none_or(|before| !before.has(*id, *ended)));
     unseen.sort_by_key(|(id, ended)| (std::cmp::Reverse(*ended), *id));
     unseen.truncate(UNSEEN);
@@ -105,16 +105,16 @@ mod tests {
     fn r160_failures_not_shown_stay_unseen() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("new/looked");
-        assert_eq!(looked(&file), None);
+        assert_eq!(read_seen(&file), None);
         note(&file, at(10), vec![(id(1), at(5)), (id(2), at(6))]).unwrap();
-        let first = looked(&file).unwrap();
+        let first = read_seen(&file).unwrap();
         assert_eq!(first.at, at(10));
         assert!(first.has(id(3), at(10)) && !first.has(id(1), at(5)) && !first.has(id(3), at(11)));
         // Another process has seen 2 meanwhile and does not know about this note.
         note(&file, at(11), vec![(id(1), at(5))]).unwrap();
         note(&file, at(20), vec![(id(2), at(6)), (id(4), at(15))]).unwrap();
-        let last = looked(&file).unwrap();
-        assert_eq!(last, Looked { at: at(20), unseen: [id(4)].into() });
+        let last = read_seen(&file).unwrap();
+        assert_eq!(last, Seen { at: at(20), unseen: [id(4)].into() });
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
     }
 
@@ -124,10 +124,10 @@ mod tests {
         let file = folder.path().join("looked");
         let many = (0..5000u32).map(|number| (id(number.into()), at(number.into()))).collect();
         note(&file, at(9000), many).unwrap();
-        let known = looked(&file).unwrap();
+        let known = read_seen(&file).unwrap();
         assert_eq!(known.unseen.len(), UNSEEN);
         assert!(known.unseen.contains(&id(4999)) && !known.unseen.contains(&id(0)));
         fs::write(&file, b"\xff\0 no id\n").unwrap();
-        assert!(looked(&file).unwrap().unseen.is_empty());
+        assert!(read_seen(&file).unwrap().unseen.is_empty());
     }
 }

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::cli::{self, Verb};
 
-    fn told(words: &[&str]) -> String {
+    fn usage_error_text(words: &[&str]) -> String {
         let args = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);
         cli::parse(args, false).unwrap_err().to_string()
     }
@@ -238,7 +238,7 @@ mod tests {
         for (words, _) in ANSWERS {
             for word in *words {
                 assert!(!names.contains(word), "{word} works");
-                let text = told(&[word, "3f2a"]);
+                let text = usage_error_text(&[word, "3f2a"]);
                 assert!(text.contains("`bgctl ") && !text.contains("similar"), "{word}: {text}");
             }
         }
@@ -252,20 +252,20 @@ mod tests {
 
     #[test]
     fn cancel_without_task_suggests_all_option() {
-        let told_nothing = told(&["cancel"]);
+        let told_nothing = usage_error_text(&["cancel"]);
         assert!(told_nothing.contains("no task given") && told_nothing.contains("--all"), "{told_nothing}");
-        assert!(!told(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
-        assert!(!told(&["block"]).contains("--all"));
+        assert!(!usage_error_text(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
+        assert!(!usage_error_text(&["block"]).contains("--all"));
     }
 
     #[test]
     fn r113_verbs_without_task_explain_task_selection() {
         for verb in ["hold", "release", "pause", "continue", "rerun"] {
-            let text = told(&[verb]);
+            let text = usage_error_text(&[verb]);
             assert!(text.contains("no task given: give task ids, @, or options that select tasks"), "{text}");
             assert!(text.contains(&format!("Usage: bgctl {verb} [OPTIONS] [ID]...")), "{text}");
         }
-        let text = told(&["signal"]);
+        let text = usage_error_text(&["signal"]);
         assert!(text.contains("no task and no signal given") && text.contains("<ID> <SIG>"), "{text}");
     }
 
@@ -274,10 +274,10 @@ mod tests {
         for (verb, some) in
             [("daemon", "start, stop, restart"), ("session", "key, end"), ("group", "list, set")]
         {
-            let text = told(&["--json", verb]);
+            let text = usage_error_text(&["--json", verb]);
             assert!(text.starts_with(&format!("error: `{verb}` needs a subcommand: {some}")), "{text}");
             assert!(!text.lines().next().unwrap().contains("help"), "{text}");
-            assert!(!told(&[verb]).starts_with("error"), "people get the help");
+            assert!(!usage_error_text(&[verb]).starts_with("error"), "people get the help");
         }
     }
 
@@ -297,7 +297,7 @@ mod tests {
                 cli::parse(std::iter::once("bgctl".into()).chain(words), false).unwrap_err().to_string();
             assert!(text.starts_with(&format!("error: {wanted}")), "{text}");
         }
-        assert!(told(&["submit", "--tag", "", "true"]).contains("--tag <TAG>"));
+        assert!(usage_error_text(&["submit", "--tag", "", "true"]).contains("--tag <TAG>"));
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
             (&["edit", "3f2a", "--priority", "101"], "': 101 is not between -100 and 100\n"),
             (&["edit", "3f2a", "--priority", "x"], "': not a whole number\n"),
         ] {
-            let text = told(words);
+            let text = usage_error_text(words);
             assert!(text.contains(wanted), "{words:?}: {text}");
             assert!(text.starts_with("error: ") && text.ends_with("try '--help'.\n"), "{words:?}: {text:?}");
         }
@@ -336,8 +336,8 @@ mod tests {
 
     #[test]
     fn pointers_apply_to_top_level_verbs_and_typos_get_nearest_spelling() {
-        assert!(told(&["lisst"]).contains("'list'"));
-        assert!(!told(&["daemon", "kill"]).contains("bgctl cancel"));
-        assert!(told(&["--json", "kill"]).contains("bgctl cancel"));
+        assert!(usage_error_text(&["lisst"]).contains("'list'"));
+        assert!(!usage_error_text(&["daemon", "kill"]).contains("bgctl cancel"));
+        assert!(usage_error_text(&["--json", "kill"]).contains("bgctl cancel"));
     }
 }

@@ -88,17 +88,17 @@ fn attach(
     let mut jobs = Foreground::new(key);
     jobs.started(task.id, Can::Yes);
     let subject = Subject { link: &mut link, host: &mut jobs, task: task.id, role: Role::Attached, key };
-    tell(ScreenView::attached(subject, &task, screen, size)?.run()?, context)
+    report_left(ScreenView::attached(subject, &task, screen, size)?.run()?, context)
 }
 
 /// Shows the output of a task without a terminal from the offset `next`, which it advances, until the task ends or the
 /// key is pressed.
 fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    tell(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)
+    report_left(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)
 }
 
-fn tell(left: Left, context: &Context) -> Result<Code, Failure> {
+fn report_left(left: Left, context: &Context) -> Result<Code, Failure> {
     match left {
         Left::Ended(task) | Left::Cancelled(task, _) => report_end(*task, context),
         Left::Signalled(code) => Ok(Code(code)),

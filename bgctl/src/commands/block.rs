@@ -173,7 +173,10 @@ fn watched(
     // Make sure that this daemon is not shutting down before opening further connections to it.
     context.call::<Hello>(&HelloParams::default())?;
     let (aside, news) = (context.link.existing()?, context.link.existing()?);
-    let mut aside = Aside { client: aside, until: takes.and_then(|takes| Instant::now().checked_add(takes)) };
+    let mut aside = ProgressConnection {
+        client: aside,
+        until: takes.and_then(|takes| Instant::now().checked_add(takes)),
+    };
     let client = context.link.client()?;
     let call = client.send_within::<TaskBlock>(params, takes)?;
     let mut progress = Progress::begin(params, &mut aside, news);
@@ -183,9 +186,9 @@ fn watched(
         }
         let tick = progress.is_some().then(|| Instant::now() + bar::TICK);
         let until = client.until().into_iter().chain(tick).min();
-        let told = progress.as_ref().map(|progress| progress.news.as_fd());
+        let news = progress.as_ref().map(|progress| progress.news.as_fd());
         let signals = progress.as_ref().map(|progress| progress.signals.as_fd());
-        let [is_answered, is_told, is_caught] = sleep([Some(client.as_fd()), told, signals], until)?;
+        let [is_answered, has_news, is_caught] = sleep([Some(client.as_fd()), news, signals], until)?;
         if is_caught
             && let Some(caught) = progress.as_ref().and_then(|progress| progress.signals.next_caught())
         {
@@ -199,7 +202,7 @@ fn watched(
             return Ok(result);
         }
         // A failure here only ends the progress display: the answer still arrives.
-        if is_told && progress.as_mut().is_some_and(|progress| progress.hear(&mut aside).is_err()) {
+        if has_news && progress.as_mut().is_some_and(|progress| progress.hear(&mut aside).is_err()) {
             progress = None;
         }
     }
@@ -209,13 +212,13 @@ fn watched(
 const LOOK: Duration = Duration::from_secs(3);
 
 /// The connection for the progress display. Its calls must not outlast the wait.
-struct Aside {
+struct ProgressConnection {
     client: Client,
     /// The latest time at which the wait ends.
     until: Option<Instant>,
 }
 
-impl Aside {
+impl ProgressConnection {
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         self.client.call_within::<M>(params, left)
@@ -234,7 +237,7 @@ struct Progress {
 impl Progress {
     /// Starts the display. Returns `None` if the wait is over already or nothing can be drawn; in the latter case
     /// prints a message instead.
-    fn begin(params: &BlockParams, aside: &mut Aside, mut news: Client) -> Option<Self> {
+    fn begin(params: &BlockParams, aside: &mut ProgressConnection, mut news: Client) -> Option<Self> {
         let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
         let seen = aside.call::<TaskBlock>(&look).ok().filter(|seen| seen.timed_out)?;
         if !bar::is_drawable() || seen.tasks.len() > NAMED || params.until != BlockUntil::Ended {
@@ -258,7 +261,7 @@ impl Progress {
         Some(progress)
     }
 
-    fn hear(&mut self, aside: &mut Aside) -> Result<(), Failure> {
+    fn hear(&mut self, aside: &mut ProgressConnection) -> Result<(), Failure> {
         for heard in self.news.heard()? {
             match heard {
                 Heard::Event(event) => self.bar.update([&event.task]),
@@ -268,13 +271,13 @@ impl Progress {
         self.show_line(aside)
     }
 
-    fn look(&mut self, aside: &mut Aside) -> Result<(), Failure> {
+    fn look(&mut self, aside: &mut ProgressConnection) -> Result<(), Failure> {
         self.bar.update(&aside.call::<TaskBlock>(&self.look)?.tasks);
         self.show_line(aside)
     }
 
     /// For a single task, fetches the last line, which neither events nor `task.block` contain.
-    fn show_line(&mut self, aside: &mut Aside) -> Result<(), Failure> {
+    fn show_line(&mut self, aside: &mut ProgressConnection) -> Result<(), Failure> {
         if let [id] = self.ids[..] {
             let params = OutputParams {
                 id: id.into(),

@@ -27,8 +27,8 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     let socket = context.link.named_socket()?;
     let news = context.link.existing()?;
     let way = match context.link.host() {
-        Some(host) => Way::there(host.clone(), context.connect_timeout(), context.bootstraps()),
-        None => Way::Here(context.link.socket()?),
+        Some(host) => Way::remote(host.clone(), context.connect_timeout(), context.bootstraps()),
+        None => Way::Local(context.link.socket()?),
     };
     let (link, instance) = (context.link.polled()?, hello.instance);
     let connect_timeout = context.connect_timeout();

@@ -30,8 +30,9 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::together(args.tasks, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
-    let begun =
-        told(context.recovering(|context| context.link.exchange(|client| subscribe(client, &params)))?)?;
+    let begun = check_subscribed(
+        context.recovering(|context| context.link.exchange(|client| subscribe(client, &params)))?,
+    )?;
     context.link.remember();
     params.instance = Some(begun.instance.clone());
     params.since.get_or_insert(begun.seq);
@@ -65,7 +66,7 @@ fn subscribe(
     client.call::<EventsSubscribe>(params).map(Ok)
 }
 
-fn told(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Failure> {
+fn check_subscribed(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Failure> {
     outcome.map_err(|instance| {
         let message =
             format!("the daemon that had these events has ended; another one is running, {instance}");
@@ -98,11 +99,11 @@ fn reconnect(mut lost: Failure, params: &SubscribeParams, context: &mut Context)
         match context.link.exchange(|client| subscribe(client, params)) {
             // The connection may break again at once.
             Err(failure) => lost = failure,
-            Ok(outcome) => return told(outcome).map(drop),
+            Ok(outcome) => return check_subscribed(outcome).map(drop),
         }
     };
     if let Some(outcome) = context.link.exchange_again(|client| subscribe(client, params))? {
-        return told(outcome).map(drop);
+        return check_subscribed(outcome).map(drop);
     }
     if context.link.was_stopped() {
         return Err(ended);

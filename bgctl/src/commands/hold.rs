@@ -31,7 +31,7 @@ pub fn pause(args: PauseArgs, context: &mut Context) -> Result<Code, Failure> {
 }
 
 /// Continues paused tasks, then prints one line per task.
-pub fn go_on(args: ContinueArgs, context: &mut Context) -> Result<Code, Failure> {
+pub fn continue_tasks(args: ContinueArgs, context: &mut Context) -> Result<Code, Failure> {
     let params = params(args.tasks.ids, args.tasks.select, context)?;
     let result = context.call::<TaskContinue>(&params)?;
     print(&result, "continued", "running", context)
@@ -51,7 +51,7 @@ fn print(result: &TasksResult, what: &str, of: &str, context: &mut Context) -> R
         context.print(&format!("{} {what}\n", task.id))?;
     }
     if result.tasks.is_empty() {
-        pick::tell_none(&format!("{of} task"));
+        pick::report_no_match(&format!("{of} task"));
     }
     Ok(Code::OK)
 }

@@ -44,7 +44,7 @@ struct Lost {
 
 /// Reports a new daemon with `--json`.
 #[derive(Serialize)]
-struct Anew<'a> {
+struct NewInstance<'a> {
     instance: &'a str,
 }
 
@@ -125,7 +125,7 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
                         }
                     }
                     Err(_) if !context.link.is_remote() && ENDS.contains(&failure.kind) => {
-                        reading.go_on(context)?;
+                        reading.reconnect(context)?;
                     }
                     Err(failure) => return Err(failure),
                 }
@@ -161,7 +161,7 @@ impl Reading {
 
     /// Waits for a daemon, then continues after the last item if it is the same one, or from the beginning if it is
     /// new.
-    fn go_on(&mut self, context: &mut Context) -> Result<(), Failure> {
+    fn reconnect(&mut self, context: &mut Context) -> Result<(), Failure> {
         // A daemon that is shutting down accepts no calls but may take a while to exit.
         context.link.client()?.until_closed()?;
         let daemon_watch = DaemonWatch::new(context.link.socket()?)?;
@@ -188,7 +188,7 @@ impl Reading {
     fn adopt(&mut self, instance: String, json: bool) {
         if instance != self.instance {
             let text = if json {
-                serde_json::to_string(&Anew { instance: &instance }).unwrap_or_default()
+                serde_json::to_string(&NewInstance { instance: &instance }).unwrap_or_default()
             } else {
                 "bgctl: the daemon was restarted; unacknowledged notifications are lost".to_owned()
             };

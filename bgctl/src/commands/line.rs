@@ -54,7 +54,7 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let reads_files = !context.link.is_remote();
     // Nothing was found before a connection was lost, so the search restarts where it began (R142).
     let outcome = context.recovering(|context| {
-        sight(LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files }, context)
+        search_line(LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files }, context)
     })?;
     match outcome {
         Found::Line(line) => found(line, context),
@@ -62,7 +62,7 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-fn sight(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
+fn search_line(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
     let news = context.link.existing()?;
     seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })
 }

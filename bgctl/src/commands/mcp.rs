@@ -36,12 +36,12 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
 /// Returns the way to the daemon, and the environment variables that lead to it, if they are not set in this process.
 fn way(context: &Context) -> Result<(Way, Vec<(String, String)>), Failure> {
     if let Some(host) = context.link.host() {
-        return Ok((Way::there(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));
+        return Ok((Way::remote(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));
     }
     let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
     if let Some((socket, variables)) = ancestors {
-        return Ok((Way::Here(socket), variables));
+        return Ok((Way::Local(socket), variables));
     }
     let named = context.link.named_socket()?.map(|socket| ("BGD_SOCKET".to_owned(), socket));
-    Ok((Way::Here(context.link.socket()?), named.into_iter().collect()))
+    Ok((Way::Local(context.link.socket()?), named.into_iter().collect()))
 }

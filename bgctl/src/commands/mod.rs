@@ -73,7 +73,7 @@ pub fn run(verb: Verb, context: &mut Context) -> Result<Code, Failure> {
         Verb::Hold(args) => hold::hold(args, context),
         Verb::Release(args) => hold::release(args, context),
         Verb::Pause(args) => hold::pause(args, context),
-        Verb::Continue(args) => hold::go_on(args, context),
+        Verb::Continue(args) => hold::continue_tasks(args, context),
         Verb::Edit(args) => edit::run(args, context),
         Verb::Group(args) => group::run(args, context),
         #[cfg(feature = "console")]

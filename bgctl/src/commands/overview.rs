@@ -15,7 +15,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::look::Look;
 use crate::render::table::{between, list};
-use crate::state::{self, Looked};
+use crate::state::{self, Seen};
 
 /// Maximum number of tasks shown of each kind.
 const SHOWN: usize = 10;
@@ -42,11 +42,11 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
     // This machine's note does not cover tasks of a remote daemon.
     let is_remote = context.link.is_remote();
-    let looked = if is_remote { None } else { state::last_look() };
-    let (text, unseen) = text(known, looked.as_ref(), &look);
+    let last_seen = if is_remote { None } else { state::last_seen() };
+    let (text, unseen) = text(known, last_seen.as_ref(), &look);
     context.print(&text)?;
     if !is_remote {
-        state::note_look(look.clock.now, unseen);
+        state::record_seen(look.clock.now, unseen);
     }
     Ok(Code::OK)
 }
@@ -84,21 +84,21 @@ impl Known {
 }
 
 /// Returns the overview, and the failures for which it has no room, with their end times.
-fn text(known: Known, looked: Option<&Looked>, look: &Look) -> (String, Vec<(TaskId, Timestamp)>) {
+fn text(known: Known, last_seen: Option<&Seen>, look: &Look) -> (String, Vec<(TaskId, Timestamp)>) {
     let Known { tasks: [running, pending, failed, others], is_cut, pending: all_pending } = known;
     let (asks, mut quiet): (Vec<Task>, Vec<Task>) =
         running.into_iter().partition(|task| task.progress.needs_input.is_some());
     let not_read = all_pending.saturating_sub(pending.len());
     quiet.extend(pending);
-    let is_new = |task: &Task| state::is_news(looked, task);
+    let is_new = |task: &Task| state::is_news(last_seen, task);
     // Failures first, so that only less important tasks are left out for lack of room.
     let mut news: Vec<Task> = failed.into_iter().filter(is_new).collect();
     let ended_at = |task: &Task| Some((task.id, task.completed_at?));
     let unseen = news.iter().skip(SHOWN).filter_map(ended_at).collect();
     news.extend(others.into_iter().filter(is_new));
-    let since = looked.map_or_else(
+    let since = last_seen.map_or_else(
         || "ended:".to_owned(),
-        |looked| format!("ended since you looked {} ago:", show_ms(between(looked.at, look.clock.now))),
+        |last_seen| format!("ended since you looked {} ago:", show_ms(between(last_seen.at, look.clock.now))),
     );
     let mut text = String::new();
     for (title, tasks, more) in [
@@ -163,11 +163,11 @@ mod tests {
         let ended = |status, second| Task { status, completed_at: Some(at(second)), ..samples::task() };
         let mut asks = Task { status: Status::Running, ..samples::task() };
         asks.progress.needs_input = Some(samples::question());
-        let looked = Looked { at: at(1_040), unseen: std::collections::BTreeSet::new() };
+        let last_seen = Seen { at: at(1_040), unseen: std::collections::BTreeSet::new() };
         let of = |running: Vec<Task>, pending: Vec<Task>, failed: Vec<Task>, others: Vec<Task>| {
             let known =
                 Known { pending: pending.len(), tasks: [running, pending, failed, others], is_cut: false };
-            text(known, Some(&looked), &Look::of_tests())
+            text(known, Some(&last_seen), &Look::of_tests())
         };
         let (shown, unseen) = of(
             vec![asks],

@@ -32,7 +32,7 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!("{}\n", task.id))?;
     }
     if result.tasks.is_empty() {
-        pick::tell_none(if failed { "failed task" } else { "task that has ended" });
+        pick::report_no_match(if failed { "failed task" } else { "task that has ended" });
     }
     Ok(Code::OK)
 }

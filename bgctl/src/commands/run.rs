@@ -1,7 +1,7 @@
 //! `run`: runs a job in the foreground as if the shell had started it; Ctrl-B moves it to the background.
 
 mod begin;
-mod far;
+mod remote_terminal;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -78,9 +78,9 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     if context.link.is_remote()
         && !gives_input
         && !gives_errors
-        && let Some(left) = far::run(&params, key, context)?
+        && let Some(left) = remote_terminal::run(&params, key, context)?
     {
-        return tell(left, context);
+        return report_left(left, context);
     }
     let screen = Screen::open()?;
     let size = screen.size();
@@ -113,7 +113,7 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     {
         end_with(task);
     }
-    tell(left, context)
+    report_left(left, context)
 }
 
 /// Sends the signal of the key that ended the job to the rest of the pipeline: the keypress only reached the job's
@@ -200,11 +200,11 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
     let (key, task) = submit(&params, &[], args.key, context)?;
     let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    tell(TextView::alone(context.link.polled()?, news, (task.id, role, key), &mut 0)?, context)
+    report_left(TextView::alone(context.link.polled()?, news, (task.id, role, key), &mut 0)?, context)
 }
 
 /// Reports how the job was left, and returns the exit code.
-fn tell(left: Left, context: &mut Context) -> Result<Code, Failure> {
+fn report_left(left: Left, context: &mut Context) -> Result<Code, Failure> {
     match left {
         Left::Ended(task) => report_end(*task, context),
         Left::Cancelled(task, code) => {

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::look;
-use crate::state::{self, Looked};
+use crate::state::{self, Seen};
 
 /// Maximum number of tasks counted of each kind, so that the answer stays short.
 const COUNTED: usize = 99;
@@ -34,7 +34,7 @@ pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failur
     let Ok(socket) = context.link.socket() else { return Ok(Code::OK) };
     if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
         let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
-        context.print(&text(&running, &failed, state::last_look().as_ref(), signs))?;
+        context.print(&text(&running, &failed, state::last_seen().as_ref(), signs))?;
     }
     Ok(Code::OK)
 }
@@ -54,11 +54,11 @@ fn ask(socket: &SocketPath, patience: Duration) -> Result<[ListResult; 2], Clien
     Ok([answer(running)?, answer(failed)?])
 }
 
-fn text(running: &ListResult, failed: &ListResult, looked: Option<&Looked>, signs: Signs) -> String {
+fn text(running: &ListResult, failed: &ListResult, last_seen: Option<&Seen>, signs: Signs) -> String {
     let count =
         |list: &ListResult, fits: &dyn Fn(&Task) -> bool| list.tasks.iter().filter(|task| fits(task)).count();
     let asks = |task: &Task| task.progress.needs_input.is_some();
-    let is_new = |task: &Task| state::is_news(looked, task);
+    let is_new = |task: &Task| state::is_news(last_seen, task);
     let parts: Vec<String> = [
         (count(running, &|task| !asks(task)), signs[0], running),
         (count(running, &asks), "?", running),
@@ -99,9 +99,10 @@ mod tests {
         let running = list(vec![samples::task(), asks, samples::task()], None);
         let failures = list(vec![failed(20), failed(10)], Some(1));
         let nothing = list(Vec::new(), None);
-        let seen = |second| Looked { at: at(second), unseen: std::collections::BTreeSet::new() };
-        let shown =
-            |running, failed, looked: Option<i64>| text(running, failed, looked.map(seen).as_ref(), SYMBOLS);
+        let seen = |second| Seen { at: at(second), unseen: std::collections::BTreeSet::new() };
+        let shown = |running, failed, last_seen: Option<i64>| {
+            text(running, failed, last_seen.map(seen).as_ref(), SYMBOLS)
+        };
         assert_eq!(shown(&running, &failures, Some(15)), "bgd:2▶ 1? 1✗ ");
         assert_eq!(shown(&nothing, &failures, None), "bgd:2+✗ ");
         assert_eq!(shown(&nothing, &failures, Some(20)), "");

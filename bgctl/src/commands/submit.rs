@@ -74,7 +74,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         context.print_json(&result)?;
     } else {
         let older_key = params.key.filter(|_| is_older);
-        tell(result.task, older_key, &warnings, names_channel, context)?;
+        print_submitted(result.task, older_key, &warnings, names_channel, context)?;
     }
     context.flush()?;
     if sends_input { input::send(id, context) } else { Ok(Code::OK) }
@@ -82,7 +82,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
 
 /// Prints the id of a task, and anything that deserves attention. `older_key` is the key of a task that already
 /// existed.
-fn tell(
+fn print_submitted(
     task: Task,
     older_key: Option<String>,
     warnings: &[String],

@@ -34,9 +34,9 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     let filter = args.filter.join(" ");
     let look = Look::of_output(context.colours());
     // This machine's note does not cover tasks of a remote daemon.
-    let looked = if context.link.is_remote() { None } else { state::last_look() };
+    let last_seen = if context.link.is_remote() { None } else { state::last_seen() };
     if args.once {
-        let mut still = Still::new(&names(context), looked);
+        let mut still = Still::new(&names(context), last_seen);
         let links = context.links();
         if !links.is_empty() {
             return once_of_several(still, links, &filter, &look, context);
@@ -63,7 +63,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         Hosts::Several(several)
     };
-    show(&Around { context, colour: look.colour }, hosts, &filter, looked)
+    show(&Around { context, colour: look.colour }, hosts, &filter, last_seen)
 }
 
 /// Returns the names of the hosts, if there are several.
@@ -100,7 +100,7 @@ fn once_of_several(
     context.print(&still.draw(filter, size(look), look.colour, &look.clock))?;
     context.flush()?;
     for (_, failure) in &failures {
-        failure.tell(false);
+        failure.print(false);
     }
     Ok(if failures.len() < names.len() { Code::OK } else { Code::NO_DAEMON })
 }
@@ -174,7 +174,7 @@ impl Environment for Around<'_> {
 
     fn left(&self, unseen: Vec<(TaskId, Timestamp)>) {
         if !self.context.link.is_remote() {
-            state::note_look(Timestamp::now(), unseen);
+            state::record_seen(Timestamp::now(), unseen);
         }
     }
 }

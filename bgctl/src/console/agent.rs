@@ -38,12 +38,12 @@ impl Console {
             Left::Cancelled(task, code) => {
                 self.jobs.ended(job.id);
                 say(&format!("[{}]\n", jobs::how(&task)))?;
-                return Ok(leaves(code).then_some(Code(code)));
+                return Ok(ends_console(code).then_some(Code(code)));
             }
             Left::Backgrounded(result) => say(&format!("{}\n", result.message))?,
             Left::Signalled(code) => {
                 self.jobs.ended(job.id);
-                return Ok(leaves(code).then_some(Code(code)));
+                return Ok(ends_console(code).then_some(Code(code)));
             }
             // Only attachments and jobs with a terminal end like this.
             Left::Detached | Left::Stopped(_) => {}
@@ -54,6 +54,6 @@ impl Console {
 
 /// Reports whether this exit code, as of a shell, means a signal that ends the console too. Signals from keys are only
 /// for the task.
-fn leaves(code: u8) -> bool {
+fn ends_console(code: u8) -> bool {
     [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
 }

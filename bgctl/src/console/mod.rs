@@ -7,13 +7,13 @@
 mod agent;
 mod child;
 mod editor;
-mod far;
 mod folder;
 mod jobs;
 mod line;
 mod lines;
 mod news;
 mod prompt;
+mod remote;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -195,7 +195,7 @@ impl Console {
                 Typed::Signal(code) => return Ok(code),
             }
         };
-        self.tell_what_stays()?;
+        self.report_remaining_tasks()?;
         Ok(code)
     }
 
@@ -205,7 +205,7 @@ impl Console {
         match act(self) {
             Ok(outcome) => Ok(Some(outcome)),
             Err(failure) if failure.rpc_code.is_some() || is_users(failure.code) => {
-                failure.tell(false);
+                failure.print(false);
                 Ok(None)
             }
             Err(failure) => self.recover(failure).map(|()| None),
@@ -414,7 +414,7 @@ impl Console {
     }
 
     /// Reports which jobs end with the console, and which tasks keep running.
-    fn tell_what_stays(&mut self) -> Result<(), Failure> {
+    fn report_remaining_tasks(&mut self) -> Result<(), Failure> {
         let ending = self.jobs.beside().len();
         if ending > 0 {
             say(&format!(

@@ -46,7 +46,7 @@ pub fn follow(client: Client, session: &str, speaker: MessageSender) -> Result<(
 /// reported by the console's other connection.
 fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
-        Heard::Event(event) => watch.told(&event),
+        Heard::Event(event) => watch.sentence_for(&event),
         Heard::Gap => {
             Some("[BACKGROUND TASKS] Some notifications were missed: see `bgctl list`\n".to_owned())
         }
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Returns the sentence about an event, if it needs one.
-    fn told(&mut self, event: &Event) -> Option<String> {
+    fn sentence_for(&mut self, event: &Event) -> Option<String> {
         let task = &event.task;
         match event.kind {
             EventKind::Backgrounded | EventKind::Resumed => {
@@ -149,17 +149,17 @@ mod tests {
         let mut watch = Watch::default();
         let task = ended(Origin::Submit, Status::Completed, None);
         assert_eq!(
-            watch.told(&event(EventKind::Completed, &task)).unwrap(),
+            watch.sentence_for(&event(EventKind::Completed, &task)).unwrap(),
             "[BACKGROUND TASK COMPLETED] 3f2a9c1e in 12s: \"make -j8\"\n"
         );
         let task = ended(Origin::Handoff, Status::Failed, Some("exited with\ncode 2"));
         assert_eq!(
-            watch.told(&event(EventKind::Failed, &task)).unwrap(),
+            watch.sentence_for(&event(EventKind::Failed, &task)).unwrap(),
             "[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 12s: \"make -j8\"\n"
         );
         let task = Task { started_at: None, ..ended(Origin::Submit, Status::Cancelled, None) };
         assert_eq!(
-            watch.told(&event(EventKind::Cancelled, &task)).unwrap(),
+            watch.sentence_for(&event(EventKind::Cancelled, &task)).unwrap(),
             "[BACKGROUND TASK CANCELLED] 3f2a9c1e: \"make -j8\"\n"
         );
     }
@@ -168,17 +168,17 @@ mod tests {
     fn end_of_foreground_job_is_not_announced() {
         let mut watch = Watch::default();
         let task = ended(Origin::Run, Status::Completed, None);
-        assert_eq!(watch.told(&event(EventKind::Completed, &task)), None);
+        assert_eq!(watch.sentence_for(&event(EventKind::Completed, &task)), None);
         for moved in [EventKind::Backgrounded, EventKind::Resumed] {
-            assert_eq!(watch.told(&event(moved, &task)), None);
-            assert!(watch.told(&event(EventKind::Completed, &task)).is_some());
-            assert_eq!(watch.told(&event(EventKind::Completed, &task)), None, "once");
+            assert_eq!(watch.sentence_for(&event(moved, &task)), None);
+            assert!(watch.sentence_for(&event(EventKind::Completed, &task)).is_some());
+            assert_eq!(watch.sentence_for(&event(EventKind::Completed, &task)), None, "once");
         }
         let active = Task { status: Status::Running, ..task };
         let mut watch = Watch::of(&[active.clone(), Task { id: TaskId::from_u128(1), ..active.clone() }]);
-        assert!(watch.told(&event(EventKind::Failed, &active)).is_some(), "it was moved before");
+        assert!(watch.sentence_for(&event(EventKind::Failed, &active)).is_some(), "it was moved before");
         let mut watch = Watch::of(&[Task { foreground: true, ..active.clone() }]);
-        assert_eq!(watch.told(&event(EventKind::Failed, &active)), None);
+        assert_eq!(watch.sentence_for(&event(EventKind::Failed, &active)), None);
     }
 
     #[test]
@@ -186,10 +186,10 @@ mod tests {
         let progress = Progress { needs_input: Some(question()), ..Progress::default() };
         let asking = Task { progress, ..task() };
         assert_eq!(
-            Watch::default().told(&event(EventKind::NeedsInput, &asking)).unwrap(),
+            Watch::default().sentence_for(&event(EventKind::NeedsInput, &asking)).unwrap(),
             "[BACKGROUND TASK ASKS] 3f2a9c1e Run `make`?: \"make -j8\": bgctl answer 3f2a9c1e\n"
         );
         let foreground = Task { foreground: true, ..asking };
-        assert_eq!(Watch::default().told(&event(EventKind::NeedsInput, &foreground)), None);
+        assert_eq!(Watch::default().sentence_for(&event(EventKind::NeedsInput, &foreground)), None);
     }
 }

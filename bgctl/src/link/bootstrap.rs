@@ -16,7 +16,10 @@ use crate::render::clean_lines;
 ///
 /// # Errors
 /// Those of `run`; the copy fails.
-pub fn supplied<'a, T>(dial: &Dial<'a>, run: impl Fn(&Dial<'a>) -> Result<T, Failure>) -> Result<T, Failure> {
+pub fn with_bootstrap<'a, T>(
+    dial: &Dial<'a>,
+    run: impl Fn(&Dial<'a>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     match (run(dial), dial.how.programs) {
         (Err(failure), Some(programs)) if failure.kind == NO_BGCTL => {
             copy(dial, programs, failure)?;

@@ -62,8 +62,8 @@ impl DaemonWatch {
     /// Nobody reads standard output any more, or the folder is gone.
     pub fn wait(&self) -> Result<(), Failure> {
         let comes = match &self.changes {
-            Some(changes) => self.is_told(changes)?,
-            None => self.is_seen()?,
+            Some(changes) => self.wait_for_socket(changes)?,
+            None => self.poll_for_socket()?,
         };
         if !comes {
             let message = "the daemon has ended, and the folder of its socket is gone";
@@ -75,7 +75,7 @@ impl DaemonWatch {
     }
 
     /// Waits for the socket with inotify. Returns false if its folder is gone.
-    fn is_told(&self, changes: &Inotify) -> Result<bool, Failure> {
+    fn wait_for_socket(&self, changes: &Inotify) -> Result<bool, Failure> {
         loop {
             sleep([Some(changes.as_fd())], None)?;
             let events = match changes.read_events() {
@@ -93,8 +93,8 @@ impl DaemonWatch {
         }
     }
 
-    /// Like [`Self::is_told`], by polling.
-    fn is_seen(&self) -> Result<bool, Failure> {
+    /// Like [`Self::wait_for_socket`], by polling.
+    fn poll_for_socket(&self) -> Result<bool, Failure> {
         loop {
             let now = seen(&self.socket);
             if now.is_some() && now != self.seen.replace(now) {

@@ -17,7 +17,7 @@ use super::wait::time_left;
 pub const BANNER_BYTES: usize = 64 * 1024;
 
 /// Why there is no greeting.
-pub enum Trouble {
+pub enum GreetingError {
     /// ssh, or the program that it ran, has ended.
     Closed,
     /// Nothing arrived in time.
@@ -31,10 +31,10 @@ pub enum Trouble {
 }
 
 /// Sends `hello`, and waits for the answer. Text that a shell's start-up files print before it is skipped.
-pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trouble> {
+pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, GreetingError> {
     let line = bgd_shared::message::request_line(0, Hello::NAME, &HelloParams::default());
     // The line fits into the buffer: the socket is new.
-    (&mut &*stream).write_all(&line).map_err(|_| Trouble::Closed)?;
+    (&mut &*stream).write_all(&line).map_err(|_| GreetingError::Closed)?;
     let mut bytes = Vec::new();
     let mut skipped = 0;
     loop {
@@ -46,7 +46,7 @@ pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trou
             }
         }
         if skipped + bytes.len() > BANNER_BYTES {
-            return Err(Trouble::Banner);
+            return Err(GreetingError::Banner);
         }
         read_more(stream, deadline, &mut bytes)?;
     }
@@ -56,12 +56,12 @@ pub fn greet(stream: &UnixStream, deadline: Instant) -> Result<HelloResult, Trou
 const ANSWER: &[u8] = br#"{"jsonrpc""#;
 
 /// Parses the answer to the greeting; `None` if the line is not one.
-fn answer(line: &[u8]) -> Option<Result<HelloResult, Trouble>> {
+fn answer(line: &[u8]) -> Option<Result<HelloResult, GreetingError>> {
     // A shell's start-up files may have printed text on the same line before the answer.
     let begin = line.windows(ANSWER.len()).position(|bytes| bytes == ANSWER)?;
     let incoming: Incoming<'_> = serde_json::from_slice(&line[begin..]).ok()?;
     if let Some(error) = incoming.error {
-        return Some(Err(Trouble::Refused(Box::new(error))));
+        return Some(Err(GreetingError::Refused(Box::new(error))));
     }
     serde_json::from_str(incoming.result?.get()).ok().map(Ok)
 }
@@ -70,24 +70,24 @@ pub fn read_more(
     mut stream: impl Read + AsFd,
     deadline: Instant,
     bytes: &mut Vec<u8>,
-) -> Result<(), Trouble> {
+) -> Result<(), GreetingError> {
     loop {
         match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], time_left(deadline)) {
-            Ok(0) => return Err(Trouble::Late),
+            Ok(0) => return Err(GreetingError::Late),
             Ok(_) => break,
             Err(Errno::EINTR) => {}
-            Err(_) => return Err(Trouble::Closed),
+            Err(_) => return Err(GreetingError::Closed),
         }
     }
     let mut buffer = [0; 4096];
     match stream.read(&mut buffer) {
-        Ok(0) => Err(Trouble::Closed),
+        Ok(0) => Err(GreetingError::Closed),
         Ok(count) => {
             bytes.extend_from_slice(&buffer[..count]);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        Err(_) => Err(Trouble::Closed),
+        Err(_) => Err(GreetingError::Closed),
     }
 }
 
@@ -113,9 +113,11 @@ mod tests {
         };
         let hello = r#"{"jsonrpc":"2.0","id":0,"error":{"code":-32000,"message":"full","data":{"kind":"too_many_connections"}}}"#;
         let text = format!("Welcome!\n{{\"not\": 1}}\n{{\n$ {hello}\n");
-        assert!(matches!(talk(text.as_bytes()), Err(Trouble::Refused(error)) if error.message == "full"));
-        assert!(matches!(talk(b"Welcome!\n"), Err(Trouble::Closed)));
-        assert!(matches!(talk(&vec![b'y'; BANNER_BYTES + 1]), Err(Trouble::Banner)));
-        assert!(matches!(talk("y\n".repeat(BANNER_BYTES).as_bytes()), Err(Trouble::Banner)));
+        assert!(
+            matches!(talk(text.as_bytes()), Err(GreetingError::Refused(error)) if error.message == "full")
+        );
+        assert!(matches!(talk(b"Welcome!\n"), Err(GreetingError::Closed)));
+        assert!(matches!(talk(&vec![b'y'; BANNER_BYTES + 1]), Err(GreetingError::Banner)));
+        assert!(matches!(talk("y\n".repeat(BANNER_BYTES).as_bytes()), Err(GreetingError::Banner)));
     }
 }

@@ -36,7 +36,7 @@ use bgd_shared::request::{Hello, HelloParams, Method};
 use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
 
-use self::bootstrap::supplied;
+use self::bootstrap::with_bootstrap;
 pub use self::children::end_children;
 pub use self::connect::{
     Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn, until_started,
@@ -74,9 +74,9 @@ const RECONNECTS: u32 = 8;
 #[derive(Debug)]
 pub enum Target {
     /// On this machine, at this socket; `None` for the default socket.
-    Here(Option<PathBuf>),
+    Local(Option<PathBuf>),
     /// On a remote machine.
-    There(Host),
+    Remote(Host),
 }
 
 /// How to reach the daemon.
@@ -125,19 +125,19 @@ impl Link {
     pub fn socket(&self) -> Result<SocketPath, Failure> {
         Ok(match &self.options.target {
             // A path typed by the user is relative to the current folder.
-            Target::Here(Some(path)) => {
+            Target::Local(Some(path)) => {
                 SocketPath::new(std::path::absolute(path).unwrap_or_else(|_| path.clone()))?
             }
-            Target::Here(None) => SocketPath::from_env()?,
-            Target::There(_) => return Err(not_over_remote("this verb")),
+            Target::Local(None) => SocketPath::from_env()?,
+            Target::Remote(_) => return Err(not_over_remote("this verb")),
         })
     }
 
     /// Returns the machine of the daemon, if it is a remote one.
     pub fn host(&self) -> Option<&Host> {
         match &self.options.target {
-            Target::Here(_) => None,
-            Target::There(host) => Some(host),
+            Target::Local(_) => None,
+            Target::Remote(host) => Some(host),
         }
     }
 
@@ -159,7 +159,7 @@ impl Link {
 
     /// Reports whether the command line gave the daemon's socket.
     pub fn names_socket(&self) -> bool {
-        matches!(self.options.target, Target::Here(Some(_)))
+        matches!(self.options.target, Target::Local(Some(_)))
     }
 
     /// Returns the daemon's socket, if the command line gave it and it can be put into an environment variable (it is
@@ -337,7 +337,7 @@ impl Link {
     /// No daemon is running there, and none can be started; or the host can't be reached.
     pub fn dial_alone(&self, host: &Host) -> Result<Bridge, Failure> {
         let how = Dialling { asks: false, ..self.dialling(self.options.starts)? };
-        supplied(&Dial { host, folder: None, how, borrows: None }, Dial::connect)
+        with_bootstrap(&Dial { host, folder: None, how, borrows: None }, Dial::connect)
     }
 
     /// Connects to the daemon; on a remote machine, starts one if none is running, regardless of the options.
@@ -363,7 +363,7 @@ impl Link {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host, folder, how: self.dialling(false)?, borrows: None };
-        supplied(&dial, Dial::check_config)
+        with_bootstrap(&dial, Dial::check_config)
     }
 
     fn dialling(&self, starts: bool) -> Result<Dialling, Failure> {
@@ -390,7 +390,7 @@ impl Link {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host: &host, folder, how, borrows: None };
-        let streams = supplied(&dial, |dial| Streams::open(dial, &token, given))?;
+        let streams = with_bootstrap(&dial, |dial| Streams::open(dial, &token, given))?;
         self.client = Some(self.dial_by(&host, how, Some(&token))?);
         Ok(streams)
     }
@@ -399,7 +399,7 @@ impl Link {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host, folder, how, borrows };
-        let Bridge { stream, ssh, instance, said } = supplied(&dial, Dial::connect)?;
+        let Bridge { stream, ssh, instance, said } = with_bootstrap(&dial, Dial::connect)?;
         let mut carriers = self.carriers.borrow_mut();
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);

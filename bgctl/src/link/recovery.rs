@@ -33,7 +33,7 @@ impl Link {
         if !is_refused && !is_lost(&failure) {
             return Err(failure);
         }
-        let Some(host) = self.host().cloned() else { return self.succeed(failure, is_refused) };
+        let Some(host) = self.host().cloned() else { return self.connect_to_successor(failure, is_refused) };
         self.forget(&host);
         self.report(&format!("the connection to {host} is lost; connecting again"));
         let deadline = Instant::now() + self.options.connect_timeout;
@@ -69,7 +69,7 @@ impl Link {
 
     /// Connects to the daemon that takes over the tasks of one that was killed or restarted, or that refused a call
     /// before it ended.
-    fn succeed(&mut self, failure: Failure, is_refused: bool) -> Result<(), Failure> {
+    fn connect_to_successor(&mut self, failure: Failure, is_refused: bool) -> Result<(), Failure> {
         // An unresponsive daemon may still answer later.
         if !is_refused && !matches!(failure.kind, CONNECTION_LOST | MAYBE_DONE) {
             return Err(failure);

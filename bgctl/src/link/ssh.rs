@@ -27,7 +27,7 @@ use serde::Deserialize;
 
 use super::bounded;
 use super::children::{self, SHORT, end, ended};
-use super::greeting::{BANNER_BYTES, Trouble, greet};
+use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
 use super::wait::time_left;
@@ -211,10 +211,10 @@ impl<'a> Dial<'a> {
     ) -> Result<Ended, Failure> {
         let status = ended(ssh, deadline);
         end(ssh);
-        let said = said(errors);
+        let said = stderr_text(errors);
         match status.map(|status| status.code()) {
-            None => Err(self.failure(Trouble::Late, None, &said)),
-            Some(None | Some(255)) => Err(self.failure(Trouble::Closed, status, &said)),
+            None => Err(self.failure(GreetingError::Late, None, &said)),
+            Some(None | Some(255)) => Err(self.failure(GreetingError::Closed, status, &said)),
             Some(Some(code)) => Ok(Ended { code, output: text(output), said }),
         }
     }
@@ -226,7 +226,7 @@ impl<'a> Dial<'a> {
     pub fn lend<T>(
         &self,
         prepare: impl Fn() -> Result<(Lender<'a>, T), Failure>,
-        greet: impl Fn(&mut T, Instant) -> Result<(), (Trouble, String)>,
+        greet: impl Fn(&mut T, Instant) -> Result<(), (GreetingError, String)>,
     ) -> Result<(Child, T), Failure> {
         self.shared(|control, deadline| {
             let (Lender { token, input, output, errors }, mut ours) = prepare()?;
@@ -254,20 +254,28 @@ impl<'a> Dial<'a> {
             end(&mut ssh);
             match status {
                 Some(status) if status.success() => Ok(()),
-                Some(_) => Err(self.failure(Trouble::Closed, status, &said(&mut errors))),
-                None => Err(self.failure(Trouble::Late, None, &said(&mut errors))),
+                Some(_) => Err(self.failure(GreetingError::Closed, status, &stderr_text(&mut errors))),
+                None => Err(self.failure(GreetingError::Late, None, &stderr_text(&mut errors))),
             }
         })
     }
 
     /// Ends an ssh that gave no answer, and returns the failure.
-    fn give_up(&self, ssh: &mut Child, trouble: Trouble, said: impl FnOnce() -> String) -> Failure {
+    fn give_up(
+        &self,
+        ssh: &mut Child,
+        trouble: GreetingError,
+        stderr_text: impl FnOnce() -> String,
+    ) -> Failure {
         let status = match trouble {
-            Trouble::Closed => ended(ssh, Instant::now() + SHORT),
-            Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
+            GreetingError::Closed => ended(ssh, Instant::now() + SHORT),
+            GreetingError::Late
+            | GreetingError::Banner
+            | GreetingError::Refused(_)
+            | GreetingError::Protocol(_) => None,
         };
         end(ssh);
-        self.failure(trouble, status, &said())
+        self.failure(trouble, status, &stderr_text())
     }
 
     /// Runs `bgctl dial` on the host, and greets its daemon.
@@ -283,14 +291,14 @@ impl<'a> Dial<'a> {
         let (mut ssh, mut errors) = start(command)?;
         let trouble = match greet(&ours, deadline) {
             Ok(hello) if hello.protocol == PROTOCOL => {
-                let (instance, said) = (hello.instance, said(&mut errors));
+                let (instance, said) = (hello.instance, stderr_text(&mut errors));
                 return Ok(Bridge { stream: OwnedFd::from(ours).into(), ssh, instance, said });
             }
-            Ok(hello) => Trouble::Protocol(Box::new(hello)),
+            Ok(hello) => GreetingError::Protocol(Box::new(hello)),
             Err(trouble) => trouble,
         };
         drop(ours);
-        Err(self.give_up(&mut ssh, trouble, || said(&mut errors)))
+        Err(self.give_up(&mut ssh, trouble, || stderr_text(&mut errors)))
     }
 
     /// Opens the shared connection, in the foreground of the terminal as long as ssh may ask for a password. Afterwards
@@ -305,8 +313,8 @@ impl<'a> Dial<'a> {
             Some(status) if status.success() => Ok(()),
             status => {
                 end(&mut ssh);
-                let trouble = if status.is_some() { Trouble::Closed } else { Trouble::Late };
-                Err(self.failure(trouble, status, &said(&mut errors)))
+                let trouble = if status.is_some() { GreetingError::Closed } else { GreetingError::Late };
+                Err(self.failure(trouble, status, &stderr_text(&mut errors)))
             }
         }
     }
@@ -350,13 +358,13 @@ impl<'a> Dial<'a> {
         String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
     }
 
-    fn failure(&self, trouble: Trouble, status: Option<ExitStatus>, said: &str) -> Failure {
+    fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, said: &str) -> Failure {
         let host = self.host;
         let with =
             |message: &str| if said.is_empty() { message.to_owned() } else { format!("{message}: {said}") };
         match (trouble, status.and_then(|status| status.code())) {
-            (Trouble::Refused(error), _) => ClientError::Rpc(*error).into(),
-            (Trouble::Protocol(hello), _) => {
+            (GreetingError::Refused(error), _) => ClientError::Rpc(*error).into(),
+            (GreetingError::Protocol(hello), _) => {
                 let message = format!(
                     "the daemon (version {}) speaks protocol {}, this bgctl protocol {PROTOCOL}",
                     hello.version, hello.protocol
@@ -364,30 +372,30 @@ impl<'a> Dial<'a> {
                 Failure::new(Code::NO_DAEMON, "other_protocol", message)
                     .hint("install the same version on both machines")
             }
-            (Trouble::Banner, _) => {
+            (GreetingError::Banner, _) => {
                 let message = "the remote shell prints text, but no daemon answers";
                 Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
                     .hint(format!("see what it prints: ssh {host} true"))
             }
-            (Trouble::Late, _) => {
+            (GreetingError::Late, _) => {
                 let message = with(&format!("no answer within {} ms", self.how.within.as_millis()));
                 Failure::new(Code::NO_DAEMON, UNREACHABLE, message)
                     .hint(format!("check the connection with: ssh {host} true"))
             }
-            (Trouble::Closed, Some(Exit::NOT_FOUND)) => {
+            (GreetingError::Closed, Some(Exit::NOT_FOUND)) => {
                 Failure::new(Code::NO_DAEMON, NO_BGCTL, with("no bgctl there")).hint(format!(
                     "install bgd there so that `ssh {host} bgctl --version` works: bgctl must be in the PATH of shells \
                      that are not interactive; or have this one copied there with --bootstrap"
                 ))
             }
-            (Trouble::Closed, Some(255) | None) => {
+            (GreetingError::Closed, Some(255) | None) => {
                 // These need the user; further attempts would only look like an attack.
                 let is_final = FINAL.iter().any(|words| said.contains(words));
                 let kind = if is_final { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
                     .hint(format!("check the connection with: ssh {host} true"))
             }
-            (Trouble::Closed, Some(code)) => of_dial(code, said),
+            (GreetingError::Closed, Some(code)) => of_dial(code, said),
         }
     }
 }
@@ -526,7 +534,7 @@ fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, F
 }
 
 /// Returns the messages of ssh, and of the programs on the host, on standard error: at most [`ERRORS_BYTES`].
-fn said(errors: &mut File) -> String {
+fn stderr_text(errors: &mut File) -> String {
     let mut bytes = Vec::new();
     let _ = errors.rewind();
     let _ = errors.read_to_end(&mut bytes);

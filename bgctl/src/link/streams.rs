@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::bounded;
 use super::children::{self, SHORT};
-use super::greeting::{BANNER_BYTES, Trouble, read_more};
+use super::greeting::{BANNER_BYTES, GreetingError, read_more};
 use super::ssh::{self, Dial, ERRORS_BYTES, LENT, Lender};
 use crate::failure::Failure;
 
@@ -122,19 +122,22 @@ fn lender(token: &str, given: Given) -> Result<(Lender<'_>, Ends), Failure> {
 }
 
 /// Waits for the line after which the job's own output begins. Text that a shell prints before it is skipped.
-fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (Trouble, String)> {
+fn greet(ends: &mut Ends, deadline: Instant) -> Result<(), (GreetingError, String)> {
     let (Some(output), Some(errors)) = (&mut ends.output, &mut ends.errors) else { return Ok(()) };
     let line = format!("{LENT}\n").into_bytes();
     let mut bytes = Vec::new();
     while !bytes.ends_with(&line) {
         if bytes.len() > BANNER_BYTES {
-            return Err((Trouble::Banner, String::new()));
+            return Err((GreetingError::Banner, String::new()));
         }
         if let Err(trouble) = read_more(&mut *output, deadline, &mut bytes) {
             let most = usize::try_from(ERRORS_BYTES).unwrap_or(usize::MAX);
             let said = match trouble {
-                Trouble::Closed => bounded::read_to_end(errors, most, SHORT).ok().flatten(),
-                Trouble::Late | Trouble::Banner | Trouble::Refused(_) | Trouble::Protocol(_) => None,
+                GreetingError::Closed => bounded::read_to_end(errors, most, SHORT).ok().flatten(),
+                GreetingError::Late
+                | GreetingError::Banner
+                | GreetingError::Refused(_)
+                | GreetingError::Protocol(_) => None,
             };
             return Err((trouble, ssh::text(&said.unwrap_or_default())));
         }

@@ -10,7 +10,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{ConnectError, Stream};
 
-use super::bootstrap::supplied;
+use super::bootstrap::with_bootstrap;
 use super::host::Host;
 use super::lost::{NO_REMOTE_DAEMON, named};
 use super::programs;
@@ -21,14 +21,14 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub enum Way {
     /// On this machine, at this socket.
-    Here(SocketPath),
+    Local(SocketPath),
     /// On a remote machine.
-    There(There),
+    Remote(RemoteMachine),
 }
 
 /// A remote machine. Its ssh asks no questions: nobody would see them.
 #[derive(Debug)]
-pub struct There {
+pub struct RemoteMachine {
     host: Host,
     within: Duration,
     /// Whether to copy the programs to a machine on which they are not installed.
@@ -39,15 +39,15 @@ pub struct There {
 
 impl Way {
     /// Creates the way to a remote machine. Connecting takes at most `within`.
-    pub fn there(host: Host, within: Duration, bootstraps: bool) -> Self {
-        Self::There(There { host, within, bootstraps, carriers: Mutex::default() })
+    pub fn remote(host: Host, within: Duration, bootstraps: bool) -> Self {
+        Self::Remote(RemoteMachine { host, within, bootstraps, carriers: Mutex::default() })
     }
 
     /// Returns the machine, if it is a remote one.
     pub fn host(&self) -> Option<&Host> {
         match self {
-            Self::Here(_) => None,
-            Self::There(there) => Some(&there.host),
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(&remote.host),
         }
     }
 
@@ -57,13 +57,13 @@ impl Way {
     /// There is no daemon, or it can't be reached.
     pub fn client(&self) -> Result<Client, ClientError> {
         match self {
-            Self::Here(socket) => Client::connect(socket),
-            Self::There(there) => there.stream(false).map(Client::over),
+            Self::Local(socket) => Client::connect(socket),
+            Self::Remote(remote) => remote.stream(false).map(Client::over),
         }
     }
 }
 
-impl There {
+impl RemoteMachine {
     /// Makes a connection; with `starts`, starts a daemon there if none is running. Blocks.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl There {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host: &self.host, folder, how, borrows: None };
-        let Bridge { stream, ssh, instance, .. } = supplied(&dial, Dial::connect)?;
+        let Bridge { stream, ssh, instance, .. } = with_bootstrap(&dial, Dial::connect)?;
         let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);

@@ -136,14 +136,14 @@ pub struct Sieve<'a> {
     is_full: bool,
     /// Number of ends reported by the answer whose items have not come up yet.
     to_report: usize,
-    untold: HashSet<TaskId>,
+    unreported: HashSet<TaskId>,
 }
 
 impl<'a> Sieve<'a> {
     /// Creates a sieve for this answer, or for one that reports nothing itself.
     pub fn new(answer: Option<&'a ToolAnswer>) -> Self {
         let to_report = answer.map_or(0, |answer| answer.reported.len());
-        Self { answer, bytes: 0, is_full: false, to_report, untold: HashSet::new() }
+        Self { answer, bytes: 0, is_full: false, to_report, unreported: HashSet::new() }
     }
 
     /// Reports whether this item is to be sent. Call it for the items in their order.
@@ -156,12 +156,12 @@ impl<'a> Sieve<'a> {
             self.to_report = self.to_report.saturating_sub(1);
             return true;
         }
-        let size = words::told(item).len();
+        let size = words::item_text(item).len();
         self.is_full |= self.bytes > 0 && self.bytes + size > words::NEWS_BYTES;
         if !self.is_full {
             self.bytes += size;
         } else if item.notice.kind.is_end() {
-            self.untold.insert(item.notice.task.id);
+            self.unreported.insert(item.notice.task.id);
         }
         !self.is_full
     }
@@ -173,7 +173,7 @@ impl<'a> Sieve<'a> {
 
     /// Returns whether anything did not fit, and the tasks whose ends did not.
     pub fn left(self) -> (bool, HashSet<TaskId>) {
-        (self.is_full, self.untold)
+        (self.is_full, self.unreported)
     }
 }
 
@@ -187,7 +187,7 @@ pub struct Outgoing {
     /// Whether there is more than fits.
     pub more: bool,
     /// Tasks whose ends do not fit, as far as the inbox was read.
-    pub untold: HashSet<TaskId>,
+    pub unreported: HashSet<TaskId>,
 }
 
 impl Outgoing {
@@ -238,7 +238,7 @@ impl Head {
             notes
                 .push("More tasks have ended than fit here: the rest follows in the next result.".to_owned());
         }
-        let told = items.iter().map(|item| news(item, words::told(item))).collect();
+        let told = items.iter().map(|item| news(item, words::item_text(item))).collect();
         Self { told, notes, ..Self::default() }
     }
 }

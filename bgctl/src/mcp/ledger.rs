@@ -147,7 +147,7 @@ impl Ledger {
         let mut state = self.state();
         state.of_instance(instance);
         let known = if known.instance == instance { known.upto } else { 0 };
-        state.leaves(first.map_or(known, |first| first.saturating_sub(1)));
+        state.forget_up_to(first.map_or(known, |first| first.saturating_sub(1)));
     }
 
     /// Reports whether the answer to this request may report anything: the request was not cancelled and its id is
@@ -223,7 +223,7 @@ impl Ledger {
     }
 
     /// Records how many items were lost before those still in the inbox.
-    pub fn loses(&self, instance: &str, lost: u64) {
+    pub fn record_lost(&self, instance: &str, lost: u64) {
         let mut state = self.state();
         state.of_instance(instance);
         let new = lost.saturating_sub(state.lost);
@@ -239,7 +239,7 @@ impl Ledger {
     }
 
     /// Confirms an acknowledgement: from then on, the daemon counts lost items from zero.
-    pub fn is_acknowledged(&self, instance: &str) {
+    pub fn confirm_acknowledged(&self, instance: &str) {
         let mut state = self.state();
         if state.instance == instance {
             state.lost = 0;
@@ -255,11 +255,11 @@ impl Ledger {
     }
 
     /// Reports whether an answer has reported this item. Waits for an answer that may still do so.
-    pub async fn tells(&self, instance: &str, item: &InboxItem) -> bool {
+    pub async fn was_reported(&self, instance: &str, item: &InboxItem) -> bool {
         let mut over = self.over.subscribe();
         loop {
             over.mark_unchanged();
-            if let Some(is_told) = self.state().told(instance, item) {
+            if let Some(is_told) = self.state().is_reported(instance, item) {
                 return is_told;
             }
             // `self` owns the sender, so this can't fail.
@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Returns whether an item was reported; `None` while an answer that may report it is in flight.
-    fn told(&self, instance: &str, item: &InboxItem) -> Option<bool> {
+    fn is_reported(&self, instance: &str, item: &InboxItem) -> Option<bool> {
         let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
         match entry.map(|entry| &entry.delivery) {
             Some(Delivery::Written) => Some(true),
@@ -314,7 +314,7 @@ impl State {
     }
 
     /// Forgets the items up to this number, except those that an answer claims or claimed.
-    fn leaves(&mut self, end: u64) {
+    fn forget_up_to(&mut self, end: u64) {
         self.items.retain(|number, entry| *number > end || entry.item.is_some());
         self.done = self.done.max(end);
     }
@@ -430,8 +430,8 @@ mod tests {
     fn note_is_repeated_until_written() {
         let ledger = begin(&[1, 2, 3]);
         let [one, two, three] = [1, 2, 3].map(RequestId::Number);
-        ledger.loses("one", 4);
-        ledger.loses("one", 4);
+        ledger.record_lost("one", 4);
+        ledger.record_lost("one", 4);
         let notes = ledger.claim_notes(&one);
         assert!(matches!(&notes[..], [note] if note.starts_with("4 older reports")), "{notes:?}");
         assert_eq!(ledger.claim_notes(&two), [""; 0], "it is in another answer");
@@ -496,7 +496,7 @@ mod tests {
     fn item_state_is_undecided_until_its_answer_is_written() {
         let ledger = begin(&[1, 2]);
         let item = &items(&[3])[0];
-        let now = |ledger: &Ledger| ledger.state().told("one", item);
+        let now = |ledger: &Ledger| ledger.state().is_reported("one", item);
         assert_eq!(now(&ledger), Some(false));
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
         assert_eq!(now(&ledger), None, "it is waited for");
@@ -505,7 +505,7 @@ mod tests {
         assert_eq!(now(&ledger), None, "it is on its way in another answer");
         assert_eq!(write(&ledger, 2), Some(3));
         assert_eq!(now(&ledger), Some(true));
-        assert_eq!(ledger.state().told("two", item), Some(false), "another daemon's");
+        assert_eq!(ledger.state().is_reported("two", item), Some(false), "another daemon's");
     }
 
     #[test]
@@ -514,8 +514,8 @@ mod tests {
         let item = &items(&[3])[0];
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
         assert_eq!(write(&ledger, 1), None);
-        assert_eq!(ledger.state().told("one", item), Some(false));
+        assert_eq!(ledger.state().is_reported("one", item), Some(false));
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(ledger.state().told("one", item), Some(false), "its request is over");
+        assert_eq!(ledger.state().is_reported("one", item), Some(false), "its request is over");
     }
 }

@@ -355,7 +355,7 @@ impl Link {
                 continue;
             }
             // On another machine, connecting starts the daemon.
-            let Way::Here(socket) = &*self.way else { return Err(error.into()) };
+            let Way::Local(socket) = &*self.way else { return Err(error.into()) };
             if !starts {
                 // The daemon may be restarting.
                 if self.comes_again().await {
@@ -374,7 +374,7 @@ impl Link {
     /// Waits for a daemon that is being restarted. Returns false if nobody on this machine is restarting it, or if the
     /// restart fails.
     pub async fn comes_again(&self) -> bool {
-        let Way::Here(socket) = &*self.way else { return false };
+        let Way::Local(socket) = &*self.way else { return false };
         let socket = socket.clone();
         tokio::task::spawn_blocking(move || await_daemon(&socket)).await.is_ok_and(|awaited| awaited.is_ok())
     }
@@ -383,8 +383,8 @@ impl Link {
     /// to a daemon on another machine.
     async fn greet(&self, params: &HelloParams, starts: bool) -> Result<Connection, ClientError> {
         let client = match &*self.way {
-            Way::Here(socket) => AsyncClient::connect(socket).await?,
-            Way::There(_) => AsyncClient::over(self.dialled(starts).await?)?,
+            Way::Local(socket) => AsyncClient::connect(socket).await?,
+            Way::Remote(_) => AsyncClient::over(self.dialled(starts).await?)?,
         };
         match client.call::<Hello>(params).await {
             Ok(hello) => {
@@ -403,8 +403,8 @@ impl Link {
     async fn dialled(&self, starts: bool) -> Result<Stream, ClientError> {
         let way = Arc::clone(&self.way);
         let dialling = tokio::task::spawn_blocking(move || match &*way {
-            Way::There(there) => there.stream(starts),
-            Way::Here(_) => Err(ClientError::Closed),
+            Way::Remote(remote) => remote.stream(starts),
+            Way::Local(_) => Err(ClientError::Closed),
         });
         dialling.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }

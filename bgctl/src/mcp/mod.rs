@@ -236,7 +236,7 @@ async fn acknowledge(
                 instance: Some(done.instance.clone()),
             };
             if let Some(Ok(_)) = link.call_here::<InboxAck>(&done.instance, &params).await {
-                ledger.is_acknowledged(&done.instance);
+                ledger.confirm_acknowledged(&done.instance);
                 open = None;
             }
         }

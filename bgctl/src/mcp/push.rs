@@ -220,7 +220,7 @@ impl Push {
     /// Sends an item as a channel event, unless an answer reports the item.
     async fn wake(self: Arc<Self>, ledger: Arc<Ledger>, instance: String, item: InboxItem) {
         let Some(client) = self.client.get() else { return };
-        if !ledger.tells(&instance, &item).await {
+        if !ledger.was_reported(&instance, &item).await {
             let event = CustomNotification::new(CLAUDE_METHOD, Some(channel_event(&item)));
             let _ = client.send_notification(ServerNotification::CustomNotification(event)).await;
         }
@@ -301,7 +301,7 @@ fn message(level: LoggingLevel, item: &InboxItem) -> LoggingMessageNotificationP
     let data = json!({
         "task_id": item.notice.task.id.to_string(),
         "event": item.notice.kind.as_str(),
-        "text": words::told(item),
+        "text": words::item_text(item),
     });
     LoggingMessageNotificationParam::new(level, data).with_logger("bgd")
 }
@@ -315,7 +315,7 @@ fn channel_event(item: &InboxItem) -> Value {
     if let Some(agent) = &task.agent {
         meta.insert("agent".to_owned(), agent.as_str().into());
     }
-    json!({"content": words::told(item), "meta": meta})
+    json!({"content": words::item_text(item), "meta": meta})
 }
 
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]

@@ -14,7 +14,7 @@ const WORDS_CHARS: usize = 4000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
-const ANEW: &str = "start a new background_task, with everything the agent must know in its prompt";
+const SUBMIT_AGAIN: &str = "start a new background_task, with everything the agent must know in its prompt";
 
 impl Refusal {
     /// Creates an error from a complete sentence.
@@ -34,14 +34,14 @@ impl Refusal {
             (Kind::Agent, status) if status.is_active() => {
                 Some("wait until it has completed (background_block), then resume it")
             }
-            (Kind::Agent, Status::Failed | Status::Cancelled) => Some(ANEW),
+            (Kind::Agent, Status::Failed | Status::Cancelled) => Some(SUBMIT_AGAIN),
             // The folder is gone, the task is about to be cleared, or the like: the daemon's message names the cause.
-            (Kind::Agent, _) => failure.hint.as_deref().map(|_| ANEW),
+            (Kind::Agent, _) => failure.hint.as_deref().map(|_| SUBMIT_AGAIN),
         };
-        Self::told(&failure, hint)
+        Self::of_failure(&failure, hint)
     }
 
-    fn told(failure: &Failure, hint: Option<&str>) -> Self {
+    fn of_failure(failure: &Failure, hint: Option<&str>) -> Self {
         // The message may quote the input, which may be of any length.
         let mut text = bounded(&clean_lines(failure.message.trim()), WORDS_CHARS).into_owned();
         for candidate in &failure.candidates {
@@ -72,7 +72,7 @@ impl From<Failure> for Refusal {
                  are gone: start the ones you still need again",
             ),
             "being_resumed" => Some("wait for its answer with background_block first"),
-            "session_expired" => Some(ANEW),
+            "session_expired" => Some(SUBMIT_AGAIN),
             "not_complete" => Some(
                 "background_output shows the output so far, background_block waits, background_cancel ends it",
             ),
@@ -87,7 +87,7 @@ impl From<Failure> for Refusal {
             }
             _ => None,
         };
-        Self::told(&failure, own.or(failure.hint.as_deref()))
+        Self::of_failure(&failure, own.or(failure.hint.as_deref()))
     }
 }
 

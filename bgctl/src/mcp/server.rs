@@ -106,7 +106,7 @@ impl Shared {
             // Without a daemon there are no notifications, and no daemon is started for them; the answer itself reports
             // that the daemon is gone.
             let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
-            self.ledger.loses(&page.instance, page.lost);
+            self.ledger.record_lost(&page.instance, page.lost);
             if after == 0 {
                 let first = page.items.first().map(|item| item.number);
                 self.ledger.begins_at(&page.instance, first, &known);
@@ -121,7 +121,7 @@ impl Shared {
             }
             after = end;
         }
-        (news.more, news.untold) = sieve.left();
+        (news.more, news.unreported) = sieve.left();
         // Reading the inbox may have found the broken connection just now.
         if let Some(broken) = self.link.take_broken() {
             self.ledger.note(broken);
@@ -238,8 +238,9 @@ impl rmcp::ServerHandler for Server {
             // The results disappear with the tasks, so they are reported first. Tasks that end from now on stay.
             let ended = self.0.ended().await;
             first = self.0.news(&context.id, None, Extent::All).await;
-            let untold = std::mem::take(&mut first.untold);
-            removable = Some(Removable { untold, is_told: self.0.ledger.takes(&context.id), ..ended });
+            let unreported = std::mem::take(&mut first.unreported);
+            removable =
+                Some(Removable { unreported, is_reported: self.0.ledger.takes(&context.id), ..ended });
         }
         let outcome = match self.0.call(&request.name, given, removable, &context).await {
             Ok(Reply::Later(wait)) => return Ok(CreateTaskResult::new(wait.task()).into()),

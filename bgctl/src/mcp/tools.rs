@@ -41,9 +41,9 @@ pub struct Removable {
     /// Whether there are older ones.
     pub more: bool,
     /// Tasks whose ends do not fit into the answer's notifications.
-    pub untold: HashSet<TaskId>,
+    pub unreported: HashSet<TaskId>,
     /// Whether the answer reports the ends of all other tasks.
-    pub is_told: bool,
+    pub is_reported: bool,
 }
 
 /// The ended tasks that `background_clear` leaves behind.
@@ -406,13 +406,13 @@ impl Shared {
                 ended
             }
         };
-        if !removable.is_told {
+        if !removable.is_reported {
             return Err(Refusal::new(
                 "Nothing was deleted: this request was cancelled, or another one has the same id, so its answer \
                  might be lost. Call background_clear again.",
             ));
         }
-        if named.iter().any(|task| removable.untold.contains(&task.id)) {
+        if named.iter().any(|task| removable.unreported.contains(&task.id)) {
             return Err(Refusal::new(
                 "Nothing was deleted: more tasks have ended than fit above, and their results would be lost. Call \
                  background_clear again to get the next ones, or give the tasks to delete in \"task_ids\".",

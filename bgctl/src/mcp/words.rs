@@ -75,7 +75,7 @@ pub fn result(notice: &Notice, most: usize) -> Option<String> {
 }
 
 /// Formats an inbox item for the head of an answer.
-pub fn told(item: &InboxItem) -> String {
+pub fn item_text(item: &InboxItem) -> String {
     let notice = &item.notice;
     if notice.kind == NoticeKind::NeedsInput {
         return format!(
@@ -306,7 +306,7 @@ mod tests {
 
     fn news(kind: NoticeKind, of: Kind, result: Option<(&str, u64, Part)>) -> String {
         let notice = notice(kind, of, result);
-        let text = told(&InboxItem { number: 1, notice });
+        let text = item_text(&InboxItem { number: 1, notice });
         text.strip_prefix("The title\ntask_id: 3f2a9c1e-0000-4000-8000-000000000001").unwrap().to_owned()
     }
 
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn agent_question_is_left_to_the_user() {
         let question = notice(NoticeKind::NeedsInput, Kind::Agent, None);
-        let text = told(&InboxItem { number: 1, notice: question });
+        let text = item_text(&InboxItem { number: 1, notice: question });
         assert!(text.starts_with("The text\n") && text.contains("Only the user can answer"), "{text}");
     }
 

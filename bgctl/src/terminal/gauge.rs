@@ -38,7 +38,7 @@ pub struct Gauge {
     is_new_line: bool,
     words: Vec<u8>,
     /// Whether the job itself reports its progress to the terminal.
-    tells: bool,
+    reports_itself: bool,
 }
 
 impl Gauge {
@@ -58,7 +58,7 @@ impl Gauge {
     fn next(&mut self, byte: u8) -> Part {
         match (self.part, byte) {
             (Part::Words, 0x1b) => Part::WordsEscape,
-            (Part::Words | Part::WordsEscape, 0x07) | (Part::WordsEscape, b'\\') => self.said(),
+            (Part::Words | Part::WordsEscape, 0x07) | (Part::WordsEscape, b'\\') => self.end_string(),
             (Part::Words, byte) => {
                 if self.words.len() <= WORDS {
                     self.words.push(byte);
@@ -110,19 +110,19 @@ impl Gauge {
     }
 
     /// Handles the end of a string.
-    fn said(&mut self) -> Part {
-        self.tells |= self.words.starts_with(b"]9;4;");
+    fn end_string(&mut self) -> Part {
+        self.reports_itself |= self.words.starts_with(b"]9;4;");
         Part::Text
     }
 
     /// Reports whether the job itself reports its progress to the terminal.
-    pub fn tells(&self) -> bool {
-        self.tells
+    pub fn reports_itself(&self) -> bool {
+        self.reports_itself
     }
 
     /// Reports whether progress may be reported now.
     pub fn is_readable(&self) -> bool {
-        !self.tells && self.part == Part::Text
+        !self.reports_itself && self.part == Part::Text
     }
 
     /// Returns the job's progress in percent, if its last line contains it.
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn r165_own_progress_sequence_of_job_takes_precedence() {
         for told in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
-            assert!(gauge(told.as_bytes()).tells(), "{told:?}");
+            assert!(gauge(told.as_bytes()).reports_itself(), "{told:?}");
             assert_eq!(percent(told.as_bytes()), (false, None));
         }
-        assert!(!gauge(b"\x1b]0;9;4;1;42\x07").tells());
+        assert!(!gauge(b"\x1b]0;9;4;1;42\x07").reports_itself());
         assert_eq!(percent(b"\x1b]0;a title\x07 7%"), (true, Some(7)));
     }
 
@@ -189,7 +189,7 @@ mod tests {
             let mut pieces = gauge(one);
             pieces.push(two);
             let whole = gauge(&bytes);
-            prop_assert_eq!((pieces.percent(), pieces.tells(), pieces.is_readable()), (whole.percent(), whole.tells(), whole.is_readable()));
+            prop_assert_eq!((pieces.percent(), pieces.reports_itself(), pieces.is_readable()), (whole.percent(), whole.reports_itself(), whole.is_readable()));
         }
     }
 }

@@ -82,7 +82,7 @@ impl Keyboard {
     }
 
     /// Reports whether another process in the same foreground has changed the modes.
-    pub fn is_anothers(&mut self) -> bool {
+    pub fn is_held_by_other(&mut self) -> bool {
         self.is_ours() && !self.take_turn()
     }
 
@@ -283,9 +283,9 @@ mod tests {
     fn only_one_keyboard_at_a_time_can_take_a_terminal() {
         let (_master, mut first) = terminal(Mode::Raw);
         let mut second = Keyboard::over(first.own_description().unwrap().into(), Mode::Raw);
-        assert!(first.take() && !second.take() && second.is_anothers());
+        assert!(first.take() && !second.take() && second.is_held_by_other());
         first.give_back();
-        assert!(!second.is_anothers() && second.take());
+        assert!(!second.is_held_by_other() && second.take());
         let (_master, mut other) = terminal(Mode::Raw);
         assert!(other.take(), "that is another terminal");
     }

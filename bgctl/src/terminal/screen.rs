@@ -11,7 +11,7 @@ use rustix::termios::tcgetwinsize;
 
 use super::attachment::Output;
 use crate::failure::Failure;
-use crate::percent::telling;
+use crate::percent::osc94_sequence;
 
 /// Number of bytes to queue for the terminal before no more output is accepted from the daemon, which then makes the
 /// job wait. Writing the queue is the slowest part of leaving with Ctrl-B, so the limit is small.
@@ -35,9 +35,9 @@ pub struct Screen {
     /// Whether the cursor is at the start of a line or, in the alternate screen, will be after leaving it.
     at_line_start: bool,
     /// Whether progress was reported to the terminal, by the job or by this program.
-    is_told: bool,
+    shows_progress: bool,
     /// The progress last reported by this program, in percent, if any.
-    told: Option<u8>,
+    reported_percent: Option<u8>,
 }
 
 impl Screen {
@@ -71,8 +71,8 @@ impl Screen {
             restore: String::new(),
             is_left: true,
             at_line_start: true,
-            is_told: false,
-            told: None,
+            shows_progress: false,
+            reported_percent: None,
         })
     }
 
@@ -115,18 +115,18 @@ impl Screen {
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn tell(&mut self, percent: Option<u8>) -> io::Result<()> {
-        if self.told == percent {
+    pub fn set_progress(&mut self, percent: Option<u8>) -> io::Result<()> {
+        if self.reported_percent == percent {
             return Ok(());
         }
-        (self.is_told, self.told) = (true, percent);
+        (self.shows_progress, self.reported_percent) = (true, percent);
         self.is_left = false;
-        self.queue(telling(percent).as_bytes())
+        self.queue(osc94_sequence(percent).as_bytes())
     }
 
     /// Records that the job has reported its progress to the terminal itself.
-    pub fn is_told(&mut self) {
-        self.is_told = true;
+    pub fn note_own_progress(&mut self) {
+        self.shows_progress = true;
     }
 
     /// Reports whether the job is in the alternate screen.
@@ -189,8 +189,9 @@ impl Output for Screen {
         self.is_left = true;
         let line = if self.at_line_start { "" } else { "\r\n" };
         self.at_line_start = true;
-        let told = if std::mem::take(&mut self.is_told) { telling(None) } else { String::new() };
-        self.told = None;
+        let told =
+            if std::mem::take(&mut self.shows_progress) { osc94_sequence(None) } else { String::new() };
+        self.reported_percent = None;
         self.queue(&[self.restore.as_bytes(), told.as_bytes(), line.as_bytes()].concat())
     }
 
@@ -309,14 +310,14 @@ mod tests {
         let (mut user, mut screen, _other) = terminal();
         screen.show(b"a\r\n", None).unwrap();
         for percent in [None, Some(7), Some(7)] {
-            screen.tell(percent).unwrap();
+            screen.set_progress(percent).unwrap();
         }
         screen.leave().unwrap();
         screen.leave().unwrap();
         screen.show(b"b\r\n", None).unwrap();
-        screen.is_told();
+        screen.note_own_progress();
         screen.leave().unwrap();
-        let (told, over) = (telling(Some(7)), telling(None));
+        let (told, over) = (osc94_sequence(Some(7)), osc94_sequence(None));
         sees(&mut user, &format!("a\r\n{told}{over}b\r\n{over}"));
     }
 

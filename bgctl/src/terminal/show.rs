@@ -113,7 +113,7 @@ struct Calls {
     write_again: Option<Instant>,
     resize: Option<u64>,
     /// The call that continues the job. A key that stops the job must not overtake it.
-    go_on: Option<u64>,
+    continue_job: Option<u64>,
 }
 
 impl<'a> ScreenView<'a> {
@@ -156,7 +156,7 @@ impl<'a> ScreenView<'a> {
         if is_again {
             show.resumes_from = Some(seen.upto);
             // The job may have been stopped when the connection was lost, and nobody else would continue it.
-            show.calls.go_on = Some(show.send_signal("CONT", true)?);
+            show.calls.continue_job = Some(show.send_signal("CONT", true)?);
         }
         let left = view::run(&mut show);
         *seen = Seen {
@@ -174,7 +174,8 @@ impl<'a> ScreenView<'a> {
     pub fn begin(subject: Subject<'a>, screen: Screen, size: TerminalSize) -> Result<Self, Failure> {
         // Don't use a keyboard that another foreground job reads.
         let keyboard = |_: &Screen| {
-            Keyboard::open(Mode::Raw).and_then(|mut keyboard| (!keyboard.is_anothers()).then_some(keyboard))
+            Keyboard::open(Mode::Raw)
+                .and_then(|mut keyboard| (!keyboard.is_held_by_other()).then_some(keyboard))
         };
         let mut job = Attachment::begin(subject, screen, SIGNALS, keyboard)?;
         job.gone = (job.role != Role::Attached).then_some(DAEMON_ENDED);
@@ -219,7 +220,7 @@ impl<'a> ScreenView<'a> {
             show.note_once_drawn = Some(note);
         }
         // The task may have been stopped where it was shown before, and nobody else would continue it.
-        show.calls.go_on = Some(show.send_signal("CONT", true)?);
+        show.calls.continue_job = Some(show.send_signal("CONT", true)?);
         show.follow_attempts(task)?;
         Ok(show)
     }
@@ -323,7 +324,7 @@ impl<'a> ScreenView<'a> {
 
     /// Reports whether typed input may be sent, not considering the pause after a refusal.
     fn may_write(&self) -> bool {
-        !self.job.is_over() && self.calls.write.is_none() && self.calls.go_on.is_none()
+        !self.job.is_over() && self.calls.write.is_none() && self.calls.continue_job.is_none()
     }
 
     fn send_typed(&mut self) -> Result<(), Failure> {
@@ -381,15 +382,15 @@ impl<'a> ScreenView<'a> {
                 self.signal(caught)?;
             }
         }
-        self.go_on()
+        self.continue_job()
     }
 
     /// Continues the job, and takes over the terminal again if this process is in its foreground.
-    fn go_on(&mut self) -> Result<(), Failure> {
+    fn continue_job(&mut self) -> Result<(), Failure> {
         if self.job.is_over() {
             return Ok(());
         }
-        self.calls.go_on = Some(self.send_signal("CONT", true)?);
+        self.calls.continue_job = Some(self.send_signal("CONT", true)?);
         let is_back = self.job.retake();
         self.shown_again(is_back)
     }
@@ -460,7 +461,7 @@ impl View for ScreenView<'_> {
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         match (caught.signal, self.job.role) {
             (Signal::SIGWINCH, _) => self.tell_size()?,
-            (Signal::SIGCONT, _) => self.go_on()?,
+            (Signal::SIGCONT, _) => self.continue_job()?,
             (Signal::SIGTTIN | Signal::SIGTTOU, _) => {}
             (Signal::SIGHUP, _) => self.job.hang_up(),
             // Don't wait any longer for a terminal that accepts nothing.

@@ -58,7 +58,7 @@ impl Canvas {
     /// Another program controls it.
     pub fn enter(&mut self) -> Result<(), Failure> {
         if !self.keyboard.take() {
-            if self.keyboard.is_anothers() {
+            if self.keyboard.is_held_by_other() {
                 return Err(Failure::usage("another bgctl is using this terminal"));
             }
             // In the background of a shell: stops until it is brought to the foreground, as other programs do.

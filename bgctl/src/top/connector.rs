@@ -97,7 +97,7 @@ struct Report {
 
 impl Report {
     /// Reports an attempt. Returns whether anybody is still waiting for the connection.
-    fn tell(&mut self, attempt: Attempt) -> bool {
+    fn report(&mut self, attempt: Attempt) -> bool {
         let is_heard = self.attempt.send(attempt).is_ok();
         // A full socket wakes the receiver as well.
         let _ = self.wakes.write(b".");
@@ -121,7 +121,7 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
         let watch = link.socket().and_then(DaemonWatch::new);
         let failure = match connected(&mut link, std::mem::take(&mut starts)) {
             Ok(client) => {
-                report.tell(Attempt::Made(Box::new(client)));
+                report.report(Attempt::Made(Box::new(client)));
                 return;
             }
             Err(failure) => failure,
@@ -129,7 +129,7 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
         let is_refused = failure.kind == REFUSED;
         // A daemon that does not answer, or refuses at the moment, creates no new socket.
         let is_absent = failure.kind == "no_daemon" && failure.code == Code::NO_DAEMON;
-        if !report.tell(Attempt::Failed(failure)) {
+        if !report.report(Attempt::Failed(failure)) {
             return;
         }
         if is_absent && watch.is_ok_and(|watch| watch.wait().is_ok()) {
@@ -196,7 +196,7 @@ mod tests {
     fn link(folder: &std::path::Path) -> Link {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).unwrap();
         Link::new(Options {
-            target: Target::Here(Some(folder.join("socket"))),
+            target: Target::Local(Some(folder.join("socket"))),
             starts: false,
             reports: false,
             asks: false,

@@ -131,7 +131,7 @@ impl<'a> Executor<'a> {
             Scene { panes: self.links.panes(), clock: &self.clock, colour: self.environment.colour() };
         let mut buffer = Buffer::empty(self.canvas.area());
         self.frame = draw(&mut self.ui, &scene, &mut buffer);
-        self.ui.model.shown_now(&self.frame.tasks);
+        self.ui.model.note_visible(&self.frame.tasks);
         self.canvas.draw(buffer, self.frame.cursor)?;
         (self.is_dirty, self.drawn_at) = (false, Some(Instant::now()));
         Ok(())

@@ -286,7 +286,7 @@ impl<'a> Links<'a> {
                         self.lost(host, error, ui)?;
                     }
                 }
-                Connection::Lost(_) => ui.tell(host, Err("there is no daemon to ask".to_owned())),
+                Connection::Lost(_) => ui.show_outcome(host, Err("there is no daemon to ask".to_owned())),
             }
         }
         Ok(())

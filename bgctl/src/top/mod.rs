@@ -33,7 +33,7 @@ pub use self::task_key::{HostNo, TaskKey};
 use self::ui::Ui;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::state::Looked;
+use crate::state::Seen;
 
 /// The daemons to show.
 pub enum Hosts {
@@ -43,7 +43,7 @@ pub enum Hosts {
     Several(Vec<String>),
 }
 
-/// Shows the tasks until the user leaves. `looked`: the tasks that the user has looked at before.
+/// Shows the tasks until the user leaves. `last_seen`: the tasks that the user has looked at before.
 ///
 /// # Errors
 /// There is no terminal, or it is gone.
@@ -51,13 +51,13 @@ pub fn run(
     environment: &dyn Environment,
     hosts: Hosts,
     filter: &str,
-    looked: Option<Looked>,
+    last_seen: Option<Seen>,
 ) -> Result<Code, Failure> {
     let (client, names) = match hosts {
         Hosts::One(client) => (Some(*client), Vec::new()),
         Hosts::Several(names) => (None, names),
     };
-    let mut model = Model::new(names.len().max(1), looked);
+    let mut model = Model::new(names.len().max(1), last_seen);
     model.name_hosts(&names);
     model.set_filter(filter);
     Executor::begin(environment, client, Ui::new(model))?.run()

@@ -14,7 +14,7 @@ use super::ui::{Preview, Ui};
 use super::view::{Panes, Scene, draw, width as width_of};
 use crate::failure::Failure;
 use crate::render::wall::Clock;
-use crate::state::Looked;
+use crate::state::Seen;
 
 /// The size of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +27,10 @@ pub struct Size {
 pub struct Still(Ui);
 
 impl Still {
-    /// Starts a frame without tasks, of one host if there are no names. `looked`: the tasks that the user has looked at
+    /// Starts a frame without tasks, of one host if there are no names. `last_seen`: the tasks that the user has looked at
     /// before.
-    pub fn new(names: &[String], looked: Option<Looked>) -> Self {
-        let mut model = Model::new(names.len().max(1), looked);
+    pub fn new(names: &[String], last_seen: Option<Seen>) -> Self {
+        let mut model = Model::new(names.len().max(1), last_seen);
         model.name_hosts(names);
         let mut ui = Ui::new(model);
         (ui.preview, ui.is_still) = (Preview::Off, true);
@@ -146,10 +146,10 @@ mod tests {
     use crate::render::samples;
     use bgd_shared::task::{Status, Summary, Task};
 
-    fn still(task: Task, looked: Option<Looked>, colour: bool) -> String {
+    fn still(task: Task, last_seen: Option<Seen>, colour: bool) -> String {
         let summary = Summary { running: 1, ..Summary::default() };
         let page = ListResult { tasks: vec![task], next: None, summary };
-        let (clock, mut still) = (Clock::of_tests(), Still::new(&[], looked));
+        let (clock, mut still) = (Clock::of_tests(), Still::new(&[], last_seen));
         let take = |page| {
             still.add(HostNo::default(), &page, &clock);
             true
@@ -174,10 +174,10 @@ mod tests {
     fn r163_seen_failure_counts_as_done() {
         let ended = Clock::of_tests().now;
         let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
-        let frame = |looked| still(task.clone(), looked, false);
+        let frame = |last_seen| still(task.clone(), last_seen, false);
         assert!(frame(None).starts_with("1 failure waits for you\n"));
-        let looked = Looked { at: ended, unseen: std::collections::BTreeSet::new() };
-        assert!(frame(Some(looked)).starts_with("nothing waits for you | 1 done\n"));
+        let last_seen = Seen { at: ended, unseen: std::collections::BTreeSet::new() };
+        assert!(frame(Some(last_seen)).starts_with("nothing waits for you | 1 done\n"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub struct Ui {
     /// A message shown until the next key.
     pub note: Option<String>,
     /// The outcomes of the last calls, by host; `Err` holds the error message.
-    pub told: BTreeMap<HostNo, Result<String, String>>,
+    pub outcomes: BTreeMap<HostNo, Result<String, String>>,
     /// The search in progress or completed, over all hosts.
     pub search: Option<super::search::State>,
     /// Whether no keys can be pressed, as only a single frame is printed.
@@ -96,7 +96,7 @@ impl Ui {
             mode: Mode::List,
             preview: Preview::Auto,
             note: None,
-            told: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
             search: None,
             is_still: false,
             drawn: (0, Vec::new()),
@@ -106,7 +106,7 @@ impl Ui {
     /// Handles a key. Returns the request to the surroundings, if any.
     pub fn key(&mut self, key: Key) -> Option<Want> {
         self.note = None;
-        self.told.clear();
+        self.outcomes.clear();
         if key == Key::Ctrl('z') {
             return Some(Want::Stop);
         }
@@ -137,15 +137,15 @@ impl Ui {
     }
 
     /// Shows the outcome of a call to a host. With several hosts, their messages are combined, failures first.
-    pub fn tell(&mut self, host: HostNo, outcome: Result<String, String>) {
+    pub fn show_outcome(&mut self, host: HostNo, outcome: Result<String, String>) {
         if !self.model.is_several() {
             self.note = Some(outcome.unwrap_or_else(|failed| failed));
             return;
         }
-        self.told.insert(host, outcome);
+        self.outcomes.insert(host, outcome);
         let words = |is_failed: bool| {
-            let told = self.told.iter().filter(move |(_, outcome)| outcome.is_err() == is_failed);
-            told.map(|(host, Ok(words) | Err(words))| format!("{}: {words}", self.model.host_name(*host)))
+            let outcomes = self.outcomes.iter().filter(move |(_, outcome)| outcome.is_err() == is_failed);
+            outcomes.map(|(host, Ok(words) | Err(words))| format!("{}: {words}", self.model.host_name(*host)))
         };
         self.note = Some(words(true).chain(words(false)).collect::<Vec<_>>().join("; "));
     }
@@ -281,13 +281,13 @@ impl Ui {
     }
 
     fn rerun(&mut self) -> Option<Want> {
-        let keys = self.those(|status| !status.is_active(), "only ended tasks can be rerun")?;
+        let keys = self.chosen_with_status(|status| !status.is_active(), "only ended tasks can be rerun")?;
         self.model.unmark();
         Some(Want::Call(Act::Rerun(keys)))
     }
 
     /// Returns the chosen tasks with such a status; shows `why_not` if there are none.
-    fn those(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
+    fn chosen_with_status(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
         let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(|row| is_so(row.status));
         let keys: Vec<TaskKey> = self.model.chosen().into_iter().filter(is_chosen).collect();
         if keys.is_empty() {
@@ -298,7 +298,7 @@ impl Ui {
     }
 
     fn end(&mut self, what: &str, act: fn(Vec<TaskKey>) -> Act) -> Option<Want> {
-        let keys = self.those(Status::is_active, "no active task is selected")?;
+        let keys = self.chosen_with_status(Status::is_active, "no active task is selected")?;
         let whom = match &keys[..] {
             [key] => format!("{} {}", key.short(), self.model.row(*key).map_or("", |row| &row.description)),
             keys => format!("{} tasks", keys.len()),
@@ -309,7 +309,8 @@ impl Ui {
 
     /// Holds pending tasks, or releases them if the first one is held.
     fn hold(&mut self) -> Option<Want> {
-        let keys = self.those(|status| status == Status::Pending, "only pending tasks can be held")?;
+        let keys =
+            self.chosen_with_status(|status| status == Status::Pending, "only pending tasks can be held")?;
         let is_held = self.model.row(keys[0]).is_some_and(|row| row.is_held);
         self.model.unmark();
         Some(Want::Call(if is_held { Act::Release(keys) } else { Act::Hold(keys) }))

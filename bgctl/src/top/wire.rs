@@ -187,7 +187,7 @@ impl Wire {
             Asked::Search(id, stream, number) => self.searched(id, stream, number, outcome, ui)?,
             Asked::Act(words) => {
                 let failed = |error| Failure::from(ClientError::Rpc(error)).message;
-                ui.tell(self.host, outcome.map(|_| words).map_err(failed));
+                ui.show_outcome(self.host, outcome.map(|_| words).map_err(failed));
             }
         }
         Ok(())
@@ -414,7 +414,7 @@ impl Wire {
         match act {
             Act::Cancel(ids) => {
                 let words = format!("cancelling {}; SIGKILL follows after the grace period", whom(ids));
-                ui.tell(self.host, Ok(words));
+                ui.show_outcome(self.host, Ok(words));
                 self.call::<TaskCancel>(&cancel(ids), Asked::Act(format!("cancelled {}", whom(ids))))
             }
             Act::Kill(ids) => {

@@ -51,7 +51,7 @@ pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {
         .spawn(move || {
             // However the input ends, no more will arrive.
             let _ = match borrowed {
-                Some(borrowed) => borrowed.go_along(&mut input, &upstream),
+                Some(borrowed) => borrowed.forward_with_first_submit(&mut input, &upstream),
                 None => Ok(()),
             }
             .map(|()| carry(input, &upstream, || Ok(())));

@@ -106,7 +106,7 @@ impl Borrowed {
     ///
     /// # Errors
     /// Reading or writing fails.
-    pub fn go_along(self, from: &mut impl BufRead, mut to: &UnixStream) -> io::Result<()> {
+    pub fn forward_with_first_submit(self, from: &mut impl BufRead, mut to: &UnixStream) -> io::Result<()> {
         loop {
             let mut line = Vec::new();
             let most = u64::try_from(FRAME_BYTES).unwrap_or(u64::MAX);

@@ -86,7 +86,7 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
     }
     context.flush()?;
     for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
-        failure.tell(context.json());
+        failure.print(context.json());
     }
     let has_more = outcomes.iter().flatten().any(|answer| answer.list.next.is_some());
     if has_more && !wanted.quiet && !context.json() {

@@ -63,17 +63,17 @@ fn watched(
         let drawn_at = Instant::now();
         let has_ages = !result.tasks.is_empty();
         loop {
-            let [is_told] =
+            let [has_news] =
                 sleep([Some(std::os::fd::AsFd::as_fd(&news))], has_ages.then(|| drawn_at + TICK))?;
-            if !is_told || heard_change(&mut news)? {
+            if !has_news || heard_change(&mut news)? {
                 break;
             }
         }
         // A burst of events causes only one redraw.
         let mut until = drawn_at + PAUSE;
         while Instant::now() < until {
-            let [is_told] = sleep([Some(std::os::fd::AsFd::as_fd(&news))], Some(until))?;
-            if is_told {
+            let [has_news] = sleep([Some(std::os::fd::AsFd::as_fd(&news))], Some(until))?;
+            if has_news {
                 heard_change(&mut news)?;
             } else {
                 until = Instant::now();

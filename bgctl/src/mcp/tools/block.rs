@@ -259,7 +259,7 @@ impl Shared {
                     () = &mut stop => break true,
                     _ = ticks.tick(), if progress.is_some() => {
                         if let Some(progress) = progress {
-                            progress.tell(until.progress(&latest)).await;
+                            progress.notify(until.progress(&latest)).await;
                         }
                     }
                 }
@@ -269,7 +269,7 @@ impl Shared {
                 return Ok(latest);
             }
             if let Some(progress) = progress {
-                progress.tell(until.progress(&latest)).await;
+                progress.notify(until.progress(&latest)).await;
             }
         }
     }

@@ -34,7 +34,7 @@ impl Progress {
     }
 
     /// Sends a progress notification.
-    pub async fn tell(&mut self, message: impl Into<String>) {
+    pub async fn notify(&mut self, message: impl Into<String>) {
         self.last = self.begun.elapsed().as_secs_f64().max(self.last + 0.001);
         let params = ProgressNotificationParam::new(self.token.clone(), self.last).with_message(message);
         // A client that is gone is noticed at the end of its input.

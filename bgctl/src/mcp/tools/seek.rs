@@ -72,15 +72,15 @@ impl Shared {
                     let found = found.map_err(|error| Refusal::new(format!("The wait was interrupted: {error}.")))?;
                     return match found {
                         // Nobody is waiting any longer.
-                        Err(failure) if is_over(&failure) && writer.is_none() => Ok(Sighting::NotYet),
-                        Err(failure) if is_over(&failure) => Ok(Sighting::Lost(failure)),
+                        Err(failure) if is_daemon_gone(&failure) && writer.is_none() => Ok(Sighting::NotYet),
+                        Err(failure) if is_daemon_gone(&failure) => Ok(Sighting::Lost(failure)),
                         found => Ok(sighting(found?)),
                     };
                 }
                 () = &mut stop, if writer.is_some() => drop(writer.take()),
                 _ = ticks.tick() => {
                     if let Some(progress) = progress {
-                        progress.tell("no matching line yet").await;
+                        progress.notify("no matching line yet").await;
                     }
                 }
             }
@@ -95,7 +95,7 @@ fn look_for(way: &Way, sought: LineQuery, stop: &PipeReader) -> Result<Found, Fa
 }
 
 /// Reports whether the daemon has gone, possibly to come back.
-fn is_over(failure: &Failure) -> bool {
+fn is_daemon_gone(failure: &Failure) -> bool {
     is_lost(failure) || [ErrorKind::ShuttingDown.as_str(), "no_daemon"].contains(&failure.kind)
 }
 

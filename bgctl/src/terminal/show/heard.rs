@@ -41,7 +41,9 @@ impl ScreenView<'_> {
                 self.calls.write = None;
                 self.written(Protocol::result::<TaskWrite>(outcome))?;
             }
-            Received::Answer { call, .. } if self.calls.go_on == Some(call) => self.calls.go_on = None,
+            Received::Answer { call, .. } if self.calls.continue_job == Some(call) => {
+                self.calls.continue_job = None
+            }
             Received::Answer { call, .. } if self.calls.resize == Some(call) => {
                 self.calls.resize = None;
                 self.tell_size()?;
@@ -98,10 +100,10 @@ impl ScreenView<'_> {
         }
         self.gauge.push(bytes);
         let screen = &mut self.job.out;
-        if self.gauge.tells() {
-            screen.is_told();
+        if self.gauge.reports_itself() {
+            screen.note_own_progress();
         } else if !screen.is_alternate() && self.gauge.is_readable() {
-            screen.tell(self.gauge.percent())?;
+            screen.set_progress(self.gauge.percent())?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use self::order::{Order, SortKey};
 use super::row::{Row, Section, Texts};
 use super::task_key::{HostNo, TaskKey};
 use crate::render::wall::Clock;
-use crate::state::Looked;
+use crate::state::Seen;
 
 /// Maximum number of pinned tasks.
 pub const PINS: usize = 4;
@@ -62,12 +62,12 @@ pub struct Model {
     live: HashMap<TaskKey, Live>,
     hosts: Hosts,
     /// The tasks that the user had looked at before.
-    looked: Option<Looked>,
+    last_seen: Option<Seen>,
 }
 
 impl Model {
-    /// Creates an empty list for this number of hosts. `looked`: the tasks that the user has looked at before.
-    pub fn new(hosts: usize, looked: Option<Looked>) -> Self {
+    /// Creates an empty list for this number of hosts. `last_seen`: the tasks that the user has looked at before.
+    pub fn new(hosts: usize, last_seen: Option<Seen>) -> Self {
         Self {
             known: IndexMap::new(),
             arrivals: Arrivals::default(),
@@ -86,7 +86,7 @@ impl Model {
             pins: Vec::new(),
             live: HashMap::new(),
             hosts: Hosts::new(hosts),
-            looked,
+            last_seen,
         }
     }
 
@@ -183,8 +183,11 @@ impl Model {
             return;
         }
         let has_ended_again = before.is_some_and(|known| known.row.ended_at() != row.ended_at());
-        let was_known =
-            self.looked.as_ref().zip(row.ended_at()).is_some_and(|(looked, ended)| looked.has(key.id, ended));
+        let was_known = self
+            .last_seen
+            .as_ref()
+            .zip(row.ended_at())
+            .is_some_and(|(last_seen, ended)| last_seen.has(key.id, ended));
         let is_seen = was_known
             || task.ended_in_foreground
             || before.is_some_and(|known| known.is_seen && !has_ended_again);
@@ -508,7 +511,7 @@ impl Model {
     }
 
     /// Records that these tasks are on the screen.
-    pub fn shown_now(&mut self, tasks: &[TaskKey]) {
+    pub fn note_visible(&mut self, tasks: &[TaskKey]) {
         for key in tasks {
             if let Some(known) = self.known.get_mut(key) {
                 known.was_shown |= known.row.status == Status::Failed;

@@ -94,8 +94,8 @@ fn r160_tasks_created_at_once_keep_their_listing_order() {
 
 #[test]
 fn r160_failures_seen_before_are_listed_as_done() {
-    let looked = Looked { at: Timestamp::from_unix_ms(2_000), unseen: [id(1)].into() };
-    let mut model = Model::new(1, Some(looked));
+    let last_seen = Seen { at: Timestamp::from_unix_ms(2_000), unseen: [id(1)].into() };
+    let mut model = Model::new(1, Some(last_seen));
     for number in 1..=3 {
         put(&mut model, &task(number, Status::Failed));
     }
@@ -107,7 +107,7 @@ fn r160_failures_seen_before_are_listed_as_done() {
 fn r160_only_shown_failures_count_as_seen() {
     let mut model = model(&[task(1, Status::Failed), task(2, Status::Failed), task(3, Status::Failed)]);
     put(&mut model, &task(4, Status::Running));
-    model.shown_now(&[key(1), key(4)]);
+    model.note_visible(&[key(1), key(4)]);
     model.see(key(2));
     assert_eq!(model.unseen(), [(id(3), Timestamp::from_unix_ms(3_000))]);
     put(&mut model, &task(4, Status::Failed));

@@ -209,13 +209,13 @@ fn r144_confirmation_names_the_hosts() {
 #[test]
 fn r144_outcomes_of_several_hosts_share_the_note_line() {
     let mut ui = two_hosts();
-    ui.tell(HostNo(0), Ok("held 2 tasks".into()));
-    ui.tell(HostNo(1), Err("no such task".into()));
+    ui.show_outcome(HostNo(0), Ok("held 2 tasks".into()));
+    ui.show_outcome(HostNo(1), Err("no such task".into()));
     assert_eq!(ui.note.as_deref(), Some("b: no such task; a: held 2 tasks"));
-    ui.tell(HostNo(1), Ok("held 00000001".into()));
+    ui.show_outcome(HostNo(1), Ok("held 00000001".into()));
     assert_eq!(ui.note.as_deref(), Some("a: held 2 tasks; b: held 00000001"));
     press(&mut ui, "j");
-    ui.tell(HostNo(1), Ok("released".into()));
+    ui.show_outcome(HostNo(1), Ok("released".into()));
     assert_eq!(ui.note.as_deref(), Some("b: released"), "what came before the key is over");
 }
 

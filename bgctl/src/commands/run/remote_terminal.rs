@@ -92,7 +92,7 @@ fn show(
         // The key is forgotten once the task is cleared.
         let task = context.link.call::<TaskGet>(&IdParams { id: id.into() })?.task;
         if !task.status.is_active() {
-            return rest(task, job.seen, context);
+            return print_remaining_output(task, job.seen, context);
         }
         terminal::hold_signals(terminal::SHOWN)?;
     }
@@ -113,7 +113,7 @@ fn show(
             Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
                 let task = context.link.call::<TaskGet>(&IdParams { id: id.into() })?.task;
                 if !task.status.is_active() {
-                    return rest(task, job.seen, context);
+                    return print_remaining_output(task, job.seen, context);
                 }
                 // The job is just starting, or waiting to be started again; this connection then gets all its output.
                 is_drawn = false;
@@ -125,7 +125,7 @@ fn show(
 }
 
 /// Shows the rest of the output of a job that has ended.
-fn rest(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
+fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
     // Ctrl-C ends this process, as nothing reads the keys.
     terminal::release_signals(terminal::SHOWN)?;
     let mut next = terminal::latest(seen.upto, task.output.bytes);

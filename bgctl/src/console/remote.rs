@@ -57,27 +57,27 @@ impl Console {
     /// reached in time, or refuses; or a signal asks to leave.
     pub(super) fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
         let way = Arc::clone(&self.way);
-        let Way::There(there) = &*way else { return Err(failure) };
+        let Way::Remote(remote) = &*way else { return Err(failure) };
         if !is_lost(&failure) {
             return Err(failure);
         }
-        let host = there.host();
+        let host = remote.host();
         let ended = self.jobs.beside().len();
         let what = if ended > 0 {
             format!("; {} ended with it", count(ended, "foreground job"))
         } else {
             String::new()
         };
-        self.tell(&format!("bgctl: the connection to {host} is lost{what}; connecting again\n"))?;
+        self.print(&format!("bgctl: the connection to {host} is lost{what}; connecting again\n"))?;
         self.jobs = Jobs::new(self.key);
-        there.forget_shared();
+        remote.forget_shared();
         let (link, news, instance) = self.reconnected()?;
         self.link = link.into();
         news::follow(news, &self.session, self.editor.speaker())?;
         let lost =
             if instance == self.instance { "" } else { "; its daemon was restarted, and its tasks are lost" };
         self.instance = instance;
-        self.tell(&format!("bgctl: connected to {host} again{lost}\n"))
+        self.print(&format!("bgctl: connected to {host} again{lost}\n"))
     }
 
     /// Re-establishes the connections on a separate thread, and handles signals meanwhile.
@@ -112,7 +112,7 @@ impl Console {
     }
 
     /// Prints above the prompt, or if there is none, at the cursor.
-    fn tell(&mut self, text: &str) -> Result<(), Failure> {
+    fn print(&mut self, text: &str) -> Result<(), Failure> {
         if self.editor.is_open() {
             self.editor.print(text);
             return Ok(());
@@ -126,8 +126,8 @@ type Made = (Client, Client, String);
 
 /// Makes one attempt to establish both connections.
 fn connect(way: &Way, within: Duration) -> Result<Made, Failure> {
-    let Way::There(there) = way else { return Err(interrupted("connecting again")) };
-    let (link, instance) = there.client(within)?;
-    let (news, _) = there.client(within)?;
+    let Way::Remote(remote) = way else { return Err(interrupted("connecting again")) };
+    let (link, instance) = remote.client(within)?;
+    let (news, _) = remote.client(within)?;
     Ok((link, news, instance))
 }

@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints a notice on standard error, if that is a terminal, when the daemon's program was replaced.
-pub fn tell(context: &mut Context) {
+pub fn notify(context: &mut Context) {
     if context.json()
         || context.link.is_remote()
         || !context.link.is_connected()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r124_replaced_program_check_is_rate_limited_but_due_if_clock_is_set_back() {
+    fn r124_nobody_asks_before_it_is_time_and_a_clock_set_back_silences_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let (file, now) = (folder.path().join("look"), SystemTime::now());
         assert!(is_due(&file, now), "nobody has looked yet");

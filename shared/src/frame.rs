@@ -77,7 +77,7 @@ impl<A> FrameDecoder<A> {
     }
 
     /// Creates a decoder that continues with the undecoded input of another one.
-    pub fn going_on(limit: usize, rest: Rest<A>) -> Self {
+    pub fn resume_from(limit: usize, rest: Rest<A>) -> Self {
         Self { buffer: rest.bytes, attachments: rest.attachments, ..Self::new(limit) }
     }
 
@@ -120,7 +120,7 @@ impl<A> FrameDecoder<A> {
                 if self.buffer.len() - self.start >= self.limit {
                     return Err(FrameError::TooLarge { limit: self.limit });
                 }
-                self.give_back();
+                self.free_empty_buffer();
                 return Ok(None);
             };
             let end = self.scanned + length;
@@ -145,7 +145,7 @@ impl<A> FrameDecoder<A> {
     }
 
     /// Frees an empty buffer: ten thousand idle connections need none, and its old contents may be secret.
-    fn give_back(&mut self) {
+    fn free_empty_buffer(&mut self) {
         if self.start == self.buffer.len() {
             self.start = 0;
             self.scanned = 0;
@@ -196,7 +196,7 @@ mod tests {
             }
             let taken = first.next_frame().unwrap();
             prop_assert_eq!(&taken, &whole.next_frame().unwrap());
-            let mut second = FrameDecoder::going_on(64, first.rest(|number| *number));
+            let mut second = FrameDecoder::resume_from(64, first.rest(|number| *number));
             for decoder in [&mut whole, &mut second] {
                 decoder.push(after, [2]);
             }

@@ -96,7 +96,7 @@ pub fn hand_over_as(
 ///
 /// # Errors
 /// The daemon's refusal, or a broken connection.
-pub fn tell_exit(client: &mut Client, task: TaskId, status: ExitStatus) -> Result<Task, ClientError> {
+pub fn report_exit(client: &mut Client, task: TaskId, status: ExitStatus) -> Result<Task, ClientError> {
     let params = ExitParams { id: task.into(), exit: exit_of(status) };
     client.call::<TaskExit>(&params).map(|result| result.task)
 }

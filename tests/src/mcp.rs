@@ -37,14 +37,14 @@ pub struct Mcp {
 
 /// The result of a tool call.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ToolResult {
     pub text: String,
     /// Structured content; null in an error.
     pub content: Value,
     pub is_error: bool,
 }
 
-impl Told {
+impl ToolResult {
     /// Parses the result of `tools/call`.
     #[track_caller]
     pub fn of(result: &Value) -> Self {
@@ -64,7 +64,7 @@ impl Told {
     }
 
     /// Returns the ids of the tasks that the head of the result reports.
-    pub fn told(&self) -> Vec<String> {
+    pub fn reported_ids(&self) -> Vec<String> {
         let told = self.content["told"].as_array().into_iter().flatten();
         told.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
     }
@@ -187,7 +187,7 @@ impl Mcp {
     }
 
     /// Returns the messages that arrived and were not requested.
-    pub fn unasked(&self) -> Vec<Value> {
+    pub fn unrequested(&self) -> Vec<Value> {
         self.early.iter().cloned().collect()
     }
 
@@ -223,13 +223,13 @@ impl Mcp {
 
     /// Calls a tool.
     #[track_caller]
-    pub fn call(&mut self, name: &str, arguments: &Value) -> Told {
-        Told::of(&self.result("tools/call", &json!({"name": name, "arguments": arguments})))
+    pub fn call(&mut self, name: &str, arguments: &Value) -> ToolResult {
+        ToolResult::of(&self.result("tools/call", &json!({"name": name, "arguments": arguments})))
     }
 
     /// Calls a tool, which must succeed.
     #[track_caller]
-    pub fn done(&mut self, name: &str, arguments: &Value) -> Told {
+    pub fn done(&mut self, name: &str, arguments: &Value) -> ToolResult {
         let told = self.call(name, arguments);
         assert!(!told.is_error, "{}", told.text);
         told

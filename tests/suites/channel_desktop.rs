@@ -126,7 +126,7 @@ impl Bubble {
     }
 }
 
-fn told(daemon: &TestDaemon, line: &str) -> SubmitParams {
+fn notifying_params(daemon: &TestDaemon, line: &str) -> SubmitParams {
     SubmitParams {
         shell: Some(line.into()),
         description: Some("the <job>".into()),
@@ -135,9 +135,9 @@ fn told(daemon: &TestDaemon, line: &str) -> SubmitParams {
     }
 }
 
-/// Like [`told`], with this address of the session bus in the environment.
+/// Like [`notifying_params`], with this address of the session bus in the environment.
 fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
-    let params = told(daemon, line);
+    let params = notifying_params(daemon, line);
     let others = params.env.iter().flat_map(|env| env.0.iter().cloned());
     let own = [("DBUS_SESSION_BUS_ADDRESS".into(), address.into())];
     let env: Env = others.chain(own).collect();
@@ -189,9 +189,9 @@ fn end_of_task_replaces_its_start_bubble() {
     let daemon = TestDaemon::builder().config(config).start();
     // Without an address in the environment, the bus is in $XDG_RUNTIME_DIR.
     let desktop = Desktop::start(&daemon, "bus");
-    let first = daemon.submit_with(&told(&daemon, "sleep 1000")).id;
+    let first = daemon.submit_with(&notifying_params(&daemon, "sleep 1000")).id;
     desktop.wait_bubbles(1);
-    let second = daemon.submit_with(&told(&daemon, "sleep 1000")).id;
+    let second = daemon.submit_with(&notifying_params(&daemon, "sleep 1000")).id;
     let shown = desktop.wait_bubbles(2);
     assert!(shown.iter().all(|bubble| bubble.summary == "Started: the <job>" && bubble.urgency == "LOW"));
     daemon.cancel(&[second]);
@@ -204,7 +204,7 @@ fn end_of_task_replaces_its_start_bubble() {
 #[test]
 fn delivery_without_session_bus_fails() {
     let daemon = TestDaemon::start();
-    daemon.submit_with(&told(&daemon, "true"));
+    daemon.submit_with(&notifying_params(&daemon, "true"));
     let why = failure(&daemon);
     // The machine may have a bus for the user of the tests.
     assert!(why.starts_with("no desktop: ") || why.contains("/run/user/"), "{why}");
@@ -230,7 +230,7 @@ fn unusable_bus_address_is_reported() {
 fn bus_without_notification_service_is_reported() {
     let daemon = TestDaemon::start();
     let bus = Bus::start(&daemon, "bus");
-    daemon.submit_with(&told(&daemon, "true"));
+    daemon.submit_with(&notifying_params(&daemon, "true"));
     let why = failure(&daemon);
     assert_eq!(why, format!("no notification service on the session bus {}", bus.address));
 }
@@ -243,7 +243,7 @@ fn hanging_bus_is_abandoned_and_next_notice_is_shown() {
     let silent = UnixListener::bind(&socket).unwrap();
     daemon.submit_with(&told_at(&daemon, &format!("unix:path={}", socket.display()), "true"));
     let (connection, _) = silent.accept().unwrap();
-    daemon.submit_with(&told(&daemon, "true"));
+    daemon.submit_with(&notifying_params(&daemon, "true"));
     assert_eq!(desktop.wait_bubbles(1)[0].summary, "Completed: the <job>");
     let status = settled(&daemon, 2);
     assert_eq!((status.sent, status.failed), (1, 1));

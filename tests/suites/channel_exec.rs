@@ -58,7 +58,7 @@ fn settled(daemon: &TestDaemon) -> ChannelStatus {
 
 /// Returns the recorded notices, once there are at least `count`.
 #[track_caller]
-fn told(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
+fn notices(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
     wait::for_change(&daemon.home().join("told"), || {
         let text = fs::read_to_string(daemon.home().join("told")).ok()?;
         let lines: Vec<&str> =
@@ -68,7 +68,7 @@ fn told(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
 }
 
 #[track_caller]
-fn noted(daemon: &TestDaemon, name: &str) -> Process {
+fn recorded_process(daemon: &TestDaemon, name: &str) -> Process {
     let pid = wait::for_line(&daemon.home().join(name), "").trim().parse().expect("a process id");
     Process::open(pid).expect("it lives")
 }
@@ -97,7 +97,7 @@ fn r51_hook_receives_each_notice_as_one_json_line() {
     let cancelled = daemon.submit_with(&SubmitParams { shell: shell("sleep 1000"), ..params }).id;
     daemon.wait_running(cancelled);
     daemon.cancel(&[cancelled]);
-    let told = told(&daemon, 6);
+    let told = notices(&daemon, 6);
     let seen: Vec<_> = told.iter().map(|notice| (notice.task.id, notice.kind)).collect();
     let expected = [
         (done, NoticeKind::Started),
@@ -205,8 +205,8 @@ fn processes_left_by_hook_end_with_it() {
     let script = format!("[ $BGD_NOTICE_KIND = started ] || exit 0\nmkfifo gate\n{FAMILY}\nread go < gate");
     let daemon = with_hook(&script);
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean"].map(|name| noted(&daemon, name));
-    noted(&daemon, "leader");
+    let family = ["child", "session", "clean"].map(|name| recorded_process(&daemon, name));
+    recorded_process(&daemon, "leader");
     fs::write(daemon.home().join("gate"), "go\n").unwrap();
     assert_eq!(settled(&daemon).sent, 1);
     family.iter().for_each(Process::gone);
@@ -221,7 +221,7 @@ fn hanging_hook_is_killed_with_its_whole_tree() {
     );
     let daemon = with_settings(&script, "timeout = \"5s\"");
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
     let line = failure(&daemon);
     assert!(line.contains("it ran longer than 5s"), "{line}");
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
@@ -233,8 +233,8 @@ fn hanging_hook_is_killed_with_its_whole_tree() {
 fn killed_hook_counts_as_failure_and_its_tree_ends() {
     let daemon = with_hook(&format!("[ $BGD_NOTICE_KIND = started ] || exit 0\n{FAMILY}\nwait"));
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean"].map(|name| noted(&daemon, name));
-    noted(&daemon, "leader").signal(Signal::KILL).unwrap();
+    let family = ["child", "session", "clean"].map(|name| recorded_process(&daemon, name));
+    recorded_process(&daemon, "leader").signal(Signal::KILL).unwrap();
     let line = failure(&daemon);
     assert!(line.contains("was ended by signal 9"), "{line}");
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
@@ -247,13 +247,13 @@ fn r51_hanging_hook_delays_neither_tasks_nor_other_channels() {
     let keep = format!("[channels.keep]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", '''{KEEP}''']\n");
     let daemon = TestDaemon::builder().config(format!("{hang}{keep}[limits]\nchannel_queue = 3\n")).start();
     ended(&daemon, "true");
-    let stuck = noted(&daemon, "leader");
+    let stuck = recorded_process(&daemon, "leader");
     for _ in 0..20 {
         ended(&daemon, "true");
     }
     let params = SubmitParams { shell: Some("true".into()), channel: Some("keep".into()), ..daemon.params() };
     daemon.submit_with(&params);
-    assert_eq!(told(&daemon, 2).len(), 2);
+    assert_eq!(notices(&daemon, 2).len(), 2);
     let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops").unwrap();
     // Of the 42 notices one is being delivered, and two are queued.
     assert_eq!((status.queued, status.dropped, status.sent), (3, 39, 0));
@@ -265,7 +265,7 @@ fn r51_hanging_hook_delays_neither_tasks_nor_other_channels() {
 fn r11_daemon_stop_ends_hanging_hook() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
-    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
     assert!(daemon.stop().success());
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
 }
@@ -274,10 +274,10 @@ fn r11_daemon_stop_ends_hanging_hook() {
 fn notices_of_shutdown_are_delivered_before_daemon_exits() {
     let mut daemon = with_hook(KEEP);
     let id = daemon.submit(&["sleep", "1000"]);
-    told(&daemon, 1);
+    notices(&daemon, 1);
     daemon.client().call::<DaemonShutdown>(&ShutdownParams::default()).unwrap();
     assert!(daemon.ended().success());
-    let told = told(&daemon, 2);
+    let told = notices(&daemon, 2);
     assert_eq!((told[1].task.id, told[1].kind), (id, NoticeKind::Cancelled));
 }
 
@@ -285,7 +285,7 @@ fn notices_of_shutdown_are_delivered_before_daemon_exits() {
 fn r09_hooks_of_killed_daemon_are_ended_by_next_daemon() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
-    let family = ["child", "session", "clean", "leader"].map(|name| noted(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
     daemon.kill9();
     assert!(family.iter().all(Process::is_alive));
     daemon.write_config("");

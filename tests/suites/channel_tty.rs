@@ -105,7 +105,7 @@ fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
         submit_from(daemon, &from, "true");
         after(daemon, held, HELD);
     }
-    is_untold(terminal);
+    has_no_notice(terminal);
 }
 
 /// Asserts that a notice is shown only after the typed command has ended. The command prints `waiting`, reads from
@@ -486,7 +486,7 @@ fn r51_notice_keeps_typed_line_of_several_rows() {
 }
 
 #[track_caller]
-fn is_untold(terminal: &Terminal) {
+fn has_no_notice(terminal: &Terminal) {
     assert!(!String::from_utf8_lossy(&terminal.shown()).contains("BACKGROUND"), "{terminal:?}");
 }
 
@@ -526,7 +526,7 @@ fn notice_is_held_while_script_runs_full_screen_program() {
     hold(&daemon, &terminal, 1);
     terminal.type_keys(" ");
     terminal.wait_text("\n46\n:");
-    is_untold(&terminal);
+    has_no_notice(&terminal);
     terminal.type_keys("q");
     terminal.wait_alternate(false);
     terminal.wait_text(DONE);
@@ -562,7 +562,7 @@ fn notice_is_held_while_typed_ahead_command_runs() {
     terminal.wait_alternate(true);
     terminal.type_keys("itext");
     terminal.wait_line("text");
-    is_untold(&terminal);
+    has_no_notice(&terminal);
     terminal.type_keys("\x1b:q!\r");
     terminal.wait_alternate(false);
     terminal.wait_text(DONE);
@@ -588,5 +588,5 @@ fn notices_held_at_daemon_stop_are_logged_as_undelivered() {
     assert!(daemon.stop().success());
     let line = wait::for_line(&daemon.state_dir().join("bgd.log"), "the daemon ends before");
     assert!(line.contains("undelivered=3") && line.contains("channel=tty"), "{line}");
-    is_untold(&terminal);
+    has_no_notice(&terminal);
 }

@@ -36,7 +36,7 @@ fn daemon(server: &ChatServer, api: Api) -> TestDaemon {
 }
 
 #[track_caller]
-fn tell(daemon: &TestDaemon, agent: &str, prompt: &str, session: &str) -> TaskId {
+fn submit_prompt_in(daemon: &TestDaemon, agent: &str, prompt: &str, session: &str) -> TaskId {
     let params = SubmitParams { session: Some(session.to_owned()), ..daemon.prompt_for(agent, prompt) };
     daemon.submit_with(&params).id
 }
@@ -50,7 +50,7 @@ fn wait_typing(server: &ChatServer, chat: &str, times: usize) {
     server.wait_for(|messages| (messages.iter().filter(is_typing_in(chat)).count() >= times).then_some(()));
 }
 
-fn noted(daemon: &TestDaemon, prompt: &str) -> Process {
+fn recorded_process(daemon: &TestDaemon, prompt: &str) -> Process {
     let line = wait::for_line(&daemon.home().join(format!("pid-{prompt}")), "pid");
     let pid = line.split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
     Process::open(pid).expect("it lives")
@@ -63,11 +63,11 @@ fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
         let daemon = daemon(&server, api);
         let session = |chat: u32| format!("{}:{chat}", api.name());
         let mut gates = ["a", "b", "w"].map(|name| Gate::new(daemon.home(), name));
-        let good = tell(&daemon, "good", "a", &session(1));
-        let bad = tell(&daemon, "bad", "b", &session(2));
-        let cancelled = tell(&daemon, "endless", "c", &session(3));
-        let killed = tell(&daemon, "endless", "d", &session(4));
-        tell(&daemon, "endless", "e", &session(5));
+        let good = submit_prompt_in(&daemon, "good", "a", &session(1));
+        let bad = submit_prompt_in(&daemon, "bad", "b", &session(2));
+        let cancelled = submit_prompt_in(&daemon, "endless", "c", &session(3));
+        let killed = submit_prompt_in(&daemon, "endless", "d", &session(4));
+        submit_prompt_in(&daemon, "endless", "e", &session(5));
         let chats = ["1", "2", "3", "4", "5"];
         // They are shown while the agents work, before any of them has said anything.
         for chat in chats {
@@ -75,10 +75,10 @@ fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
         }
         gates[0].open();
         gates[1].open();
-        noted(&daemon, "c");
+        recorded_process(&daemon, "c");
         daemon.cancel(&[cancelled]);
-        noted(&daemon, "d").kill();
-        noted(&daemon, "e");
+        recorded_process(&daemon, "d").kill();
+        recorded_process(&daemon, "e");
         let params = SessionEndParams { session: session(5) };
         assert_eq!(daemon.client().call::<SessionEnd>(&params).expect("session.end").cancelled, 1);
         let statuses: Vec<_> =
@@ -87,7 +87,7 @@ fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
         server.wait_text("the answer");
         // A further notice to any of these chats would arrive before another chat has been refreshed twice:
         // all have the same period.
-        let last = tell(&daemon, "good", "w", &session(9));
+        let last = submit_prompt_in(&daemon, "good", "w", &session(9));
         wait_typing(&server, "9", 1);
         let before = server.messages().len();
         wait_typing(&server, "9", 3);
@@ -109,7 +109,7 @@ fn r53_typing_is_shown_while_resume_is_answered() {
     let agent = remembering_agent("r", remembers);
     let daemon = TestDaemon::builder().config(bot(&server, api) + &agent).start();
     let mut gate = Gate::new(daemon.home(), "g");
-    let id = tell(&daemon, "r", "one", "telegram:1");
+    let id = submit_prompt_in(&daemon, "r", "one", "telegram:1");
     wait_typing(&server, "1", 1);
     gate.open();
     daemon.block(&[id]);
@@ -140,7 +140,7 @@ fn r53_unanswered_typing_request_delays_neither_notices_nor_stop() {
     );
     let mut daemon = TestDaemon::builder().config(config).start();
     let mut gate = Gate::new(daemon.home(), "a");
-    let id = tell(&daemon, "good", "a", "discord:1");
+    let id = submit_prompt_in(&daemon, "good", "a", "discord:1");
     server.wait_for(|requests| requests.iter().find(|request| request.path.ends_with("/typing")).map(drop));
     gate.open();
     daemon.block(&[id]);
@@ -149,7 +149,7 @@ fn r53_unanswered_typing_request_delays_neither_notices_nor_stop() {
         requests.iter().find(|request| text(request).contains("the answer")).map(drop)
     });
     // Nor does a typing indicator that is being shown delay the end of the daemon.
-    tell(&daemon, "endless", "e", "discord:2");
+    submit_prompt_in(&daemon, "endless", "e", "discord:2");
     server
         .wait_for(|requests| requests.iter().find(|request| request.path == "/channels/2/typing").map(drop));
     assert!(daemon.stop().success());
@@ -175,7 +175,7 @@ fn r53_refused_typing_request_does_not_affect_notices() {
         let config = format!("[channels.{name}]\n{bot}\n{}", agents());
         let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
         let mut gate = Gate::new(daemon.home(), "a");
-        let id = tell(&daemon, "good", "a", &format!("{name}:1"));
+        let id = submit_prompt_in(&daemon, "good", "a", &format!("{name}:1"));
         wait::for_line(&daemon.state_dir().join("bgd.log"), "typing is not shown");
         gate.open();
         daemon.block(&[id]);
@@ -231,7 +231,7 @@ fn r53_typing_continues_at_new_server_after_reload() {
     let (old, new) = (ChatServer::start(api), ChatServer::start(api));
     let daemon = daemon(&old, api);
     let mut gate = Gate::new(daemon.home(), "a");
-    let id = tell(&daemon, "good", "a", "telegram:1");
+    let id = submit_prompt_in(&daemon, "good", "a", "telegram:1");
     wait_typing(&old, "1", 1);
     daemon.write_config(&format!("max_concurrent_tasks = 16\n{}{}", bot(&new, api), agents()));
     daemon.run(&["daemon", "reload"]).success();

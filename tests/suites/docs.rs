@@ -322,7 +322,7 @@ fn protocol_page_agent_conversation_runs_as_written() {
                 id.clone_into(&mut task);
             }
         } else {
-            assert!(holds(&last, &shown), "the page shows {shown}, the daemon said {last}");
+            assert!(contains(&last, &shown), "the page shows {shown}, the daemon said {last}");
         }
     }
     for method in ["task.submit", "task.resume", "agent.list", "agent.answer"] {
@@ -339,15 +339,15 @@ fn protocol_page_question_example_matches_its_type() {
 }
 
 /// Reports whether a value contains everything in another one. `...` matches anything.
-fn holds(value: &serde_json::Value, part: &serde_json::Value) -> bool {
+fn contains(value: &serde_json::Value, part: &serde_json::Value) -> bool {
     use serde_json::Value;
     match (value, part) {
         (_, Value::String(text)) if text == "..." => !value.is_null(),
         (Value::Object(value), Value::Object(part)) => {
-            part.iter().all(|(name, part)| value.get(name).is_some_and(|value| holds(value, part)))
+            part.iter().all(|(name, part)| value.get(name).is_some_and(|value| contains(value, part)))
         }
         (Value::Array(value), Value::Array(part)) => {
-            value.len() == part.len() && value.iter().zip(part).all(|(value, part)| holds(value, part))
+            value.len() == part.len() && value.iter().zip(part).all(|(value, part)| contains(value, part))
         }
         (value, part) => value == part,
     }

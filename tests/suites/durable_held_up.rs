@@ -46,9 +46,9 @@ impl Withheld {
         command.args(["-e", LEASE]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut holder = command.spawn().expect("perl");
         let says = BufReader::new(holder.stdout.take().expect("a pipe"));
-        let mut withheld = Self { path, holder, says };
-        withheld.until("held");
-        withheld
+        let mut with_unreadable_program = Self { path, holder, says };
+        with_unreadable_program.until("held");
+        with_unreadable_program
     }
 
     #[track_caller]
@@ -77,7 +77,7 @@ const ONCE: &str = "echo ran >> \"$HOME/ran\"; exit 9";
 
 /// Submits such a task with an unreadable program, and waits until the daemon is about to run it.
 #[track_caller]
-pub(super) fn withheld(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
+pub(super) fn with_unreadable_program(daemon: &TestDaemon, pty: Option<TerminalSize>) -> (Withheld, TaskId) {
     let mut program = Withheld::script(daemon.home().join("job"), ONCE);
     let argv = Some(vec![program.path.as_os_str().into()]);
     let task = daemon.submit_with(&SubmitParams { argv, pty, ..daemon.params() }).id;
@@ -149,7 +149,7 @@ fn state_in(path: &Path) -> char {
 fn r126_terminal_leader_stopped_at_job_start_does_not_delay_next_daemon() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    let (program, task) = withheld(&daemon, Some(TerminalSize { rows: 24, cols: 80 }));
+    let (program, task) = with_unreadable_program(&daemon, Some(TerminalSize { rows: 24, cols: 80 }));
     daemon.kill9();
     let of_task = format!("--terminal-leader {task}");
     let leader = daemon.processes().into_iter().find(|process| process.cmdline().ends_with(&of_task));
@@ -172,7 +172,7 @@ fn r126_temporarily_unreadable_program_does_not_delay_next_daemon() {
     for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
         let mut daemon = durable();
         let others = Others::start(&daemon);
-        let (program, task) = withheld(&daemon, pty);
+        let (program, task) = with_unreadable_program(&daemon, pty);
         for _ in 0..2 {
             daemon.kill9();
             daemon.launch();
@@ -189,7 +189,7 @@ fn r126_temporarily_unreadable_program_does_not_delay_next_daemon() {
 fn r01_unreadable_program_does_not_block_clients_of_killed_daemon() {
     let home = TestDaemon::builder().config("durable = true").home_only();
     home.run(&["daemon", "start"]).success();
-    let (program, task) = withheld(&home, None);
+    let (program, task) = with_unreadable_program(&home, None);
     let before = home.process();
     before.kill();
     let listed = home.run(&["--no-start", "list"]).expect_code(69);
@@ -212,7 +212,7 @@ fn r126_unreadable_program_does_not_delay_daemon_after_upgrade_from_nameless_one
     daemon.client().call::<DaemonUpgrade>(&nameless).expect("it is upgraded");
     let note = Note::read(&daemon.socket_path().beside("lock"));
     assert_eq!(note.pid.map(NonZeroI32::get), Some(daemon.pid()), "{note:?}");
-    let (program, task) = withheld(&daemon, None);
+    let (program, task) = with_unreadable_program(&daemon, None);
     daemon.kill9();
     daemon.launch();
     assert_eq!(daemon.task(task).status, Status::Running);
@@ -334,7 +334,7 @@ fn r126_daemon_killed_while_replacing_keeper_starts_nothing_twice_as_root() {
     must_be_root();
     for call in ["bind", "rename"] {
         let mut daemon = durable();
-        let (program, task) = withheld(&daemon, None);
+        let (program, task) = with_unreadable_program(&daemon, None);
         let process = daemon.process();
         let mut strace = injected(&process, "keeper", &format!("/^{call}:signal=KILL"));
         daemon.keeper().kill();
@@ -357,7 +357,7 @@ fn r126_daemon_killed_while_replacing_keeper_starts_nothing_twice_as_root() {
 fn r126_ended_task_is_not_rerun_if_keeper_and_daemon_die_before_recording_as_root() {
     must_be_root();
     let mut daemon = durable();
-    let (program, task) = withheld(&daemon, None);
+    let (program, task) = with_unreadable_program(&daemon, None);
     // The journal says that the task is being started, and no more.
     let process = daemon.process();
     let mut strace = injected(&process, "journal", "/^pwrite:delay_enter=600s");

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::channel_tty::Gate;
-use super::durable_held_up::{has_run_once, injected, withheld};
+use super::durable_held_up::{has_run_once, injected, with_unreadable_program};
 
 const GOES_ON: &str = "bgctl: the daemon has ended; the next one takes over its tasks\n";
 
@@ -137,7 +137,7 @@ fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {
     let id = daemon.submit_shell("read x <gate");
     daemon.wait_running(id);
     let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
-    let (program, task) = withheld(&daemon, None);
+    let (program, task) = with_unreadable_program(&daemon, None);
     daemon.kill9();
     gate.open();
     let (exited, written, told) = ended(block);

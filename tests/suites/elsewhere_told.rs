@@ -21,7 +21,7 @@ fn with_hook() -> Far {
 }
 
 /// Returns the notices that the hook received, once there are at least `count`.
-fn told(far: &mut Far, count: usize) -> Vec<Notice> {
+fn notices(far: &mut Far, count: usize) -> Vec<Notice> {
     let path = far.home().join("told");
     wait::for_change(&path, || {
         let text = fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'))?;
@@ -46,7 +46,8 @@ fn r145_remote_completions_are_notified_locally_once() {
         [(fails, NoticeKind::Failed), (works, NoticeKind::Completed)]
     };
     let expected = both(&mut far, "ops");
-    let heard = wait::poll_until("both ends", || Some(told(&mut far, 1)).filter(|all| ends(all).len() == 2));
+    let heard =
+        wait::poll_until("both ends", || Some(notices(&mut far, 1)).filter(|all| ends(all).len() == 2));
     assert_eq!(ends(&heard), expected);
     let of_build = heard.iter().find(|notice| notice.kind == NoticeKind::Failed).unwrap();
     assert_eq!(of_build.task.on.as_deref(), Some("far"));

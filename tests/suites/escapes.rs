@@ -29,7 +29,7 @@ const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
     mv $0/shed.new $0/shed; exec sleep 1000' \"$home\" & exit 0";
 
 #[track_caller]
-pub(crate) fn noted(daemon: &TestDaemon) -> Process {
+pub(crate) fn recorded_process(daemon: &TestDaemon) -> Process {
     let note = daemon.home().join("note");
     let pid = wait::for_line(&note, "").parse().expect("a process id");
     fs::remove_file(note).expect("the note");
@@ -40,7 +40,7 @@ pub(crate) fn noted(daemon: &TestDaemon) -> Process {
 #[track_caller]
 fn escaped(daemon: &TestDaemon) -> (TaskId, Process) {
     let id = daemon.submit_shell(ESCAPE);
-    let process = noted(daemon);
+    let process = recorded_process(daemon);
     let environ = fs::read(process.proc("environ")).unwrap();
     assert!(!String::from_utf8_lossy(&environ).contains("BGD_"));
     let task = daemon.block(&[id]).remove(0);
@@ -64,13 +64,13 @@ fn r05_cancel_ends_escaped_process_of_finished_task() {
 fn r05_cancel_ends_escaped_process_of_running_task() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell(&ESCAPE.replace("& exit 0", "& sleep 1000"));
-    let process = noted(&daemon);
+    let process = recorded_process(&daemon);
     daemon.wait_running(id);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive());
     // The same holds in a terminal, where the leader and the job carry the mark.
     let id = in_terminal(&daemon, &ESCAPE.replace("& exit 0", "& sleep 1000"));
-    let process = noted(&daemon);
+    let process = recorded_process(&daemon);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive());
 }
@@ -85,7 +85,7 @@ fn r10_r54_clear_and_session_end_end_escaped_processes() {
 
     let submit = SubmitParams { shell: Some(ESCAPE.into()), session: Some("s:1".into()), ..daemon.params() };
     let id = daemon.submit_with(&submit).id;
-    let process = noted(&daemon);
+    let process = recorded_process(&daemon);
     assert!(daemon.block(&[id])[0].lingering);
     let ended = daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s:1".into() }).unwrap();
     assert_eq!((ended.cancelled, ended.cleared), (0, 1));
@@ -119,7 +119,7 @@ fn r09_next_daemon_ends_escaped_process_of_killed_daemon() {
 fn r05_cancel_ends_process_that_shed_its_mark_after_being_seen() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell(SHED);
-    let process = noted(&daemon);
+    let process = recorded_process(&daemon);
     assert!(daemon.block(&[id])[0].lingering);
     fs::write(daemon.home().join("gate"), "go\n").unwrap();
     wait::for_file(&daemon.home().join("shed"));
@@ -204,7 +204,7 @@ fn r05_task_submitted_by_another_task_does_not_carry_its_mark() {
         daemon.socket().display(),
         home.display()
     ));
-    let process = noted(&daemon);
+    let process = recorded_process(&daemon);
     let said = fs::read_to_string(&daemon.wait_running(outer).output.path).unwrap();
     let limits = fs::read_to_string(process.proc("limits")).unwrap();
     let locks = limits.lines().find_map(|line| line.strip_prefix("Max file locks")).unwrap();

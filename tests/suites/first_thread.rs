@@ -14,7 +14,7 @@ use bgd_tests::shared::request::{
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 
-use crate::escapes::noted;
+use crate::escapes::recorded_process;
 
 /// Nothing here may need SIGKILL, which would come only after an hour.
 const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
@@ -35,7 +35,7 @@ fn state(folder: &Path) -> Option<char> {
 /// Waits until that program's first thread has ended.
 #[track_caller]
 fn leaderless(daemon: &TestDaemon) -> Process {
-    let process = noted(daemon);
+    let process = recorded_process(daemon);
     wait::poll_until("the end of its first thread", || (state(&process.proc("")) == Some('Z')).then_some(()));
     assert!(process.is_alive());
     process

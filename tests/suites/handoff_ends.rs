@@ -297,7 +297,7 @@ fn r70_on_older_kernel_exit_is_reported_by_parent_or_unknown() {
     // Reported by the parent.
     for (line, exit) in [("exit 4", Exit::Code(4)), ("kill -9 $$", Exit::Signal(9))] {
         let (id, status) = run(&mut client, line);
-        let told = handoff::tell_exit(&mut client, id, status).unwrap();
+        let told = handoff::report_exit(&mut client, id, status).unwrap();
         assert_eq!(
             (told.status, told.exit.as_ref()),
             (Status::Failed, Some(&exit)),
@@ -317,7 +317,7 @@ fn r70_on_older_kernel_exit_is_reported_by_parent_or_unknown() {
             (Status::Failed, Some(format!("its exit status is unknown: {why}")))
         );
         // Now it is too late.
-        let late = handoff::tell_exit(&mut client, id, status).unwrap();
+        let late = handoff::report_exit(&mut client, id, status).unwrap();
         assert!(matches!(late.exit, Some(Exit::Unknown(_))));
         drop(kept);
     }

@@ -39,7 +39,7 @@ fn stuck(daemon: &TestDaemon, name: &str, count: usize) {
 
 /// Checks that a task is started, cancelled and answered for while others are stuck.
 #[track_caller]
-fn is_served(daemon: &TestDaemon) {
+fn others_are_served(daemon: &TestDaemon) {
     let task = daemon.submit_shell("echo said; exec sleep 1000");
     let output = daemon.wait_running(task).output.path;
     wait::for_line(output.as_ref(), "said");
@@ -59,7 +59,7 @@ fn r05_ready_file_on_hung_disk_delays_no_other_task_as_root() {
         |_| daemon.run(&["submit", "--ready", &path, "--", "sleep", "1000"]).success().word::<TaskId>();
     let waiting: Vec<TaskId> = (0..2).map(waits).collect();
     stuck(&daemon, "worker-", 2);
-    is_served(&daemon);
+    others_are_served(&daemon);
     // The stuck tasks can be ended, too.
     daemon.cancel(&waiting);
     drop(disk);
@@ -79,7 +79,7 @@ fn r05_working_folder_on_hung_disk_delays_no_other_start_as_root() {
     };
     let waiting: Vec<TaskId> = (0..2).map(|_| begin()).collect();
     stuck(&daemon, "spawner-", 2);
-    is_served(&daemon);
+    others_are_served(&daemon);
     drop(disk);
     for task in daemon.block(&waiting) {
         assert_eq!(task.status, Status::Failed);
@@ -126,7 +126,7 @@ fn r05_output_on_hung_disk_delays_no_other_output_as_root() {
     let (_job, there) = writes_to(&daemon, &folder);
     let disk = HungDisk::mount(&folder);
     // Any write makes the daemon look at all outputs.
-    is_served(&daemon);
+    others_are_served(&daemon);
     stuck(&daemon, "worker-", 1);
     for _ in 0..2 {
         let here = daemon.submit_shell("echo said; exec sleep 1000");
@@ -189,7 +189,7 @@ fn r05_cancel_does_not_wait_for_hung_start_as_root() {
     let refused = other.receive().expect("an answer");
     assert_eq!(refused["error"]["data"]["kind"], "not_running", "{refused}");
     // Its slot is free.
-    is_served(&daemon);
+    others_are_served(&daemon);
     drop(disk);
     wait::poll_until("the end of the start", || (!daemon.task(there).lingering).then_some(()));
 }
@@ -235,7 +235,7 @@ fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
     daemon.kill9();
     daemon.launch();
     stuck(&daemon, "worker-", 2);
-    is_served(&daemon);
+    others_are_served(&daemon);
     for task in [there, linked] {
         assert_eq!(daemon.cancel(&[task])[0].status, Status::Cancelled);
     }

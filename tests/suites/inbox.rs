@@ -33,7 +33,7 @@ fn done(daemon: &TestDaemon, line: &str) -> TaskId {
 }
 
 /// Returns the tasks that the inbox has notices about.
-fn told(daemon: &TestDaemon) -> Vec<TaskId> {
+fn notified_tasks(daemon: &TestDaemon) -> Vec<TaskId> {
     daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect()
 }
 
@@ -119,22 +119,26 @@ fn item_is_returned_until_acknowledged_and_never_after() {
     let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
     let items = daemon.inbox("s");
     assert_eq!(daemon.inbox("s"), items, "again");
-    assert_eq!(told(&daemon), ids);
+    assert_eq!(notified_tasks(&daemon), ids);
     let behind =
         InboxReadParams { after: Some(items[1].number), limit: Some(2), ..InboxReadParams::default() };
     let page = read(&daemon, &behind);
     assert_eq!((page.items, page.more), (items[2..4].to_vec(), true));
     let result = acknowledge(&daemon, items[1].number);
     assert_eq!((result.acknowledged, result.left), (2, 3));
-    assert_eq!(told(&daemon), ids[2..]);
+    assert_eq!(notified_tasks(&daemon), ids[2..]);
     let again = acknowledge(&daemon, items[1].number);
     assert_eq!((again.acknowledged, again.left), (0, 3), "twice is as once");
     let last = done(&daemon, "true");
-    assert_eq!(told(&daemon), [&ids[2..], &[last]].concat());
+    assert_eq!(notified_tasks(&daemon), [&ids[2..], &[last]].concat());
     assert_eq!(acknowledge(&daemon, u64::MAX).left, 0);
-    assert!(told(&daemon).is_empty());
+    assert!(notified_tasks(&daemon).is_empty());
     let next = done(&daemon, "true");
-    assert_eq!(told(&daemon), [next], "a number that was not given yet acknowledges nothing to come");
+    assert_eq!(
+        notified_tasks(&daemon),
+        [next],
+        "a number that was not given yet acknowledges nothing to come"
+    );
 }
 
 #[test]
@@ -156,7 +160,7 @@ fn full_inbox_drops_oldest_and_reports_count() {
     let daemon = TestDaemon::builder().config("[limits]\ninbox_items = 3\n").start();
     let ids: Vec<TaskId> = (0..5).map(|_| done(&daemon, "true")).collect();
     let page = read(&daemon, &InboxReadParams::default());
-    assert_eq!((told(&daemon), page.lost), (ids[2..].to_vec(), 2));
+    assert_eq!((notified_tasks(&daemon), page.lost), (ids[2..].to_vec(), 2));
     let inboxes = daemon.status().inboxes;
     assert_eq!((inboxes.sessions, inboxes.items, inboxes.lost), (1, 3, 2));
     let shown = daemon.run(&["inbox", "--session", "s"]).success();
@@ -217,7 +221,7 @@ fn agent_question_notice_contains_the_answer_command() {
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     daemon.run(&words).success();
     daemon.ends_as(id, Status::Completed);
-    assert_eq!(told(&daemon), [id, id]);
+    assert_eq!(notified_tasks(&daemon), [id, id]);
 }
 
 #[test]
@@ -247,7 +251,7 @@ fn new_item_wakes_waiter_without_polling() {
     let sleeps: Vec<&str> = calls.lines().filter(sleeps).collect();
     assert_eq!(sleeps.len(), 1, "{calls}");
     assert!(sleeps[0].contains(", -1)") || sleeps[0].contains("NULL"), "{calls}");
-    assert!(told(&daemon).is_empty(), "it was acknowledged");
+    assert!(notified_tasks(&daemon).is_empty(), "it was acknowledged");
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn follow_prints_each_item_once_and_survives_daemon_restarts() {
         let id = done(&daemon, "true");
         assert_eq!(plain.next().notice.task.id, id);
     }
-    assert_eq!(told(&daemon).len(), 23, "nobody has acknowledged anything");
+    assert_eq!(notified_tasks(&daemon).len(), 23, "nobody has acknowledged anything");
     // The next daemon numbers from 1 again, and unacknowledged items are gone.
     let mut words = Reader::start(&daemon, &["--follow"]);
     words.lines.next().unwrap().unwrap();
@@ -352,7 +356,7 @@ fn follow_acknowledges_and_survives_sigstop_of_the_daemon() {
     // The next item is printed only once this one has been acknowledged.
     let behind = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, behind);
-    assert!(!told(&daemon).contains(&last));
+    assert!(!notified_tasks(&daemon).contains(&last));
     acks.kill();
 }
 
@@ -367,19 +371,19 @@ fn unread_notices_are_never_acknowledged() {
         let mut bgctl = daemon.bgctl(&[args, &["--session", "s"]].concat());
         let status = bgctl.stdin(Stdio::null()).stdout(writer).status().unwrap();
         assert_eq!(status.code(), Some(141));
-        assert_eq!(told(&daemon), [id]);
+        assert_eq!(notified_tasks(&daemon), [id]);
     }
     let mut full = daemon.bgctl(&["inbox", "--ack", "--session", "s"]);
     full.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::null());
     assert_eq!(full.status().unwrap().code(), Some(70));
-    assert_eq!(told(&daemon), [id]);
+    assert_eq!(notified_tasks(&daemon), [id]);
 
     let mut follower = Reader::start(&daemon, &["--follow", "--ack", "--json"]);
     follower.next();
     let (code, said) = follower.ended();
     assert_eq!((code, said.as_str()), (Some(141), ""), "it ends with its reader, though nothing comes");
     let next = done(&daemon, "true");
-    assert_eq!(told(&daemon), [next]);
+    assert_eq!(notified_tasks(&daemon), [next]);
 }
 
 #[test]
@@ -420,13 +424,13 @@ fn all_sessions_flag_shows_inboxes_one_after_another() {
     let all = |args: &[&str]| daemon.run(&[&["inbox", "--all-sessions", "--json"], args].concat()).success();
     assert_eq!(all(&[]).stdout_text(), "");
     let sessions = ["tty:/dev/pts/4@1", "b", "a"];
-    let told = |session: &str| {
+    let end_task = |session: &str| {
         let id = daemon.submit_in(session, "true");
         daemon.block(&[id]);
         id
     };
-    let [first, second, third] = sessions.map(told);
-    let later = told(sessions[0]);
+    let [first, second, third] = sessions.map(end_task);
+    let later = end_task(sessions[0]);
     let shown = |args: &[&str]| -> Vec<TaskId> {
         let text = all(args).stdout_text();
         let items = text.lines().map(|line| serde_json::from_str::<InboxItem>(line).expect("an item"));
@@ -441,7 +445,7 @@ fn all_sessions_flag_shows_inboxes_one_after_another() {
         let params = InboxListParams { after: Some(after), limit: Some(1) };
         client.call::<InboxList>(&params).unwrap()
     };
-    told("c");
+    end_task("c");
     let one = page(&mut client, 0);
     assert!(one.more && one.inboxes.len() == 1 && one.inboxes[0].session == "a", "{one:?}");
     let two = page(&mut client, one.inboxes[0].oldest);
@@ -465,6 +469,6 @@ fn wait_returns_one_item_at_a_time_by_default() {
     };
     assert_eq!(next(&[]), [ids[0]]);
     assert_eq!(next(&["--ack"]), [ids[0]]);
-    assert_eq!(told(&daemon), ids[1..], "only what was printed is acknowledged");
+    assert_eq!(notified_tasks(&daemon), ids[1..], "only what was printed is acknowledged");
     assert_eq!(next(&["--limit", "5", "--ack"]), ids[1..]);
 }

@@ -8,7 +8,7 @@ use nix::unistd::mkfifo;
 
 /// Starts a task that writes this, and then waits for a line in the FIFO `name`, which is created.
 #[track_caller]
-fn waits_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
+fn task_waiting_at(daemon: &TestDaemon, name: &str, writes: &str) -> TaskId {
     mkfifo(&daemon.home().join(name), Mode::S_IRWXU).unwrap();
     let line = format!("printf '{writes}'; read x < {name}");
     let id = daemon.run(&["submit", "-d", name, "--shell", &line]).success().word();
@@ -70,7 +70,7 @@ fn r164_list_shows_and_sorts_by_resource_usage() {
 #[test]
 fn r164_list_measures_running_tasks() {
     let daemon = TestDaemon::start();
-    waits_at(&daemon, "waits", "");
+    task_waiting_at(&daemon, "waits", "");
     let line = r#"perl -e '$x = "x" x (64 << 20); open F, ">there"; close F; sleep 1000'"#;
     daemon.run(&["submit", "-d", "holds", "--shell", line]).success();
     wait::for_file(&daemon.home().join("there"));
@@ -93,7 +93,7 @@ fn r166_watched_list_is_kept_up_to_date() {
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl list --watch --columns status,description");
     shell.wait_text("no tasks\n");
-    let id = waits_at(&daemon, "gate", "");
+    let id = task_waiting_at(&daemon, "gate", "");
     shell.wait_text("\nSTATUS   DESCRIPTION\nrunning  gate\n");
     std::fs::write(daemon.home().join("gate"), "\n").unwrap();
     shell.wait_text("\nSTATUS     DESCRIPTION\ncompleted  gate\n");
@@ -107,8 +107,8 @@ fn r166_watched_list_is_kept_up_to_date() {
 #[test]
 fn r165_list_and_block_show_progress_on_a_terminal() {
     let daemon = TestDaemon::start();
-    let told = waits_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
-    waits_at(&daemon, "counts", r"step 3/8\n");
+    let told = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    task_waiting_at(&daemon, "counts", r"step 3/8\n");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl list");
     shell.wait_text("PROGRESS");
@@ -134,7 +134,7 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
 #[test]
 fn r165_ctrl_c_during_block_resets_terminal_progress() {
     let daemon = TestDaemon::start();
-    let told = waits_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    let told = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(&format!("bgctl block {}", told.short()));
     shell.wait_text(" 42% ");
@@ -157,7 +157,7 @@ fn r165_run_passes_on_progress_sequence_of_its_job_and_resets_it() {
 }
 
 /// Returns the position from `from` on at which the terminal received this text.
-fn told(terminal: &Terminal, from: usize, what: &str) -> Option<usize> {
+fn position_of_progress(terminal: &Terminal, from: usize, what: &str) -> Option<usize> {
     let shown = terminal.shown();
     let what = format!("\x1b]9;4;{what}\x1b\\");
     let at = shown[from..].windows(what.len()).position(|part| part == what.as_bytes())?;
@@ -180,10 +180,12 @@ fn r165_run_and_attach_show_job_progress_to_terminal_until_they_detach() {
         });
         shell.type_keys("\x02");
         shell.wait_prompt();
-        let at = says.map_or(Some(from), |says| told(&shell, from, says)).expect("it is told");
-        let over = told(&shell, at, "0;0").expect("and that it is over: the job is in the background");
+        let at =
+            says.map_or(Some(from), |says| position_of_progress(&shell, from, says)).expect("it is told");
+        let over = position_of_progress(&shell, at, "0;0")
+            .expect("and that it is over: the job is in the background");
         if says.is_none() {
-            assert_eq!(told(&shell, from, "1;9"), None, "the job's own words are enough");
+            assert_eq!(position_of_progress(&shell, from, "1;9"), None, "the job's own words are enough");
         }
         let from = over + 1;
         let id: TaskId =
@@ -196,7 +198,7 @@ fn r165_run_and_attach_show_job_progress_to_terminal_until_they_detach() {
         });
         shell.type_keys("\x02");
         shell.wait_prompt();
-        assert!(told(&shell, from, "0;0").is_some() || says.is_none(), "{shell:?}");
+        assert!(position_of_progress(&shell, from, "0;0").is_some() || says.is_none(), "{shell:?}");
         daemon.cancel(&[id]);
         shell.clear();
     }
@@ -205,7 +207,7 @@ fn r165_run_and_attach_show_job_progress_to_terminal_until_they_detach() {
 #[test]
 fn r166_watched_list_follows_resize_and_ends_with_its_daemon() {
     let mut daemon = TestDaemon::start();
-    waits_at(&daemon, "gate", "");
+    task_waiting_at(&daemon, "gate", "");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl list --watch --columns status,description");
     shell.wait_text("\nSTATUS   DESCRIPTION\nrunning  gate\n");
@@ -223,7 +225,7 @@ fn r167_bare_bgctl_shows_an_overview_on_a_terminal() {
     let daemon = TestDaemon::start();
     let failed: TaskId = daemon.run(&["submit", "-d", "fails", "--", "false"]).success().word();
     daemon.block(&[failed]);
-    waits_at(&daemon, "gate", "");
+    task_waiting_at(&daemon, "gate", "");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl");
     shell.wait_text("running and pending:\n");

@@ -5,7 +5,7 @@ use std::fs;
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
-use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, Told};
+use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, ToolResult};
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use serde_json::{Value, json};
 
@@ -164,9 +164,13 @@ fn r20_r21_output_never_waits_and_r22_block_does() {
     assert_eq!(waited.content["finished"], json!([id.to_string()]));
     assert_eq!(waited.content["tasks"][0]["status"], "completed");
     assert_eq!(waited.content["tasks"][0]["result"], "begun\ndone");
-    assert!(waited.told().is_empty(), "it is reported, and not told: {}", waited.text);
+    assert!(waited.reported_ids().is_empty(), "it is reported, and not told: {}", waited.text);
     let again = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
-    assert!(again.told().is_empty() && again.content["tasks"][0]["result"].is_null(), "{}", again.text);
+    assert!(
+        again.reported_ids().is_empty() && again.content["tasks"][0]["result"].is_null(),
+        "{}",
+        again.text
+    );
     let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
     assert_eq!(
         (&looked.content["output"], &looked.content["truncated"]),
@@ -233,7 +237,7 @@ fn r05_cancel_of_many_tasks_shows_one_hundred_and_counts_the_rest() {
     assert_eq!(cancelled.content["tasks"].as_array().unwrap().len(), 100);
     assert_eq!(cancelled.content["not_shown"], 20);
     assert!(cancelled.content["message"].as_str().unwrap().starts_with("120 tasks"), "{}", cancelled.text);
-    assert!(cancelled.told().is_empty(), "{}", cancelled.text);
+    assert!(cancelled.reported_ids().is_empty(), "{}", cancelled.text);
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn r05_r10_cancel_and_clear_affect_only_own_session() {
     }
     let cancelled = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
     assert_eq!(cancelled.content["tasks"][0]["status"], "cancelled");
-    assert!(cancelled.told().is_empty(), "{}", cancelled.text);
+    assert!(cancelled.reported_ids().is_empty(), "{}", cancelled.text);
     let again = mcp.done("background_cancel", &json!({"task_id": ids[0].to_string()}));
     assert!(again.text.contains("already cancelled"), "{}", again.text);
     let again = mcp.done("background_cancel", &json!({"task_ids": [ids[0].to_string()]}));
@@ -335,7 +339,7 @@ fn r06_list_filters_by_text_and_end_time() {
     let others: Vec<_> = (0..60).map(|_| mcp.command("true")).collect();
     daemon.block(&[found]);
     daemon.block(&others);
-    let ids = |listed: &Told| -> Vec<String> {
+    let ids = |listed: &ToolResult| -> Vec<String> {
         let tasks = listed.content["tasks"].as_array().unwrap();
         tasks.iter().map(|task| task["task_id"].as_str().unwrap().to_owned()).collect()
     };
@@ -405,7 +409,7 @@ fn r30_to_r38_agent_is_started_and_resumed() {
         (&resumed.content["task"]["task_id"], &resumed.content["task"]["resumed"]),
         (&json!(id), &json!(1))
     );
-    assert!(resumed.told().is_empty(), "{}", resumed.text);
+    assert!(resumed.reported_ids().is_empty(), "{}", resumed.text);
     let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
     assert_eq!(waited.content["tasks"][0]["status"], "completed", "{}", waited.text);
     assert!(waited.text.contains(&format!("{id} (resumed)  completed")), "{}", waited.text);
@@ -440,7 +444,7 @@ fn wait_ends_when_agent_asks_its_user() {
         }
         fs::write(&gate, "").unwrap();
         // The longest wait is 50 s, and would report a timeout.
-        let waited = Told::of(&mcp.answer(request)["result"]);
+        let waited = ToolResult::of(&mcp.answer(request)["result"]);
         assert_eq!(waited.content["timed_out"], false, "{}", waited.text);
         assert_eq!(waited.content["finished"], json!([]));
         assert_eq!(waited.content["tasks"][0]["asks"], "command: rm -rf x\ntitle: List files");

@@ -76,7 +76,7 @@ fn offered(request: &Request, prefix: &str) -> Vec<String> {
 
 /// Returns the notices at the head of a result. Some agents show the model the text, others only the structured
 /// content.
-fn told(result: &str) -> Vec<String> {
+fn notices(result: &str) -> Vec<String> {
     match structured(result) {
         Some(content) => {
             let news = content["told"].as_array().expect("a list of news").iter();
@@ -172,9 +172,9 @@ fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
     assert!(waited.contains(&word) && waited.contains("running"), "{waited}");
     assert!(opened.contains("opened"), "{opened}");
     for other in [started, waited, over] {
-        assert_eq!(told(other), Vec::<String>::new(), "it is told once: {other}");
+        assert_eq!(notices(other), Vec::<String>::new(), "it is told once: {other}");
     }
-    let [news] = &told(listed)[..] else { panic!("{listed}") };
+    let [news] = &notices(listed)[..] else { panic!("{listed}") };
     assert!(news.starts_with("[BACKGROUND TASK COMPLETED] ") && news.contains(": \"wait\"\n"), "{news}");
     assert!(news.ends_with(&format!("\ntask_id: {word}; exit code 0\nthe gate said open")), "{news}");
     assert!(over.contains(&word) && over.contains("completed"), "{over}");

@@ -12,7 +12,7 @@ use serde_json::Value;
 const SCRIPT: &str = include_str!("mcp_clients/client.py");
 
 /// Returns a client's command that starts a `bgctl mcp` in this home.
-fn dressed(daemon: &TestDaemon, mut command: Command) -> Command {
+fn with_environment(daemon: &TestDaemon, mut command: Command) -> Command {
     command.env_clear().envs(daemon.environment()).env("BGD_DAEMON", bgd_path());
     command.current_dir(daemon.home());
     command
@@ -21,7 +21,7 @@ fn dressed(daemon: &TestDaemon, mut command: Command) -> Command {
 #[track_caller]
 fn by_python(mode: &str) -> String {
     let daemon = TestDaemon::start();
-    let mut command = dressed(&daemon, Command::new(agents::mcp_python()));
+    let mut command = with_environment(&daemon, Command::new(agents::mcp_python()));
     command.args(["-c", SCRIPT]).arg(bgctl_path()).arg(mode);
     let said = Outcome::of(&mut command).success().stdout_text();
     let tasks = daemon.client().call::<TaskList>(&ListParams::default());
@@ -43,7 +43,7 @@ fn python_library_uses_every_tool_without_a_handshake() {
 /// Runs the inspector, which starts a server for each call.
 #[track_caller]
 fn inspect(daemon: &TestDaemon, args: &[&str]) -> Value {
-    let mut command = dressed(daemon, Command::new("node"));
+    let mut command = with_environment(daemon, Command::new("node"));
     command.arg(agents::inspector()).arg("--cli").arg(bgctl_path()).args([
         "mcp",
         "--structured",

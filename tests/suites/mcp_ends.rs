@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{Mcp, REVISION, Told};
+use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use bgd_tests::{Terminal, TestDaemon};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -212,7 +212,7 @@ fn r24_wait_stopped_by_end_of_input_is_not_a_timeout() {
     let block = json!({"name": "background_block", "arguments": {"task_ids": [id]}});
     let request = mcp.ask("tools/call", &block);
     mcp.end_input();
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(told.text.contains("this server's input has ended; it is still running"), "{}", told.text);
     assert!(
         !told.text.contains("Timed out") && !told.text.contains("call background_block"),

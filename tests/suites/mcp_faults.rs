@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams};
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{Mcp, REVISION, Told};
+use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use bgd_tests::wait::PATIENCE;
 use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path};
 use rustix::process::Signal;
@@ -82,7 +82,7 @@ fn many_concurrent_waits_are_all_answered() {
     mcp.done("background_cancel", &json!({"task_id": other}));
     go();
     for request in requests {
-        let told = Told::of(&mcp.answer(request)["result"]);
+        let told = ToolResult::of(&mcp.answer(request)["result"]);
         assert_eq!((told.is_error, &told.content["finished"]), (false, &json!([id])), "{}", told.text);
     }
 }
@@ -198,7 +198,7 @@ fn idle_client_is_notified_once_when_daemon_ends() {
     for mut mcp in [channel, log] {
         assert!(mcp.done("background_list", &json!({})).text.starts_with(ENDED));
         let told = |message: &Value| message.to_string().contains("daemon_ended");
-        assert!(!mcp.unasked().iter().any(told), "{:?}", mcp.unasked());
+        assert!(!mcp.unrequested().iter().any(told), "{:?}", mcp.unrequested());
     }
     daemon.run(&["daemon", "stop"]).success();
 }
@@ -230,7 +230,7 @@ fn tools_list_starts_no_daemon_and_announces_later_change() {
     }
     cancel(&mut inline, subscription);
     let again = |message: &Value| message["method"] == "notifications/tools/list_changed";
-    assert!(!mcp.unasked().iter().any(again) && !inline.unasked().iter().any(again));
+    assert!(!mcp.unrequested().iter().any(again) && !inline.unrequested().iter().any(again));
 }
 
 /// A server that reaches the daemon through this relay, and whose tasks outlive a connection.

@@ -6,7 +6,7 @@ use std::fs;
 use bgd_shared::event::EventKind;
 use bgd_shared::order::CancelReason;
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{Mcp, REVISION, TASKS, Told};
+use bgd_tests::mcp::{Mcp, REVISION, TASKS, ToolResult};
 use bgd_tests::templates::shell_agent;
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use nix::sys::stat::Mode;
@@ -26,19 +26,19 @@ fn open_gate(daemon: &TestDaemon, name: &str) {
     fs::write(daemon.home().join(name), "go on\n").unwrap();
 }
 
-fn start(mcp: &mut Mcp, command: &str, more: &Value) -> Told {
+fn start(mcp: &mut Mcp, command: &str, more: &Value) -> ToolResult {
     let mut arguments = more.clone();
     arguments["command"] = json!(command);
     arguments["cwd"] = json!("~");
     mcp.done("background_command", &arguments)
 }
 
-fn id(told: &Told) -> String {
+fn id(told: &ToolResult) -> String {
     told.id().to_string()
 }
 
 /// Returns the state of a task, by `background_output`.
-fn seen(mcp: &mut Mcp, id: &str) -> Told {
+fn seen(mcp: &mut Mcp, id: &str) -> ToolResult {
     mcp.done("background_output", &json!({"task_id": id}))
 }
 
@@ -74,7 +74,7 @@ fn r117_command_starts_after_others_and_reports_what_it_waits_for() {
     assert!(at_once.text.contains("It was cancelled at once"), "{}", at_once.text);
     assert!(at_once.text.contains("Nothing more will come from this task."), "{}", at_once.text);
     assert!(
-        mcp.done("background_list", &json!({})).told().iter().all(|told| *told != id(&at_once)),
+        mcp.done("background_list", &json!({})).reported_ids().iter().all(|told| *told != id(&at_once)),
         "told once"
     );
 }
@@ -192,7 +192,7 @@ fn r117_wait_until_ready_ends_when_task_is_ready_or_ended() {
     open_gate(&daemon, "gate");
     while mcp.notification("notifications/progress")["message"] != "1 of 2 tasks is ready" {}
     fs::write(daemon.home().join("up"), "").unwrap();
-    let both = Told::of(&mcp.answer(request)["result"]);
+    let both = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(both.text.contains("All 2 are ready, or were."), "{}", both.text);
     assert_eq!((&both.content["timed_out"], &both.content["finished"]), (&json!(false), &json!([])));
     let one = mcp.done("background_block", &until_ready(&[&name], 600_000));
@@ -240,13 +240,13 @@ fn r117_wait_for_line_returns_line_already_printed_or_still_to_come() {
     mcp.notification("notifications/progress");
     wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     open_gate(&daemon, "gate");
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert_eq!(told.content["line"], "listening on port 80", "{}", told.text);
     assert!(told.text.contains("running"), "{}", told.text);
     let request =
         mcp.ask("tools/call", &json!({"name": "background_block", "arguments": line("no such", 600_000)}));
     open_gate(&daemon, "end");
-    let over = Told::of(&mcp.answer(request)["result"]);
+    let over = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(over.text.contains("It has ended without a matching line."), "{}", over.text);
     assert_eq!(
         (&over.content["timed_out"], &over.content["tasks"][0]["status"]),
@@ -262,7 +262,7 @@ fn r117_wait_for_line_is_cut_short_and_can_be_cancelled() {
     let mut mcp = Mcp::start(&daemon, &["--max-block", "1ms"]);
     let name = mcp.command("exec sleep 1000").to_string();
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never"}});
-    let cut = Told::of(&mcp.result("tools/call", &block));
+    let cut = ToolResult::of(&mcp.result("tools/call", &block));
     assert_eq!(
         (&cut.content["cut"], &cut.content["timed_out"]),
         (&json!(true), &json!(true)),
@@ -300,7 +300,7 @@ fn r117_wait_for_line_ends_when_agent_asks_or_daemon_is_killed() {
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
     let request = mcp.ask("tools/call", &block);
     fs::write(&gate, "").unwrap();
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(told.text.contains("It asks the user a question"), "{}", told.text);
     assert_eq!(told.content["timed_out"], false);
     let name = mcp.command("exec sleep 1000").to_string();
@@ -309,7 +309,7 @@ fn r117_wait_for_line_ends_when_agent_asks_or_daemon_is_killed() {
     let request = mcp.ask("tools/call", &block);
     wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     daemon.kill9();
-    let said = Told::of(&mcp.answer(request)["result"]);
+    let said = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(said.is_error && said.text.contains("The bgd daemon ended and was restarted"), "{}", said.text);
     assert!(said.text.contains("What to do: background_list"), "{}", said.text);
 }

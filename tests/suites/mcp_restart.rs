@@ -1,7 +1,7 @@
 //! `bgctl mcp` across a restart of a durable daemon (R131): waits and notifications continue.
 
 use bgd_tests::TestDaemon;
-use bgd_tests::mcp::{Mcp, REVISION, Told};
+use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use serde_json::json;
 
 use super::channel_tty::Gate;
@@ -14,7 +14,7 @@ fn restart(daemon: &mut TestDaemon) {
 
 /// Makes a server with these options wait with these arguments, and returns its reply about the line that comes after
 /// the restart.
-fn waits(options: &[&str], more: &serde_json::Value) -> Told {
+fn waits(options: &[&str], more: &serde_json::Value) -> ToolResult {
     let mut daemon = durable();
     let gate = Gate::new(&daemon, "gate");
     let mut mcp = Mcp::start(&daemon, &[&["--keep"], options].concat());
@@ -26,7 +26,7 @@ fn waits(options: &[&str], more: &serde_json::Value) -> Told {
     mcp.notification("notifications/progress");
     restart(&mut daemon);
     gate.open();
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert!(!told.is_error, "{}", told.text);
     assert!(mcp.close().success());
     stop(&daemon);

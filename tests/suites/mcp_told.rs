@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use bgd_shared::id::TaskId;
-use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, TASKS, Told};
+use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, TASKS, ToolResult};
 use bgd_tests::wait::PATIENCE;
 use bgd_tests::{TestDaemon, wait};
 use rustix::process::Signal;
@@ -39,7 +39,7 @@ fn r81_completions_are_reported_once_at_head_of_next_reply() {
     ended(&daemon, other);
     assert_eq!(daemon.inbox("s").len(), 2);
     let told = mcp.done("background_list", &json!({}));
-    let mut ids = told.told();
+    let mut ids = told.reported_ids();
     ids.sort_unstable();
     let mut wanted = [id.to_string(), other.to_string()];
     wanted.sort_unstable();
@@ -53,7 +53,7 @@ fn r81_completions_are_reported_once_at_head_of_next_reply() {
         "{head}"
     );
     let again = mcp.done("background_list", &json!({}));
-    assert_eq!((again.head(), again.told().len()), ("", 0));
+    assert_eq!((again.head(), again.reported_ids().len()), ("", 0));
     until_acknowledged(&daemon, &mut mcp, "s");
 }
 
@@ -85,10 +85,10 @@ fn task_shown_in_a_reply_is_not_reported_again() {
     }
     let told = mcp.done("background_block", &json!({"task_ids": [blocked.to_string()]}));
     assert_eq!(told.content["tasks"][0]["result"], "one");
-    assert!(!told.told().contains(&blocked.to_string()), "{}", told.text);
-    assert_eq!(told.told().len(), 2);
+    assert!(!told.reported_ids().contains(&blocked.to_string()), "{}", told.text);
+    assert_eq!(told.reported_ids().len(), 2);
     let told = mcp.done("background_output", &json!({"task_id": looked_at.to_string()}));
-    assert!(told.told().is_empty(), "{}", told.text);
+    assert!(told.reported_ids().is_empty(), "{}", told.text);
     until_acknowledged(&daemon, &mut mcp, "s");
 }
 
@@ -128,7 +128,7 @@ fn unwritten_report_is_delivered_by_the_next_server() {
     child.wait().unwrap();
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let told = mcp.done("background_list", &json!({}));
-    assert!(told.told().contains(&late.to_string()), "{}", told.text);
+    assert!(told.reported_ids().contains(&late.to_string()), "{}", told.text);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn cancelled_request_ends_only_the_wait() {
     mcp.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
     let looked = mcp.done("background_output", &json!({"task_id": id.to_string()}));
     assert_eq!(looked.content["task"]["status"], "running");
-    assert!(mcp.unasked().iter().all(|message| message["id"] != request), "it is not answered");
+    assert!(mcp.unrequested().iter().all(|message| message["id"] != request), "it is not answered");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn wait_progress_grows_with_every_completion() {
     std::fs::write(&fifo, "go\n").unwrap();
     let end = mcp.until(|message| message["params"]["message"] == "2 of 2 tasks have ended");
     assert!(end["params"]["progress"].as_f64().unwrap() > begin["progress"].as_f64().unwrap());
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert_eq!(told.content["timed_out"], false);
 }
 
@@ -203,8 +203,8 @@ fn log_messages_start_once_a_level_is_set() {
     );
     assert!(message["data"]["text"].as_str().unwrap().contains("[BACKGROUND TASK FAILED]"), "{message}");
     let told = mcp.done("background_list", &json!({}));
-    assert!(told.told().contains(&bad.to_string()), "a log is no answer: {}", told.text);
-    assert!(mcp.unasked().iter().all(|message| message["method"] != "notifications/claude/channel"));
+    assert!(told.reported_ids().contains(&bad.to_string()), "a log is no answer: {}", told.text);
+    assert!(mcp.unrequested().iter().all(|message| message["method"] != "notifications/claude/channel"));
 }
 
 /// The revision without a handshake has no log level for the whole conversation.
@@ -230,9 +230,9 @@ fn request_may_enable_log_messages_until_its_reply() {
     let silent = mcp.command("true");
     ended(&daemon, silent);
     let told = mcp.done("background_list", &json!({}));
-    assert_eq!(told.told(), [silent.to_string()]);
+    assert_eq!(told.reported_ids(), [silent.to_string()]);
     let is_of = |message: &Value| message["params"]["data"]["task_id"] == silent.to_string();
-    assert!(!mcp.unasked().iter().any(is_of), "{:?}", mcp.unasked());
+    assert!(!mcp.unrequested().iter().any(is_of), "{:?}", mcp.unrequested());
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn claude_code_gets_channel_events() {
         let other = mcp.command("true").to_string();
         mcp.until(|message| message["params"]["meta"]["task_id"] == other.as_str());
         let is_of = |message: &Value| message["params"]["meta"]["task_id"] == id.as_str();
-        assert!(!mcp.unasked().iter().any(is_of), "{:?}", mcp.unasked());
+        assert!(!mcp.unrequested().iter().any(is_of), "{:?}", mcp.unrequested());
         // A task that a call waited for in vain is reported by an event.
         let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
         let over = mcp.done("background_block", &json!({"task_ids": [id], "timeout": 1}));
@@ -303,9 +303,9 @@ fn wait_becomes_a_protocol_task_for_capable_clients() {
             assert!(Instant::now() < end, "{state}");
         };
         assert_eq!(over["status"], "completed", "{over}");
-        let told = Told::of(&over["result"]);
+        let told = ToolResult::of(&over["result"]);
         assert_eq!(told.content["tasks"][0]["result"], "go", "{}", told.text);
-        assert!(told.told().is_empty(), "{}", told.text);
+        assert!(told.reported_ids().is_empty(), "{}", told.text);
         assert_eq!(mcp.result("tasks/get", &wanted)["result"], over["result"], "as often as it is asked for");
         // A task that has already ended needs no wait.
         let told = mcp.done("background_block", &json!({"task_ids": [id]}));
@@ -328,9 +328,9 @@ fn many_reports_are_split_over_several_replies() {
     let mut answers = 0;
     while told.len() < ids.len() {
         let answer = mcp.done("background_list", &json!({}));
-        assert!(!answer.told().is_empty(), "{}", answer.text);
+        assert!(!answer.reported_ids().is_empty(), "{}", answer.text);
         assert!(answer.text.len() < 64 * 1024);
-        told.extend(answer.told());
+        told.extend(answer.reported_ids());
         answers += 1;
     }
     assert!(answers > 1);
@@ -351,7 +351,7 @@ fn block_on_many_tasks_shows_part_of_each_result() {
         let result = task["result"].as_str().unwrap();
         assert!(result.contains("\n5000\n(23893 bytes in total: background_output"), "{result}");
     }
-    assert_eq!((tasks.len(), told.told().len(), told.content["notes"].clone()), (10, 0, json!([])));
+    assert_eq!((tasks.len(), told.reported_ids().len(), told.content["notes"].clone()), (10, 0, json!([])));
     assert!(told.text.len() < 64 * 1024);
     until_acknowledged(&daemon, &mut mcp, "s");
 }
@@ -405,9 +405,9 @@ fn clear_of_one_task_still_reports_completion_of_another() {
     let other = daemon.submit_in("s", "echo precious");
     ended(&daemon, other);
     std::fs::write(&gate, "go\n").unwrap();
-    let told = Told::of(&mcp.answer(request)["result"]);
+    let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert_eq!(told.content["cleared"], 1);
-    assert_eq!(told.told(), [other.to_string()], "{}", told.text);
+    assert_eq!(told.reported_ids(), [other.to_string()], "{}", told.text);
     assert!(told.head().ends_with("\nprecious"), "{}", told.text);
 }
 
@@ -426,7 +426,7 @@ fn two_requests_with_the_same_id_lose_no_report() {
     mcp.say(&json!({"jsonrpc": "2.0", "id": 700, "method": "tools/call", "params": list}));
     mcp.answer(700);
     let told = mcp.done("background_list", &json!({}));
-    assert_eq!(told.told(), [id.to_string()], "{}", told.text);
+    assert_eq!(told.reported_ids(), [id.to_string()], "{}", told.text);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn notices_acknowledged_elsewhere_do_not_block_later_reports() {
     daemon.run(&["inbox", "--session", "s", "--ack"]).success();
     let id = daemon.submit_in("s", "true");
     ended(&daemon, id);
-    assert_eq!(mcp.done("background_list", &json!({})).told(), [id.to_string()]);
+    assert_eq!(mcp.done("background_list", &json!({})).reported_ids(), [id.to_string()]);
     until_acknowledged(&daemon, &mut mcp, "s");
 }
 
@@ -456,9 +456,9 @@ fn r10_cancelled_clear_request_removes_nothing() {
         json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 800}});
     mcp.write(&format!("{request}\n{cancelled}"));
     let told = mcp.done("background_list", &json!({}));
-    assert_eq!(told.told(), [id.to_string()], "{}", told.text);
+    assert_eq!(told.reported_ids(), [id.to_string()], "{}", told.text);
     assert!(told.head().ends_with("\nprecious"), "{}", told.text);
-    assert!(mcp.unasked().iter().all(|message| message["id"] != 800));
+    assert!(mcp.unrequested().iter().all(|message| message["id"] != 800));
     assert_eq!(daemon.task(id).id, id);
 }
 

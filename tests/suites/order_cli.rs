@@ -19,13 +19,13 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
     run(daemon, &[&["submit"], args].concat()).success().word()
 }
 
-fn said(daemon: &TestDaemon, args: &[&str]) -> String {
+fn stdout_of(daemon: &TestDaemon, args: &[&str]) -> String {
     run(daemon, args).success().stdout_text()
 }
 
 /// Returns the status cell of a task in the list.
 fn cell(daemon: &TestDaemon, id: TaskId) -> String {
-    let list = said(daemon, &["list", "--all"]);
+    let list = stdout_of(daemon, &["list", "--all"]);
     let line = list.lines().find(|line| line.starts_with(&id.short()));
     let line = line.unwrap_or_else(|| panic!("{id} is not in\n{list}"));
     line.split('\t').nth(1).expect("a status").to_owned()
@@ -34,8 +34,8 @@ fn cell(daemon: &TestDaemon, id: TaskId) -> String {
 #[test]
 fn r100_group_is_created_listed_paused_continued_and_removed() {
     let daemon = TestDaemon::start();
-    assert_eq!(said(&daemon, &["group", "set", "gpu", "--slots", "2"]), "gpu\t0/2\t-\t0\t0\t0\n");
-    assert_eq!(said(&daemon, &["group", "pause", "gpu"]), "gpu\t0/2\tpaused\t0\t0\t0\n");
+    assert_eq!(stdout_of(&daemon, &["group", "set", "gpu", "--slots", "2"]), "gpu\t0/2\t-\t0\t0\t0\n");
+    assert_eq!(stdout_of(&daemon, &["group", "pause", "gpu"]), "gpu\t0/2\tpaused\t0\t0\t0\n");
     let id = submitted(&daemon, &["--group", "gpu", "--", "true"]);
     assert_eq!(cell(&daemon, id), "pending (gpu paused)");
     let all: GroupListResult = run(&daemon, &["--json", "group", "list"]).success().json();
@@ -44,11 +44,11 @@ fn r100_group_is_created_listed_paused_continued_and_removed() {
     assert_eq!((all.groups[1].pending, all.groups[1].paused, all.groups[1].slots), (1, true, 2));
     let refused = run(&daemon, &["group", "remove", "gpu"]).expect_code(65);
     assert!(refused.stderr.contains("gpu"), "{}", refused.stderr);
-    said(&daemon, &["group", "continue", "gpu"]);
+    stdout_of(&daemon, &["group", "continue", "gpu"]);
     daemon.block(&[id]);
     assert_eq!(daemon.task(id).group, "gpu");
-    assert_eq!(said(&daemon, &["group", "list"]).lines().nth(1), Some("gpu\t0/2\t-\t0\t0\t1"));
-    assert_eq!(said(&daemon, &["group", "remove", "gpu"]), "removed gpu\n");
+    assert_eq!(stdout_of(&daemon, &["group", "list"]).lines().nth(1), Some("gpu\t0/2\t-\t0\t0\t1"));
+    assert_eq!(stdout_of(&daemon, &["group", "remove", "gpu"]), "removed gpu\n");
     let mut terminal = Terminal::bgctl(&daemon, &["group", "list"]);
     assert!(terminal.ended().success());
     assert!(terminal.screen().contains("NAME     SLOTS"), "{}", terminal.screen());
@@ -57,7 +57,7 @@ fn r100_group_is_created_listed_paused_continued_and_removed() {
 #[test]
 fn r100_unknown_group_is_a_usage_error_that_names_known_groups() {
     let daemon = TestDaemon::start();
-    said(&daemon, &["group", "set", "gpu", "--slots", "2"]);
+    stdout_of(&daemon, &["group", "set", "gpu", "--slots", "2"]);
     for words in [
         &["submit", "--group", "gpus", "--", "true"][..],
         &["group", "pause", "gpus"],
@@ -86,8 +86,8 @@ fn r100_unknown_group_is_a_usage_error_that_names_known_groups() {
 #[test]
 fn r101_r107_higher_priority_starts_first_including_an_edited_one() {
     let daemon = TestDaemon::start();
-    said(&daemon, &["group", "set", "one", "--slots", "1"]);
-    said(&daemon, &["group", "pause", "one"]);
+    stdout_of(&daemon, &["group", "set", "one", "--slots", "1"]);
+    stdout_of(&daemon, &["group", "pause", "one"]);
     let file = daemon.home().join("order");
     let submit = |name: &str, more: &[&str]| {
         let line = format!("echo {name} >> {}", file.display());
@@ -98,13 +98,13 @@ fn r101_r107_higher_priority_starts_first_including_an_edited_one() {
     let third = submit("third", &["--priority", "5"]);
     let last = submit("last", &[]);
     let name = last.to_string();
-    let edited = said(&daemon, &["edit", &name, "--priority", "50", "-d", "the urgent one"]);
+    let edited = stdout_of(&daemon, &["edit", &name, "--priority", "50", "-d", "the urgent one"]);
     assert_eq!(edited, format!("{last} pending (one paused)\n"));
-    let page = said(&daemon, &["status", &name]);
+    let page = stdout_of(&daemon, &["status", &name]);
     for line in ["description: the urgent one", "group:       one", "priority:    50"] {
         assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
     }
-    said(&daemon, &["group", "continue", "one"]);
+    stdout_of(&daemon, &["group", "continue", "one"]);
     daemon.block(&[first, second, third, last]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "last\nthird\nfirst\nsecond\n");
     let late = run(&daemon, &["edit", &name, "--priority", "1"]).expect_code(65);
@@ -114,11 +114,11 @@ fn r101_r107_higher_priority_starts_first_including_an_edited_one() {
 #[test]
 fn r102_task_environment_names_its_slots() {
     let daemon = TestDaemon::start();
-    said(&daemon, &["group", "set", "gpu", "--slots", "2"]);
+    stdout_of(&daemon, &["group", "set", "gpu", "--slots", "2"]);
     let line = "echo $BGD_GROUP $BGD_SLOT $BGD_SLOTS";
     let id = submitted(&daemon, &["--group", "gpu", "--slots", "2", "--shell", line]);
     daemon.block(&[id]);
-    assert_eq!(said(&daemon, &["output", &id.to_string()]), "gpu 1 2\n");
+    assert_eq!(stdout_of(&daemon, &["output", &id.to_string()]), "gpu 1 2\n");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn r103_r115_tasks_start_after_others_and_list_shows_it() {
     let tidy = submitted(&daemon, &["--after", &format!("{build}:any"), "--", "true"]);
     assert_eq!(cell(&daemon, build), "pending (held)");
     assert_eq!(cell(&daemon, install), format!("pending (after {})", build.short()));
-    let tree = said(&daemon, &["list", "--tree"]);
+    let tree = stdout_of(&daemon, &["list", "--tree"]);
     let drawn: Vec<&str> = tree.lines().map(|line| line.split('\t').next().unwrap()).collect();
     let below = |sign: &str, id: TaskId| format!("{sign} {}", id.short());
     assert_eq!(drawn[..2], [build.short(), below("|-", tidy)], "{tree}");
@@ -141,7 +141,7 @@ fn r103_r115_tasks_start_after_others_and_list_shows_it() {
     assert!(terminal.ended().success());
     assert!(terminal.screen().contains(&below("└─", install)), "{}", terminal.screen());
 
-    assert_eq!(said(&daemon, &["release", &build.to_string()]), format!("{build} released\n"));
+    assert_eq!(stdout_of(&daemon, &["release", &build.to_string()]), format!("{build} released\n"));
     let names = [build, install, mend, tidy].map(|id| id.to_string());
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     run(&daemon, &[&["block", "--timeout", "none"][..], &names].concat()).expect_code(1);
@@ -149,7 +149,7 @@ fn r103_r115_tasks_start_after_others_and_list_shows_it() {
     for id in [install, mend] {
         let task = daemon.task(id);
         assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::Dependency)));
-        let page = said(&daemon, &["status", &id.to_string()]);
+        let page = stdout_of(&daemon, &["status", &id.to_string()]);
         assert!(page.contains("cancelled:   a task that it waited for did not end as required\n"), "{page}");
         assert!(page.contains(&format!("after:       {build} ")), "{page}");
         assert!(task.error.is_some_and(|error| error.contains(&build.short())), "it names the task");
@@ -176,8 +176,8 @@ fn r105_task_starts_at_a_later_time() {
         let refused = run(&daemon, &[&["submit"], words, &["--", "true"]].concat()).expect_code(2);
         assert!(refused.stderr.contains(told), "{words:?}: {}", refused.stderr);
     }
-    said(&daemon, &["edit", &soon.to_string(), "--in", "0"]);
-    said(&daemon, &["edit", "@", "--in", "0"]);
+    stdout_of(&daemon, &["edit", &soon.to_string(), "--in", "0"]);
+    stdout_of(&daemon, &["edit", "@", "--in", "0"]);
     daemon.block(&[soon, then]);
 }
 
@@ -195,7 +195,7 @@ fn r106_held_task_waits_for_release() {
     pending.sort_unstable();
     assert!(pending.iter().all(|id| ids.contains(id)) && !ids.contains(&done), "{ids:?}");
     assert_eq!(cell(&daemon, later), "pending (held)");
-    said(&daemon, &["release", "--tag", "x"]);
+    stdout_of(&daemon, &["release", "--tag", "x"]);
     daemon.block(&[held]);
     assert!(cell(&daemon, later).starts_with("pending (until "));
     let wrong = run(&daemon, &["hold", &later.to_string(), &done.to_string()]).expect_code(65);
@@ -214,13 +214,13 @@ fn r106_running_task_is_paused_and_continued() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--tag", "x", "--", "sleep", "1000"]);
     daemon.wait_running(id);
-    assert_eq!(said(&daemon, &["pause", &id.to_string()]), format!("{id} paused\n"));
+    assert_eq!(stdout_of(&daemon, &["pause", &id.to_string()]), format!("{id} paused\n"));
     assert_eq!(cell(&daemon, id), "running (paused)");
-    assert_eq!(said(&daemon, &["continue", "--tag", "x"]), format!("{id} continued\n"));
+    assert_eq!(stdout_of(&daemon, &["continue", "--tag", "x"]), format!("{id} continued\n"));
     assert_eq!(cell(&daemon, id), "running");
     let nothing = run(&daemon, &["pause", "--group", "default", "--tag", "y"]).success();
     assert_eq!((nothing.stdout.len(), &*nothing.stderr), (0, "bgctl: no running task matches\n"));
-    said(&daemon, &["cancel", &id.to_string()]);
+    stdout_of(&daemon, &["cancel", &id.to_string()]);
     run(&daemon, &["pause", &id.to_string()]).expect_code(65);
 }
 
@@ -236,7 +236,7 @@ fn r110_block_until_ready_waits_for_the_ready_line() {
     run(&daemon, &["write", &name, "-n", "go"]).success();
     run(&daemon, &["block", "--until", "ready", "--timeout", "none", &name]).success();
     daemon.block(&[after]);
-    let page = said(&daemon, &["status", &name]);
+    let page = stdout_of(&daemon, &["status", &name]);
     assert!(page.contains("ready when:  line:^up on \\d+$\n") && page.contains("\nready:       "), "{page}");
     let never = submitted(&daemon, &["--ready", "notify", "--", "true"]);
     run(&daemon, &["block", "--until", "ready", &never.to_string()]).expect_code(1);
@@ -256,9 +256,9 @@ fn r108_failed_task_is_retried_and_its_status_page_shows_attempts() {
     let id = submitted(&daemon, &[&words[..], &["echo try; exit 7"]].concat());
     let other = submitted(&daemon, &[&words[..], &["echo try; exit 8"]].concat());
     daemon.block(&[id, other]);
-    assert_eq!(said(&daemon, &["output", &id.to_string()]), "try\ntry\ntry\n");
-    assert_eq!(said(&daemon, &["output", &other.to_string()]), "try\n");
-    let page = said(&daemon, &["status", &id.to_string()]);
+    assert_eq!(stdout_of(&daemon, &["output", &id.to_string()]), "try\ntry\ntry\n");
+    assert_eq!(stdout_of(&daemon, &["output", &other.to_string()]), "try\n");
+    let page = stdout_of(&daemon, &["status", &id.to_string()]);
     assert!(page.contains("attempt:     3\n"), "{page}");
     assert!(page.contains("exited with code 7; its output starts at 4\n"), "{page}");
 }
@@ -303,8 +303,8 @@ fn r113_latest_tasks_of_a_session_have_short_names() {
     let second = submitted(&daemon, &["--", "echo", "second"]);
     let other = daemon.submit_in("other", "echo other");
     daemon.block(&[first, second, other]);
-    assert_eq!(said(&daemon, &["output", "@"]), "second\n");
-    assert_eq!(said(&daemon, &["output", "@2"]), "first\n");
+    assert_eq!(stdout_of(&daemon, &["output", "@"]), "second\n");
+    assert_eq!(stdout_of(&daemon, &["output", "@2"]), "first\n");
     for words in [&["status", "@"][..], &["block", "@2", "@"], &["cancel", "@"], &["--json", "status", "@1"]]
     {
         run(&daemon, words).success();
@@ -341,14 +341,14 @@ fn r113_short_names_reach_past_tasks_with_long_commands() {
     let daemon = TestDaemon::start();
     let long = "x".repeat(100_000);
     let ids: Vec<TaskId> = (0..15).map(|_| submitted(&daemon, &["--hold", "--", "echo", &long])).collect();
-    assert!(said(&daemon, &["status", "@15"]).contains(&ids[0].to_string()));
+    assert!(stdout_of(&daemon, &["status", "@15"]).contains(&ids[0].to_string()));
     run(&daemon, &["status", "@16"]).expect_code(66);
 }
 
 #[test]
 fn r113_tasks_are_selected_by_tag_group_and_status() {
     let daemon = TestDaemon::start();
-    said(&daemon, &["group", "set", "gpu", "--slots", "1"]);
+    stdout_of(&daemon, &["group", "set", "gpu", "--slots", "1"]);
     let ran = submitted(&daemon, &["--tag", "a", "--tag", "b", "--", "echo", "ran"]);
     let failed = submitted(&daemon, &["--tag", "a", "--", "false"]);
     daemon.block(&[ran, failed]);
@@ -356,7 +356,7 @@ fn r113_tasks_are_selected_by_tag_group_and_status() {
     let elsewhere = daemon.submit_in("other", "true");
     daemon.block(&[elsewhere]);
     let listed = |words: &[&str]| -> Vec<TaskId> {
-        let text = said(&daemon, &[&["list", "-q"], words].concat());
+        let text = stdout_of(&daemon, &[&["list", "-q"], words].concat());
         text.lines().map(|line| line.parse().unwrap()).collect()
     };
     assert_eq!(listed(&["--tag", "a"]), [waits, failed, ran]);
@@ -364,8 +364,8 @@ fn r113_tasks_are_selected_by_tag_group_and_status() {
     assert_eq!(listed(&["--group", "gpu"]), [waits]);
     assert_eq!(listed(&["--tag", "a", "--status", "failed,completed"]), [failed, ran]);
     assert_eq!(listed(&["--tag", "a", "--session", "other"]), []);
-    assert_eq!(said(&daemon, &["output", "--tag", "b"]), "ran\n");
-    let pages = said(&daemon, &["status", "--tag", "a", "--status", "failed,completed"]);
+    assert_eq!(stdout_of(&daemon, &["output", "--tag", "b"]), "ran\n");
+    let pages = stdout_of(&daemon, &["status", "--tag", "a", "--status", "failed,completed"]);
     assert_eq!(pages.matches("description:").count(), 2, "{pages}");
     run(&daemon, &["status", "--tag", "c"]).expect_code(66);
     run(&daemon, &["block", "--tag", "a", "--tag", "b"]).success();
@@ -382,12 +382,12 @@ fn r113_tasks_are_selected_by_tag_group_and_status() {
     assert_eq!(told.stdout_text(), format!("{waits} cancelled\n"));
     let nothing = run(&daemon, &["cancel", "--group", "gpu"]).success();
     assert_eq!((nothing.stdout.len(), &*nothing.stderr), (0, "bgctl: no active task matches\n"));
-    assert_eq!(said(&daemon, &["clear", "--status", "failed"]), "cleared 1\n");
+    assert_eq!(stdout_of(&daemon, &["clear", "--status", "failed"]), "cleared 1\n");
     let others = run(&daemon, &["clear", "--status", "failed", "--session", "other"]).success();
     assert_eq!(others.stderr, "no matching finished tasks in session other; `bgctl list` shows all tasks\n");
-    assert_eq!(said(&daemon, &["clear", "--status", "completed,cancelled"]), "cleared 2\n");
+    assert_eq!(stdout_of(&daemon, &["clear", "--status", "completed,cancelled"]), "cleared 2\n");
     assert_eq!(listed(&[]), [elsewhere], "a label that narrows what is cleared does not widen it");
-    assert_eq!(said(&daemon, &["clear", "--status", "completed", "--all-sessions"]), "cleared 1\n");
+    assert_eq!(stdout_of(&daemon, &["clear", "--status", "completed", "--all-sessions"]), "cleared 1\n");
 }
 
 #[test]

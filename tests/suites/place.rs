@@ -16,7 +16,7 @@ fn instance(daemon: &TestDaemon) -> String {
 }
 
 /// Removes a folder with its contents, atomically.
-fn take_away(daemon: &TestDaemon, folder: &Path) {
+fn remove_atomically(daemon: &TestDaemon, folder: &Path) {
     let aside = tempfile::tempdir_in(daemon.home()).unwrap();
     fs::rename(folder, aside.path().join("aside")).unwrap();
 }
@@ -49,7 +49,7 @@ fn removed_socket_is_recreated_with_its_folder_and_lock() {
     for round in 0..20 {
         fs::remove_file(daemon.socket()).unwrap();
         wait::for_file(daemon.socket());
-        take_away(&daemon, folder);
+        remove_atomically(&daemon, folder);
         is_back(&daemon);
         assert_eq!(instance(&daemon), before, "round {round}");
     }
@@ -67,7 +67,7 @@ fn client_starts_no_second_daemon_while_the_socket_is_missing() {
     let daemon = TestDaemon::start();
     let before = instance(&daemon);
     for _ in 0..5 {
-        take_away(&daemon, daemon.socket().parent().unwrap());
+        remove_atomically(&daemon, daemon.socket().parent().unwrap());
         daemon.run(&["submit", "--", "true"]).success();
         assert_eq!(instance(&daemon), before);
         assert_eq!(daemons(&daemon), 1);
@@ -81,7 +81,7 @@ fn unreachable_daemon_is_found_and_returns_with_its_folder() {
     let (before, pid) = (instance(&daemon), daemon.pid());
     // As at a logout: the parent folder is gone too, and the daemon must not create it.
     let runtime = daemon.home().join("run");
-    take_away(&daemon, &runtime);
+    remove_atomically(&daemon, &runtime);
     for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
         let told = daemon.run(verb).expect_code(69);
         assert!(
@@ -103,7 +103,7 @@ fn r11_daemon_stop_ends_daemon_and_tasks_after_socket_is_removed() {
     let id = daemon.submit(&["sleep", "1000"]);
     let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
     let process = daemon.process();
-    take_away(&daemon, &daemon.home().join("run"));
+    remove_atomically(&daemon, &daemon.home().join("run"));
     let told = daemon.run(&["daemon", "stop"]).success();
     assert_eq!(told.stdout_text(), "stopped\n");
     assert!(told.stderr.contains(&format!("(pid {})", process.pid())), "{}", told.stderr);
@@ -119,7 +119,7 @@ fn daemon_leaves_socket_of_another_alone_and_reclaims_its_place() {
     let before = instance(&first);
     let stands = first.process();
     stands.signal(Signal::STOP).unwrap();
-    take_away(&first, first.socket().parent().unwrap());
+    remove_atomically(&first, first.socket().parent().unwrap());
     let state = tempfile::tempdir_in(first.home()).unwrap();
     let mut command = first.bgctl(&["daemon", "start"]);
     command.env("XDG_STATE_HOME", state.path());
@@ -137,7 +137,7 @@ fn daemon_leaves_socket_of_another_alone_and_reclaims_its_place() {
 
     // The other way round: the first one ends, and the second one's socket stays.
     stands.signal(Signal::STOP).unwrap();
-    take_away(&first, first.socket().parent().unwrap());
+    remove_atomically(&first, first.socket().parent().unwrap());
     assert!(command.status().unwrap().success());
     let third = instance(&first);
     stands.signal(Signal::CONT).unwrap();

@@ -118,7 +118,7 @@ fn r164_late_usage_is_added_without_delaying_tasks_as_root() {
 }
 
 /// A job has ended, and its usage is reported only after `changes` has put another daemon or program in place.
-fn are_told_after(mut site: Site, changes: impl Fn(&mut Site)) {
+fn are_reported_after(mut site: Site, changes: impl Fn(&mut Site)) {
     let programs = site.cluster.programs();
     programs.before("sacct", "exit 0");
     let gate = site.cluster.path("gate");
@@ -133,18 +133,18 @@ fn are_told_after(mut site: Site, changes: impl Fn(&mut Site)) {
 
 #[test]
 fn r164_usage_is_still_collected_after_upgrade_as_root() {
-    are_told_after(Site::of(Builder::default().accounting(), ""), |site| {
+    are_reported_after(Site::of(Builder::default().accounting(), ""), |site| {
         site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
     });
 }
 
 #[test]
 fn r164_usage_is_still_collected_after_durable_restart_as_root() {
-    are_told_after(Site::durable(Builder::default().accounting()), |site| {
+    are_reported_after(Site::durable(Builder::default().accounting()), |site| {
         site.daemon.kill_by(Signal::SIGKILL);
         site.daemon.launch();
     });
-    are_told_after(Site::far_durable(Builder::default().accounting()), |site| {
+    are_reported_after(Site::far_durable(Builder::default().accounting()), |site| {
         site.daemon.stop();
         site.daemon.launch();
     });

@@ -29,7 +29,7 @@ fn ours(site: &Site) -> [TaskId; 3] {
 
 /// Resets the controller, and gives all our ids to other people's jobs. Returns the file in which these record the
 /// signals that they get.
-fn given_away(site: &Site) -> PathBuf {
+fn give_ids_to_others(site: &Site) -> PathBuf {
     let signals = site.cluster.work().join("signals");
     site.cluster.reset_controller();
     // A node on which two jobs with the same id meet accepts no more jobs.
@@ -74,7 +74,7 @@ fn r147_lost_jobs_never_cancel_foreign_jobs_with_same_id_as_root() {
     let go = site.cluster.path("go");
     let hang = format!("until [ -e {} ]; do sleep 0.1; done", go.display());
     site.cluster.programs().before("squeue", &hang);
-    let signals = given_away(&site);
+    let signals = give_ids_to_others(&site);
     fs::write(go, "").unwrap();
     for id in ours {
         let task = site.ended(id);
@@ -90,7 +90,7 @@ fn r150_commands_never_reach_foreign_jobs_with_same_id_as_root() {
     let [go, hangs] = ["go", "hangs"].map(|name| site.cluster.path(name));
     let hang = format!("until [ -e {} ]; do touch {}; sleep 0.1; done", go.display(), hangs.display());
     site.cluster.programs().before("squeue", &hang);
-    let signals = given_away(&site);
+    let signals = give_ids_to_others(&site);
     let ids = [single, first, second].map(|id| id.to_string());
     let orders: Vec<Vec<&str>> = vec![
         vec!["cancel", &ids[0]],

@@ -106,8 +106,8 @@ const SAMPLE: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"tasks":[{"id":"724f
 
 /// Processes a sample answer without printing it. While waiting there is time to load all code that the real answer
 /// needs, which would otherwise be loaded after the task has ended, while the caller waits.
-fn rehearse(json: bool) -> Result<(Vec<u8>, Code), Failure> {
-    let result = Protocol::rehearse::<TaskBlock>(SAMPLE)?;
+fn warm_up(json: bool) -> Result<(Vec<u8>, Code), Failure> {
+    let result = Protocol::parse_for_warm_up::<TaskBlock>(SAMPLE)?;
     let text = shown(&result, json, &Clock::system(Timestamp::now()))?;
     drop(remarks(&result));
     Ok((text, code(&result)))
@@ -121,7 +121,7 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
         context.link.remember();
     }
     // A call with timeout 0 has no time for the rehearsal, and one rehearsal is enough.
-    let rehearses = Cell::new(waits);
+    let warms_up = Cell::new(waits);
     let deadline = params.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let json = context.json();
     loop {
@@ -130,8 +130,8 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
             watched(&params, takes, context)
         } else {
             let meanwhile = || {
-                if rehearses.take() {
-                    drop(rehearse(json));
+                if warms_up.take() {
+                    drop(warm_up(json));
                 }
             };
             // No exchange here: a client that waits for a daemon which is stopped must not start it again.
@@ -395,10 +395,10 @@ mod tests {
 
     #[test]
     fn rehearsal_prints_sample_answer_as_line_and_json() {
-        let (line, code) = rehearse(false).unwrap();
+        let (line, code) = warm_up(false).unwrap();
         assert_eq!(line, b"724fede0-9209-4435-bc37-e308e63f1f21\tcompleted\t2s\tmake test\n");
         assert_eq!(code, Code::OK);
-        assert!(rehearse(true).unwrap().0.starts_with(b"{\"tasks\":[{\"id\":\"724fede0"));
+        assert!(warm_up(true).unwrap().0.starts_with(b"{\"tasks\":[{\"id\":\"724fede0"));
     }
 
     #[test]

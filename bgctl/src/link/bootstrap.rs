@@ -31,9 +31,9 @@ pub fn with_bootstrap<'a, T>(
 
 /// Copies the programs. `failure` is the reason; it is returned if `bgctl` is installed there but can't be used.
 fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Failure> {
-    let Ended { code, output, said } = dial.ask(PROBE)?;
+    let Ended { code, output, stderr_text } = dial.ask(PROBE)?;
     let Some(there) = probed(&output) else {
-        let message = format!("no shell there that can receive a copy: {}", words(code, &said));
+        let message = format!("no shell there that can receive a copy: {}", words(code, &stderr_text));
         return Err(failed(message, "install bgd there"));
     };
     if there.has_bgctl {
@@ -52,9 +52,9 @@ fn copy(dial: &Dial<'_>, programs: &Programs, failure: Failure) -> Result<(), Fa
             "bgctl: copying {name} {version} ({bytes} bytes, sha256 {digest}) to the cache folder of {}",
             dial.host
         ));
-        let Ended { code, said, .. } = dial.feed(&program.take(&programs.folder), &program.file)?;
+        let Ended { code, stderr_text, .. } = dial.feed(&program.take(&programs.folder), &program.file)?;
         if code != 0 {
-            return Err(refused(name, code, &said));
+            return Err(refused(name, code, &stderr_text));
         }
     }
     // Leftover versions cost nothing but disk space.
@@ -69,30 +69,30 @@ fn machine() -> Result<String, Failure> {
     Ok(format!("{} {}", names.sysname().to_string_lossy(), names.machine().to_string_lossy()))
 }
 
-fn refused(name: &str, code: i32, said: &str) -> Failure {
-    let said = words(code, said);
+fn refused(name: &str, code: i32, stderr_text: &str) -> Failure {
+    let stderr_text = words(code, stderr_text);
     let (message, hint) = match code {
         refusals::FOLDER => (
-            format!("can't write the cache folder there: {said}"),
+            format!("can't write the cache folder there: {stderr_text}"),
             "set XDG_CACHE_HOME there to a writable folder, or install bgd there",
         ),
         refusals::COPY => {
-            (format!("can't copy {name} there: {said}"), "free some space there, or install bgd there")
+            (format!("can't copy {name} there: {stderr_text}"), "free some space there, or install bgd there")
         }
         refusals::DIGEST => (
             format!("what arrived there is not the {name} that was sent: it was discarded"),
             "try again; if that fails too, install bgd there",
         ),
         refusals::NO_DIGEST => (
-            format!("a copy can't be checked there: neither sha256sum nor shasum: {said}"),
+            format!("a copy can't be checked there: neither sha256sum nor shasum: {stderr_text}"),
             "install bgd there",
         ),
         refusals::DOES_NOT_RUN => (
-            format!("{name} was copied there, but does not run: {said}"),
+            format!("{name} was copied there, but does not run: {stderr_text}"),
             "its file system may not allow programs (noexec), or the system may be too old for this one: set \
              XDG_CACHE_HOME there to another folder, or install bgd there",
         ),
-        _ => (format!("can't copy {name} there: {said}"), "install bgd there"),
+        _ => (format!("can't copy {name} there: {stderr_text}"), "install bgd there"),
     };
     failed(message, hint)
 }
@@ -101,6 +101,6 @@ fn failed(message: String, hint: &str) -> Failure {
     Failure::new(Code::NO_DAEMON, "bootstrap_failed", message).hint(hint)
 }
 
-fn words(code: i32, said: &str) -> String {
-    if said.is_empty() { exit_code(code) } else { clean_lines(said) }
+fn words(code: i32, stderr_text: &str) -> String {
+    if stderr_text.is_empty() { exit_code(code) } else { clean_lines(stderr_text) }
 }

@@ -399,12 +399,12 @@ impl Link {
         let socket = shared_place();
         let folder = socket.as_ref().map(SocketPath::folder);
         let dial = Dial { host, folder, how, borrows };
-        let Bridge { stream, ssh, instance, said } = with_bootstrap(&dial, Dial::connect)?;
+        let Bridge { stream, ssh, instance, stderr_text } = with_bootstrap(&dial, Dial::connect)?;
         let mut carriers = self.carriers.borrow_mut();
         carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         carriers.push(ssh);
-        if !said.is_empty() && self.options.reports {
-            say(format_args!("{}", crate::render::clean_lines(&said)));
+        if !stderr_text.is_empty() && self.options.reports {
+            say(format_args!("{}", crate::render::clean_lines(&stderr_text)));
         }
         let mut first = self.instance.borrow_mut();
         if *first.get_or_insert_with(|| instance.clone()) != instance {
@@ -472,7 +472,7 @@ impl Link {
                 Err(failure) => Err(failure),
             };
             match outcome {
-                Ok(said) => return Ok(Some(said)),
+                Ok(report) => return Ok(Some(report)),
                 Err(failure) if failure.kind == CONNECTION_LOST => {}
                 Err(failure) if failure.code == Code::NO_DAEMON && failure.kind != "no_answer" => break,
                 Err(failure) => return Err(failure),

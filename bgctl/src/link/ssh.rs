@@ -68,7 +68,7 @@ pub struct Bridge {
     pub ssh: Child,
     pub instance: String,
     /// Messages of ssh, and of `bgctl` on the host, on standard error. Not cleaned.
-    pub said: String,
+    pub stderr_text: String,
 }
 
 /// How to connect.
@@ -110,7 +110,7 @@ pub struct Ended {
     pub code: i32,
     pub output: String,
     /// Standard error. Not cleaned.
-    pub said: String,
+    pub stderr_text: String,
 }
 
 /// The first line from an ssh with standard streams; everything after it is the job's.
@@ -211,11 +211,11 @@ impl<'a> Dial<'a> {
     ) -> Result<Ended, Failure> {
         let status = ended(ssh, deadline);
         end(ssh);
-        let said = stderr_text(errors);
+        let stderr_text = stderr_text(errors);
         match status.map(|status| status.code()) {
-            None => Err(self.failure(GreetingError::Late, None, &said)),
-            Some(None | Some(255)) => Err(self.failure(GreetingError::Closed, status, &said)),
-            Some(Some(code)) => Ok(Ended { code, output: text(output), said }),
+            None => Err(self.failure(GreetingError::Late, None, &stderr_text)),
+            Some(None | Some(255)) => Err(self.failure(GreetingError::Closed, status, &stderr_text)),
+            Some(Some(code)) => Ok(Ended { code, output: text(output), stderr_text }),
         }
     }
 
@@ -236,7 +236,7 @@ impl<'a> Dial<'a> {
             drop(command);
             match greet(&mut ours, deadline) {
                 Ok(()) => Ok((ssh, ours)),
-                Err((trouble, said)) => Err(self.give_up(&mut ssh, trouble, || said)),
+                Err((trouble, stderr_text)) => Err(self.give_up(&mut ssh, trouble, || stderr_text)),
             }
         })
     }
@@ -291,8 +291,8 @@ impl<'a> Dial<'a> {
         let (mut ssh, mut errors) = start(command)?;
         let trouble = match greet(&ours, deadline) {
             Ok(hello) if hello.protocol == PROTOCOL => {
-                let (instance, said) = (hello.instance, stderr_text(&mut errors));
-                return Ok(Bridge { stream: OwnedFd::from(ours).into(), ssh, instance, said });
+                let (instance, stderr_text) = (hello.instance, stderr_text(&mut errors));
+                return Ok(Bridge { stream: OwnedFd::from(ours).into(), ssh, instance, stderr_text });
             }
             Ok(hello) => GreetingError::Protocol(Box::new(hello)),
             Err(trouble) => trouble,
@@ -358,10 +358,11 @@ impl<'a> Dial<'a> {
         String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
     }
 
-    fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, said: &str) -> Failure {
+    fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {
         let host = self.host;
-        let with =
-            |message: &str| if said.is_empty() { message.to_owned() } else { format!("{message}: {said}") };
+        let with = |message: &str| {
+            if stderr_text.is_empty() { message.to_owned() } else { format!("{message}: {stderr_text}") }
+        };
         match (trouble, status.and_then(|status| status.code())) {
             (GreetingError::Refused(error), _) => ClientError::Rpc(*error).into(),
             (GreetingError::Protocol(hello), _) => {
@@ -390,12 +391,12 @@ impl<'a> Dial<'a> {
             }
             (GreetingError::Closed, Some(255) | None) => {
                 // These need the user; further attempts would only look like an attack.
-                let is_final = FINAL.iter().any(|words| said.contains(words));
+                let is_final = FINAL.iter().any(|words| stderr_text.contains(words));
                 let kind = if is_final { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
                     .hint(format!("check the connection with: ssh {host} true"))
             }
-            (GreetingError::Closed, Some(code)) => of_dial(code, said),
+            (GreetingError::Closed, Some(code)) => of_dial(code, stderr_text),
         }
     }
 }
@@ -457,9 +458,10 @@ struct ErrorData {
 }
 
 /// Returns the failure reported by `bgctl dial` on the host, or by whatever ran in its place.
-fn of_dial(code: i32, said: &str) -> Failure {
-    let Some(line) = said.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) else {
-        let text = if said.is_empty() { "it exited without a message" } else { said };
+fn of_dial(code: i32, stderr_text: &str) -> Failure {
+    let Some(line) = stderr_text.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok())
+    else {
+        let text = if stderr_text.is_empty() { "it exited without a message" } else { stderr_text };
         let message = format!("no bgctl there that knows `dial`: {text}");
         return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
             .hint("install the same version of bgd on both machines");

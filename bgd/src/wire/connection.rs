@@ -145,7 +145,7 @@ impl Connection {
         let stream = watch::readable(came.take(stream)?)?;
         let take = |(line, fd)| came.take(fd).map(|fd| (line, fd));
         let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
-        let decoder = FrameDecoder::going_on(frame_bytes, Rest { bytes: read, attachments });
+        let decoder = FrameDecoder::resume_from(frame_bytes, Rest { bytes: read, attachments });
         let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests };
         let client = Arc::new(Client::again(client, limits));
         Ok(Self::added(stream, client, (room, is_silent), progress, shared))

@@ -180,7 +180,7 @@ impl Protocol {
     ///
     /// # Errors
     /// The line is not an answer, or it does not fit the method.
-    pub fn rehearse<M: Method>(line: &[u8]) -> Result<M::Result, ClientError> {
+    pub fn parse_for_warm_up<M: Method>(line: &[u8]) -> Result<M::Result, ClientError> {
         let mut protocol = Self::default();
         protocol.push(line);
         match protocol.next_received()? {

@@ -118,17 +118,17 @@ impl Watchdog {
     /// Returns when to check next while an answer is pending.
     pub fn until(&self) -> Instant {
         match self.state {
-            State::Heard(next) => self.in_time(next),
-            State::Asked(since) if self.is_carried => self.in_time(since + self.patience() / 2),
+            State::Heard(next) => self.capped_by_due(next),
+            State::Asked(since) if self.is_carried => self.capped_by_due(since + self.patience() / 2),
             State::Asked(since) => since + self.patience() / 2,
-            State::Probed(_, until) if self.is_carried => self.in_time(until),
+            State::Probed(_, until) if self.is_carried => self.capped_by_due(until),
             State::Probed(_, until) | State::Lost(until, _) => until,
         }
     }
 
     /// Moves a check forward to shortly after the answer is due. The caller of a call with a known duration has waited
     /// for it already, so it should not wait much longer for a relayed connection.
-    fn in_time(&self, at: Instant) -> Instant {
+    fn capped_by_due(&self, at: Instant) -> Instant {
         self.due.map_or(at, |due| at.min(due + FIRST_ANSWER / 2))
     }
 

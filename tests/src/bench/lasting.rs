@@ -87,9 +87,9 @@ fn upgrades(bench: &Bench) -> Result<Vec<Row>> {
         }
     }
     let [before, after] = memory(&daemon, before);
-    is_told(&daemon, last, waits, subscribers)?;
+    check_end_is_reported(&daemon, last, waits, subscribers)?;
     let shown: Vec<_> = terminals.iter().map(|(_, task)| task.id).collect();
-    is_whole(&daemon, (&shown, &typed), &turns)?;
+    check_nothing_was_lost(&daemon, (&shown, &typed), &turns)?;
     let others: Vec<_> = tasks.iter().copied().filter(|task| *task != last).collect();
     others.chunks(500).for_each(|some| _ = daemon.cancel(some));
     drop(terminals);
@@ -124,7 +124,12 @@ fn footprint(daemon: &TestDaemon) -> [u64; 3] {
 
 /// Ends a task, and checks that all clients are still connected and are notified of the end: each wait once, each
 /// subscriber without a gap.
-fn is_told(daemon: &TestDaemon, task: TaskId, waits: Vec<Raw>, subscribers: Vec<Watch>) -> Result<()> {
+fn check_end_is_reported(
+    daemon: &TestDaemon,
+    task: TaskId,
+    waits: Vec<Raw>,
+    subscribers: Vec<Watch>,
+) -> Result<()> {
     daemon.cancel(&[task]);
     for mut raw in waits {
         let is_answered = raw.receive().is_some_and(|answer| answer["result"]["tasks"][0].is_object());
@@ -150,7 +155,11 @@ fn memory(daemon: &TestDaemon, before: [u64; 3]) -> [Figure; 2] {
 }
 
 /// Checks that these terminals have shown this to the byte, and that these turns run to completion.
-fn is_whole(daemon: &TestDaemon, (terminals, typed): (&[TaskId], &str), turns: &[TaskId]) -> Result<()> {
+fn check_nothing_was_lost(
+    daemon: &TestDaemon,
+    (terminals, typed): (&[TaskId], &str),
+    turns: &[TaskId],
+) -> Result<()> {
     for task in terminals {
         let output = || daemon.output(*task);
         wait::poll_until("everything is repeated", || (output().len() >= typed.len()).then_some(()));

@@ -115,13 +115,13 @@ pub fn help() -> String {
 /// Parses a prompt.
 pub fn parse(prompt: &str) -> Vec<Command> {
     let pieces = split(prompt);
-    let steps = pieces.iter().map(|piece| command(piece).unwrap_or_else(|| said(piece)));
+    let steps = pieces.iter().map(|piece| command(piece).unwrap_or_else(|| echoed(piece)));
     let steps: Vec<Command> = steps.collect();
     // Even an empty prompt gets an answer.
-    if steps.is_empty() { vec![said("")] } else { steps }
+    if steps.is_empty() { vec![echoed("")] } else { steps }
 }
 
-fn said(text: &str) -> Command {
+fn echoed(text: &str) -> Command {
     Command::Say(format!("you said: {text}"))
 }
 
@@ -240,12 +240,12 @@ mod tests {
             Command::Say("a\nb ; c".to_owned()),
             Command::Stream(3, "x".to_owned()),
             Command::Hang,
-            said("plan the day"),
+            echoed("plan the day"),
             error,
         ];
         assert_eq!(steps, expected);
-        assert_eq!(parse("stream of thought"), [said("stream of thought")]);
-        assert_eq!(parse(" \n;"), [said("")]);
+        assert_eq!(parse("stream of thought"), [echoed("stream of thought")]);
+        assert_eq!(parse(" \n;"), [echoed("")]);
         assert_eq!(unescaped(r"\\n\x\"), r"\n\x\");
     }
 

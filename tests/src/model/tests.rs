@@ -13,7 +13,7 @@ fn ask(server: &ModelServer, text: &str) -> Answer {
     Http::new(&server.url()).send("POST", "/v1/chat/completions", Some(&chat(text)))
 }
 
-fn said(answer: &Answer) -> String {
+fn content_of(answer: &Answer) -> String {
     answer.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
 }
 
@@ -27,8 +27,8 @@ fn stream(server: &ModelServer, path: &str, mut body: Value) -> Events {
 #[test]
 fn model_server_follows_its_instructions() {
     let server = ModelServer::start();
-    assert_eq!(said(&ask(&server, "hello")), "answer to: hello");
-    assert_eq!(said(&ask(&server, "please\nSAY two words")), "two words");
+    assert_eq!(content_of(&ask(&server, "hello")), "answer to: hello");
+    assert_eq!(content_of(&ask(&server, "please\nSAY two words")), "two words");
     let error = ask(&server, "ERROR 401");
     assert_eq!(error.status, 401);
     assert_eq!(error.json()["error"]["message"], "the model answers with 401");
@@ -43,16 +43,16 @@ fn model_server_follows_its_instructions() {
 fn held_request_waits_only_for_its_gate() {
     let server = ModelServer::start();
     thread::scope(|scope| {
-        let held = scope.spawn(|| said(&ask(&server, "HOLD a\nSAY late")));
+        let held = scope.spawn(|| content_of(&ask(&server, "HOLD a\nSAY late")));
         server.wait_for_turn("HOLD a");
-        assert_eq!(said(&ask(&server, "SAY early")), "early");
+        assert_eq!(content_of(&ask(&server, "SAY early")), "early");
         assert_eq!(server.turns()[0].progress, Progress::Working);
         server.release("a");
         assert_eq!(held.join().unwrap(), "late");
     });
     // An early release is not lost.
     server.release("b");
-    assert_eq!(said(&ask(&server, "HOLD b")), "answer to: HOLD b");
+    assert_eq!(content_of(&ask(&server, "HOLD b")), "answer to: HOLD b");
 }
 
 #[test]

@@ -260,7 +260,7 @@ impl Cluster {
     #[track_caller]
     pub fn steps_ended(&self) {
         wait::poll_until("the end of all steps", || {
-            (self.tell("pgrep slurmstepd >/dev/null") == 1).then_some(())
+            (self.run_in_namespace("pgrep slurmstepd >/dev/null") == 1).then_some(())
         });
     }
 
@@ -281,9 +281,13 @@ impl Cluster {
         let server = "--no-defaults --skip-log-bin --innodb-flush-log-at-trx-commit=0";
         // The server's temporary tables are named after its process id, which servers in other namespaces have as well:
         // in a shared folder they would use each other's, and then there is no user `root`.
-        assert_eq!(self.tell("mkdir mariadb.tmp && export TMPDIR=$PWD/mariadb.tmp"), 0, "no folder");
+        assert_eq!(
+            self.run_in_namespace("mkdir mariadb.tmp && export TMPDIR=$PWD/mariadb.tmp"),
+            0,
+            "no folder"
+        );
         let install = format!("{install} --user=root --datadir={} >mariadb.out 2>&1", data.display());
-        assert_eq!(self.tell(&install), 0, "the database can't be made");
+        assert_eq!(self.run_in_namespace(&install), 0, "the database can't be made");
         let socket = self.path("mariadb.socket");
         self.daemon(
             "mariadbd",
@@ -301,7 +305,7 @@ impl Cluster {
             "mariadb --no-defaults --socket={} --execute=\"{create}\" >>mariadb.out 2>&1",
             socket.display()
         );
-        assert_eq!(self.tell(&client), 0, "the database can't be prepared");
+        assert_eq!(self.run_in_namespace(&client), 0, "the database can't be prepared");
         self.daemon("slurmdbd", "slurmdbd -D");
         wait::for_line(&self.path("slurmdbd.log"), "slurmdbd version");
         let add = ["sacctmgr", "--immediate", "add", "cluster", conf::CLUSTER];
@@ -310,16 +314,16 @@ impl Cluster {
 
     /// Starts a daemon in the namespace, and stores its process id in a variable of the first process.
     fn daemon(&self, name: &str, line: &str) {
-        self.tell(&format!("{line} >>{name}.out 2>&1 </dev/null & {name}=$!"));
+        self.run_in_namespace(&format!("{line} >>{name}.out 2>&1 </dev/null & {name}=$!"));
     }
 
     fn end(&self, name: &str) {
-        self.tell(&format!("kill ${name} && wait ${name}"));
+        self.run_in_namespace(&format!("kill ${name} && wait ${name}"));
     }
 
     /// Runs a line of shell in the namespace and returns its exit code.
     #[track_caller]
-    fn tell(&self, line: &str) -> i32 {
+    fn run_in_namespace(&self, line: &str) -> i32 {
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
         let input = shell.input.as_mut().expect("the cluster runs");
         input.write_all(format!("{line}\n").as_bytes()).expect("the cluster runs");

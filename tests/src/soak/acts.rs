@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::Kind;
-use super::durable::Others;
+use super::durable::DurableOnly;
 use super::figures::{Figures, MOST_MEMORY, Table};
 use super::ledger::{Expected, Ledger, Work};
 use crate::daemon::TestDaemon;
@@ -42,7 +42,7 @@ pub struct Soak {
     /// Whether a durable daemon is neither killed nor stopped before the next [`Soak::settle`].
     pub(super) is_spared: bool,
     /// Objects that only a durable daemon gets.
-    pub(super) others: Others,
+    pub(super) others: DurableOnly,
 }
 
 impl Soak {
@@ -53,7 +53,7 @@ impl Soak {
         let daemon = TestDaemon::builder().config(config).start();
         let ledger = Ledger::new(daemon.home().join("ledger"));
         let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let (slow, table, others) = (Vec::new(), Table::new(kind), Others::default());
+        let (slow, table, others) = (Vec::new(), Table::new(kind), DurableOnly::default());
         Self {
             kind,
             daemon,
@@ -340,7 +340,7 @@ impl Soak {
             let result = self.call::<TaskBlock>(&params).into_iter().flat_map(|result| result.tasks);
             result.filter(|task| !task.status.is_active()).for_each(|task| self.ledger.ended(&task));
         }
-        self.outlive_leaders();
+        self.wait_for_lingering();
         self.waits_are_answered();
         self.table.lost += self.ledger.open.len() as u64;
         if !self.ledger.open.is_empty() {

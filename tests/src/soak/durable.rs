@@ -27,7 +27,7 @@ const WAITS: usize = 16;
 
 /// Objects that only a durable daemon gets.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(super) struct DurableOnly {
     /// Handed-over processes, each of which waits for a line.
     pub(super) handed: BTreeMap<TaskId, Job>,
     /// Clients that wait for a task.
@@ -161,7 +161,7 @@ impl Soak {
     }
 
     /// Waits for the processes that outlive the leaders of their tasks.
-    pub(super) fn outlive_leaders(&mut self) {
+    pub(super) fn wait_for_lingering(&mut self) {
         let left: Vec<TaskId> = self.ledger.open.keys().copied().collect();
         for task in left {
             let mut client = self.daemon.client();
@@ -237,12 +237,12 @@ impl Soak {
             self.daemon.launch();
             self.has_figures = false;
         } else {
-            self.is_kept_again(gone.pid());
+            self.wait_for_new_keeper(gone.pid());
         }
     }
 
     /// Waits until another keeper holds all running processes, according to the daemon's log.
-    fn is_kept_again(&self, gone: i32) {
+    fn wait_for_new_keeper(&self, gone: i32) {
         let path = self.daemon.state_dir().join("bgd.log");
         let ended = format!("another one takes its place pid={gone}\n");
         for_change(&path, || {

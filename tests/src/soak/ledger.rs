@@ -84,14 +84,14 @@ impl Ledger {
 
     /// Records that a task, and so all tasks that wait for it, were disturbed.
     pub fn disturb(&mut self, task: TaskId) {
-        for task in self.with_those_behind(task) {
+        for task in self.with_dependents(task) {
             self.open.entry(task).and_modify(|expected| expected.disturbed = true);
         }
     }
 
     /// Records that a turn was interrupted. If it had started, the tasks that wait for it run.
     fn cut(&mut self, task: TaskId) {
-        for behind in self.with_those_behind(task) {
+        for behind in self.with_dependents(task) {
             self.open.entry(behind).and_modify(|expected| {
                 expected.disturbed |= behind == task;
                 expected.may_not_start |= behind != task;
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     /// Returns this task and all that wait for it, directly or indirectly.
-    fn with_those_behind(&self, task: TaskId) -> BTreeSet<TaskId> {
+    fn with_dependents(&self, task: TaskId) -> BTreeSet<TaskId> {
         let (mut found, mut next) = (BTreeSet::from([task]), vec![task]);
         while let Some(task) = next.pop() {
             let behind = self.open.iter().filter(|(_, expected)| expected.after == Some(task));

@@ -97,7 +97,7 @@ fn attach_to_silent_task_keeps_screen_contents() {
 const WAY_OUT: &str = "bgctl: Ctrl-B detaches; the task keeps running\n";
 
 #[track_caller]
-fn told(shell: &Terminal, text: &str) -> usize {
+fn count_shown(shell: &Terminal, text: &str) -> usize {
     String::from_utf8_lossy(&shell.shown()).matches(text.trim_end()).count()
 }
 
@@ -126,7 +126,7 @@ fn attach_names_detach_key_after_repeated_attempts_to_leave() {
     shell.wait("both notes", |screen| screen.contents().matches(WAY_OUT.trim_end()).count() == 2);
     shell.type_keys("\x02");
     shell.wait_prompt();
-    assert_eq!(told(&shell, WAY_OUT), 2, "{shell:?}");
+    assert_eq!(count_shown(&shell, WAY_OUT), 2, "{shell:?}");
     assert_eq!(daemon.task(id).status, Status::Running);
 }
 
@@ -140,7 +140,7 @@ fn attach_names_detach_key_for_task_without_terminal() {
     shell.wait_text("\nbgctl: Ctrl-] detaches; the task keeps running\n");
     shell.type_keys("\x1d");
     shell.wait_prompt();
-    assert_eq!(told(&shell, "Ctrl-] detaches"), 1, "{shell:?}");
+    assert_eq!(count_shown(&shell, "Ctrl-] detaches"), 1, "{shell:?}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn full_screen_program_is_redrawn_after_detach_note() {
         });
         shell.wait_text("three\n");
         assert_eq!(shell.screen(), before);
-        assert_eq!(told(&shell, WAY_OUT), 1, "{shell:?}");
+        assert_eq!(count_shown(&shell, WAY_OUT), 1, "{shell:?}");
         shell.type_keys("\x02");
         shell.wait_alternate(false);
         shell.wait_prompt();
@@ -193,7 +193,7 @@ fn resumed_attach_repeats_detach_hint() {
         shell.wait_text("\n[Ctrl-B] Detach (the task keeps running)\n");
         shell.type_keys("\x02");
         shell.wait_prompt();
-        assert_eq!(told(&shell, "] Detach"), 2, "{shell:?}");
+        assert_eq!(count_shown(&shell, "] Detach"), 2, "{shell:?}");
         daemon.cancel(&[id]);
     }
 }

@@ -51,7 +51,7 @@ fn among(folder: &str, uses: &Uses) -> Uses {
     named.collect()
 }
 
-fn circles(uses: &Uses) -> Vec<String> {
+fn cycles(uses: &Uses) -> Vec<String> {
     let reaches = |from: &str, to: &str| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
         while let Some(at) = next.pop() {
@@ -64,66 +64,66 @@ fn circles(uses: &Uses) -> Vec<String> {
         }
         false
     };
-    let in_circle = uses.iter().filter(|((from, to), _)| reaches(to, from));
-    in_circle.map(|((from, to), place)| format!("{from} uses {to}: {place}")).collect()
+    let in_cycle = uses.iter().filter(|((from, to), _)| reaches(to, from));
+    in_cycle.map(|((from, to), place)| format!("{from} uses {to}: {place}")).collect()
 }
 
-fn circles_of(sources: &[&Source]) -> Vec<String> {
+fn cycles_of(sources: &[&Source]) -> Vec<String> {
     let uses = uses(sources);
     let mut folders: BTreeSet<String> = BTreeSet::new();
     for source in sources {
         let module = source.module();
         folders.extend((0..module.len()).map(|count| module[..count].join("::")));
     }
-    folders.iter().flat_map(|folder| circles(&among(folder, &uses))).collect()
+    folders.iter().flat_map(|folder| cycles(&among(folder, &uses))).collect()
 }
 
 #[test]
 fn check_finds_cycles_between_modules_and_folders() {
-    let circles = |files: &[(&str, &str)]| {
+    let cycles = |files: &[(&str, &str)]| {
         let sources: Vec<Source> = files
             .iter()
             .map(|(path, text)| source(format!("bgd/src/{path}"), format!("//! A module.\n{text}")))
             .collect();
-        circles_of(&sources.iter().collect::<Vec<_>>()).len()
+        cycles_of(&sources.iter().collect::<Vec<_>>()).len()
     };
-    assert_eq!(circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")]), 2);
-    assert_eq!(circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "fn f() { crate::a::g(); }")]), 2);
+    assert_eq!(cycles(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::a::A;")]), 2);
+    assert_eq!(cycles(&[("a.rs", "use crate::b::B;"), ("b.rs", "fn f() { crate::a::g(); }")]), 2);
     let folders = [("a/x.rs", "use crate::b::y::Y;"), ("b/y.rs", ""), ("b/z.rs", "use crate::a::w::W;")];
-    assert_eq!(circles(&[folders[0], folders[1], folders[2], ("a/w.rs", "")]), 2, "between folders");
+    assert_eq!(cycles(&[folders[0], folders[1], folders[2], ("a/w.rs", "")]), 2, "between folders");
     let parent = [("a/mod.rs", "use self::x::X;"), ("a/x.rs", "use super::A;")];
-    assert_eq!(circles(&parent), 2, "between a folder and what is in it");
+    assert_eq!(cycles(&parent), 2, "between a folder and what is in it");
     for by_name in ["mod x; pub use x::*;", "mod x; use x::X;", "mod x; fn f() { x::g(); }"] {
         assert_eq!(
-            circles(&[("a/mod.rs", by_name), parent[1]]),
+            cycles(&[("a/mod.rs", by_name), parent[1]]),
             2,
             "by the name of a module in it: {by_name}"
         );
     }
     let inline = [("a/mod.rs", "mod x; use x::g;"), ("a/x.rs", "mod y { pub fn f() {} } fn g() { y::f(); }")];
-    assert_eq!(circles(&inline), 0, "a module in the same file");
+    assert_eq!(cycles(&inline), 0, "a module in the same file");
     let out_of_it = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "pub mod y { use super::{A, B}; }")];
-    assert_eq!(circles(&out_of_it), 0, "out of a module in the same file");
+    assert_eq!(cycles(&out_of_it), 0, "out of a module in the same file");
     let further = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "pub mod y { use super::super::B; }")];
-    assert_eq!(circles(&further), 2, "out of the file");
+    assert_eq!(cycles(&further), 2, "out of the file");
     let root = [("lib.rs", "mod a; pub use a::A;"), ("a.rs", "use crate::B;")];
-    assert_eq!(circles(&root), 2, "with the root");
+    assert_eq!(cycles(&root), 2, "with the root");
     let all = [root[0], ("a.rs", "use super::*;")];
-    assert_eq!(circles(&all), 2, "with all of the root");
+    assert_eq!(cycles(&all), 2, "with all of the root");
     let renamed =
         [("lib.rs", "mod a; pub use a::A; pub use bgd_core as core;"), ("a.rs", "use crate::core::B;")];
-    assert_eq!(circles(&renamed), 0, "another crate by a name of this one");
+    assert_eq!(cycles(&renamed), 0, "another crate by a name of this one");
     let three = [("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"), ("c.rs", "use crate::a::A;")];
-    assert_eq!(circles(&three), 3);
+    assert_eq!(cycles(&three), 3);
     assert_eq!(
-        circles(&[("a.rs", "use crate::b::B;"), ("b.rs", "#[cfg(test)] mod t { use crate::a::A; }")]),
+        cycles(&[("a.rs", "use crate::b::B;"), ("b.rs", "#[cfg(test)] mod t { use crate::a::A; }")]),
         0
     );
-    assert_eq!(circles(&[("a/mod.rs", "use self::x::X;"), ("a/x.rs", "pub(in crate::a) fn f() {}")]), 0);
+    assert_eq!(cycles(&[("a/mod.rs", "use self::x::X;"), ("a/x.rs", "pub(in crate::a) fn f() {}")]), 0);
 }
 
 #[test]
 fn modules_and_folders_have_no_cycles() {
-    let found: Vec<String> = PROGRAMS.iter().flat_map(|program| circles_of(&sources(&[program]))).collect();
+    let found: Vec<String> = PROGRAMS.iter().flat_map(|program| cycles_of(&sources(&[program]))).collect();
     none("modules and folders use each other in one direction", &found);
 }

@@ -9,7 +9,7 @@ use bgd_shared::request::{Hello, HelloParams};
 use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
 use rustix::process::Signal;
 
-use super::{open_gate, top, waits_at};
+use super::{open_gate, task_waiting_at, top};
 
 #[test]
 fn r163_top_restores_terminal_however_it_exits() {
@@ -56,7 +56,7 @@ fn r163_top_is_current_after_ctrl_z_and_fg() {
     shell.wait_alternate(false);
     shell.wait_text("Stopped");
     shell.wait_prompt();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     shell.type_line("fg");
     shell.wait_alternate(true);
     shell.wait_text(&format!(" {} running ", id.short()));
@@ -89,7 +89,7 @@ fn r163_top_redraws_after_sigstop_and_fg() {
 #[test]
 fn r163_top_reconnects_when_daemon_returns() {
     let mut daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
     top.wait_text(&id.short());
     daemon.stop();
@@ -110,7 +110,7 @@ fn r163_top_reconnects_when_daemon_returns() {
 #[test]
 fn r163_idle_top_never_wakes_up() {
     let daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     // Too narrow for any age to be visible.
     let mut top = super::sized(&daemon, &[], (10, 40));
     top.wait_text(&id.short());
@@ -167,7 +167,7 @@ fn r163_top_retries_refused_connection_with_growing_pauses() {
 #[test]
 fn r163_top_connects_once_daemon_has_room_again() {
     let daemon = TestDaemon::builder().config("[limits]\nconnections = 8\n").start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     // A connection that has sent nothing yet would be closed to make room.
     let speaks = || {
         let mut client = daemon.client();

@@ -4,12 +4,12 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::TestDaemon;
 
-use super::{open_gate, sized, top, waits_at};
+use super::{open_gate, sized, task_waiting_at, top};
 
 #[test]
 fn r162_x_cancels_and_shift_x_kills_after_confirmation() {
     let daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
     top.wait_text(" gate\n");
     top.type_keys("x");
@@ -19,7 +19,7 @@ fn r162_x_cancels_and_shift_x_kills_after_confirmation() {
     assert_eq!(daemon.task(id).status, Status::Running);
     top.type_keys("xy");
     top.wait_text(&format!(" {} cancelled ", id.short()));
-    let id = waits_at(&daemon, "stubborn", "exit 0");
+    let id = task_waiting_at(&daemon, "stubborn", "exit 0");
     top.wait_text(" stubborn\n");
     top.type_keys("\x1b[H\x1b[BXy");
     top.wait_text(&format!("killed {}", id.short()));
@@ -29,7 +29,7 @@ fn r162_x_cancels_and_shift_x_kills_after_confirmation() {
 #[test]
 fn r162_keys_hold_and_release_marked_tasks_and_rerun_selected_one() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
-    let running = waits_at(&daemon, "gate", "exit 0");
+    let running = task_waiting_at(&daemon, "gate", "exit 0");
     let ids: Vec<TaskId> = (0..3)
         .map(|number| daemon.run(&["submit", "--", "echo", &number.to_string()]).success().word())
         .collect();
@@ -136,7 +136,7 @@ fn r162_enter_and_o_open_output_and_enter_attaches_to_running_task() {
         top.type_line("");
     }
     top.wait_text("nothing waits for you");
-    let running = waits_at(&daemon, "gate", "echo done; exit 0");
+    let running = task_waiting_at(&daemon, "gate", "echo done; exit 0");
     // Enter shows the output of a row that is still pending.
     top.wait_text(&format!(" {} running ", running.short()));
     top.type_keys("\x1b[H\x1b[B\r");

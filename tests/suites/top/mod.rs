@@ -29,7 +29,7 @@ fn top(daemon: &TestDaemon) -> Terminal {
 
 /// Submits a task that waits for a line in this FIFO, which is created.
 #[track_caller]
-fn waits_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::id::TaskId {
+fn task_waiting_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::id::TaskId {
     let gate = daemon.home().join(name);
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let line = format!("read x < {}; {rest}", gate.display());
@@ -50,7 +50,7 @@ fn r160_top_updates_without_key_press() {
     let mut top = top(&daemon);
     top.wait_text("nothing waits for you");
     top.wait_text("no tasks");
-    let id = waits_at(&daemon, "gate", "exit 3");
+    let id = task_waiting_at(&daemon, "gate", "exit 3");
     top.wait_text("nothing waits for you | 1 running");
     top.wait_text(&format!(" {} running ", id.short()));
     open_gate(&daemon, "gate");
@@ -81,7 +81,7 @@ fn r160_wide_list_shows_cpu_and_memory_of_running_tasks() {
 #[test]
 fn r160_agent_question_is_listed_first_and_answered_by_key() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
-    let other = waits_at(&daemon, "gate", "exit 0");
+    let other = task_waiting_at(&daemon, "gate", "exit 0");
     let mut top = sized(&daemon, &[], (20, 120));
     top.wait_text(&other.short());
     for (key, answer) in [("y", "allowed: allow-once"), ("n", "denied")] {
@@ -152,7 +152,7 @@ fn r161_preview_shows_terminal_screen_and_enter_attaches() {
 #[test]
 fn r163_top_once_prints_one_frame_for_scripts() {
     let daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     let frame = daemon.run(&["top", "--once"]).success().stdout_text();
     let lines: Vec<&str> = frame.lines().collect();
     assert_eq!(

@@ -5,12 +5,12 @@ use std::fs;
 use bgd_shared::id::TaskId;
 use bgd_tests::{Terminal, TestDaemon};
 
-use super::{sized, top, waits_at};
+use super::{sized, task_waiting_at, top};
 
 #[test]
 fn r163_top_adapts_to_tiny_huge_and_changing_terminals() {
     let daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     let mut top = sized(&daemon, &[], (5, 20));
     top.wait_text("- running 1");
     for (rows, cols) in [(300, 1000), (1, 1), (2, 9), (24, 80), (3, 200), (24, 80)] {
@@ -41,7 +41,7 @@ fn r163_dumb_terminal_is_refused_with_hint() {
 #[test]
 fn r163_no_color_variable_disables_colours() {
     let daemon = TestDaemon::start();
-    waits_at(&daemon, "gate", "exit 0");
+    task_waiting_at(&daemon, "gate", "exit 0");
     for (value, is_coloured) in [("", true), ("1", false)] {
         let mut command = daemon.bgctl(&["top"]);
         let mut top = Terminal::open(command.env("NO_COLOR", value));
@@ -56,7 +56,7 @@ fn r163_no_color_variable_disables_colours() {
 #[test]
 fn r162_filter_accepts_paste_of_a_megabyte() {
     let daemon = TestDaemon::start();
-    waits_at(&daemon, "gate", "exit 0");
+    task_waiting_at(&daemon, "gate", "exit 0");
     let mut top = top(&daemon);
     top.wait_text("gate");
     top.type_keys("/");

@@ -4,12 +4,12 @@ use bgd_shared::id::TaskId;
 use bgd_tests::far::Far;
 use bgd_tests::{Terminal, TestDaemon};
 
-use super::waits_at;
+use super::task_waiting_at;
 
 #[test]
 fn r163_top_works_in_tmux() {
     let daemon = TestDaemon::start();
-    let id = waits_at(&daemon, "gate", "exit 0");
+    let id = task_waiting_at(&daemon, "gate", "exit 0");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("tmux -f /dev/null -S tmux new-session 'bgctl top'");
     shell.wait_text(&format!(" {} running ", id.short()));

@@ -8,7 +8,7 @@ use bgd_tests::{Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
-use super::{open_gate, sized, top, waits_at};
+use super::{open_gate, sized, task_waiting_at, top};
 
 /// Submits a task that writes `before`, waits for a line in the FIFO `name`, which is created, and runs `after`.
 fn writes(daemon: &TestDaemon, name: &str, before: &str, after: &str) -> TaskId {
@@ -39,7 +39,7 @@ fn preview(screen: &vt100::Screen) -> String {
 fn r160_tasks_are_folded_by_session_group_batch_and_dependency() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     daemon.run(&["group", "set", "gpu", "--slots", "1"]).success();
-    let gate = waits_at(&daemon, "gate", "exit 0");
+    let gate = task_waiting_at(&daemon, "gate", "exit 0");
     let submit = |words: &[&str]| daemon.run(&[&["submit"], words].concat()).success().word::<TaskId>();
     let after = submit(&["-d", "behind", "--after", &gate.to_string(), "--", "true"]);
     submit(&["-d", "elsewhere", "--group", "gpu", "--session", "chat", "--hold", "--", "true"]);

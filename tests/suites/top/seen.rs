@@ -5,7 +5,7 @@ use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
-use super::{open_gate, sized, top, waits_at};
+use super::{open_gate, sized, task_waiting_at, top};
 
 fn failed(daemon: &TestDaemon, description: &str) -> TaskId {
     let id = daemon.run(&["submit", "-d", description, "--", "false"]).success().word();
@@ -43,7 +43,7 @@ fn r160_only_failures_shown_on_screen_count_as_seen() {
 #[test]
 fn r160_title_counts_questions_and_failures_awaiting_user() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
-    waits_at(&daemon, "gate", "exit 3");
+    task_waiting_at(&daemon, "gate", "exit 3");
     let mut top = sized(&daemon, &[], (20, 90));
     top.wait_text("nothing waits for you | 1 running");
     let asks = daemon.prompt("ask May I?");
@@ -64,7 +64,7 @@ fn r160_title_counts_questions_and_failures_awaiting_user() {
 #[test]
 fn r160_list_shows_what_pending_tasks_wait_for() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
-    let gate = waits_at(&daemon, "gate", "exit 0");
+    let gate = task_waiting_at(&daemon, "gate", "exit 0");
     daemon.run(&["group", "set", "gpu", "--slots", "1"]).success();
     daemon.run(&["group", "pause", "gpu"]).success();
     let (gate, after) = (gate.to_string(), format!("pending (after {})", gate.short()));
@@ -102,7 +102,7 @@ fn r167_overview_lists_old_questions_and_running_tasks() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     let asks = daemon.prompt("ask May I?");
     wait::poll_until("it asks", || daemon.task(asks).progress.needs_input.map(drop));
-    let gate = waits_at(&daemon, "gate", "exit 0");
+    let gate = task_waiting_at(&daemon, "gate", "exit 0");
     // More than a page of the list was submitted after them.
     let task = SubmitParams { hold: true, ..daemon.params() };
     let argvs = vec![vec!["true".into()]; LIST_PAGE + 100];

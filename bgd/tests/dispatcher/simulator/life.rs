@@ -135,7 +135,7 @@ impl Life {
                 return;
             }
             if self.is_durable() {
-                self.nobody_lives().await;
+                self.pass_time_without_daemon().await;
             }
         }
     }
@@ -175,7 +175,7 @@ impl Life {
     }
 
     /// Lets time pass without a daemon, while processes continue.
-    async fn nobody_lives(&mut self) {
+    async fn pass_time_without_daemon(&mut self) {
         let span = self.chance.span();
         let end = self.world.now() + if self.chance.percent(50) { 0 } else { span };
         while self.world.now() < end {
@@ -202,7 +202,7 @@ impl Life {
                 () = dispatcher.go(mailbox, wall_clock) => panic!("nobody has asked it to end"),
                 () = moment(&self.world) => {}
             }
-            if daemon.is_idle() && self.world.is_written() && self.world.has_got_orders() {
+            if daemon.is_idle() && self.world.is_written() && self.world.check_orders_delivered() {
                 return;
             }
         }

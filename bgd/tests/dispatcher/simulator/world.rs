@@ -263,7 +263,7 @@ impl World {
 
     /// Checks that no order was lost with earlier daemons: processes are paused or were asked to end as the journal
     /// records. Returns false while orders are on their way.
-    pub fn has_got_orders(&self) -> bool {
+    pub fn check_orders_delivered(&self) -> bool {
         let state = self.state();
         if state.processes.values().any(|process| !process.orders.is_empty()) {
             return false;

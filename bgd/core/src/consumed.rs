@@ -34,7 +34,7 @@ pub struct Context {
 
 /// What a cost covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Covers {
+pub enum CostScope {
     /// This run so far.
     Run,
     /// The conversation so far, across runs. Some agents start over with each process.
@@ -49,7 +49,7 @@ pub struct Report {
     /// The current context.
     pub context: Option<Context>,
     /// The cost so far, and what it covers.
-    pub cost: Option<(Covers, Cost)>,
+    pub cost: Option<(CostScope, Cost)>,
 }
 
 impl Report {
@@ -78,12 +78,12 @@ pub struct Consumed {
     /// Tokens of earlier runs, and of this run.
     tokens: Option<[Tokens; 2]>,
     context: Option<Context>,
-    cost: Option<Spent>,
+    cost: Option<Spending>,
 }
 
 /// What was spent in one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Spent {
+struct Spending {
     currency: Box<str>,
     earlier: Amount,
     run: Amount,
@@ -122,18 +122,18 @@ impl Consumed {
         }
     }
 
-    fn pay(&mut self, covers: Covers, cost: &Cost) {
+    fn pay(&mut self, covers: CostScope, cost: &Cost) {
         // Amounts in two currencies can't be added, so the latest one counts.
         let same = self.cost.take().filter(|spent| *spent.currency == *cost.currency);
-        let spent = self.cost.insert(same.unwrap_or_else(|| Spent {
+        let spent = self.cost.insert(same.unwrap_or_else(|| Spending {
             currency: cost.currency.as_str().into(),
             earlier: Amount::default(),
             run: Amount::default(),
             session: Amount::default(),
         }));
         match covers {
-            Covers::Run => spent.run = cost.amount,
-            Covers::Session => {
+            CostScope::Run => spent.run = cost.amount,
+            CostScope::Session => {
                 // The amount is below the last one: the agent was restarted and has started over.
                 let more = cost.amount.minus(spent.session).unwrap_or(cost.amount);
                 spent.run = spent.run.plus(more);
@@ -169,7 +169,7 @@ impl Consumed {
 mod tests {
     use super::*;
 
-    fn cost(covers: Covers, units: f64, currency: &str) -> Report {
+    fn cost(covers: CostScope, units: f64, currency: &str) -> Report {
         let cost = Cost { amount: Amount::of(units).unwrap(), currency: currency.to_owned() };
         Report { cost: Some((covers, cost)), ..Report::default() }
     }
@@ -204,31 +204,31 @@ mod tests {
     fn r160_session_cost_accumulates_across_agent_restarts() {
         let mut consumed = Consumed::default();
         for (units, sum) in [(0.5, 0.5), (0.75, 0.75)] {
-            consumed.take(&cost(Covers::Session, units, "USD"));
+            consumed.take(&cost(CostScope::Session, units, "USD"));
             assert_eq!(spent(&consumed), Some((sum, "USD".into())));
         }
         consumed.begin_run(false);
-        consumed.take(&cost(Covers::Session, 1.0, "USD"));
+        consumed.take(&cost(CostScope::Session, 1.0, "USD"));
         assert_eq!(spent(&consumed), Some((1.0, "USD".into())), "it went on");
         consumed.begin_run(false);
         for (units, sum) in [(0.25, 1.25), (0.5, 1.5)] {
-            consumed.take(&cost(Covers::Session, units, "USD"));
+            consumed.take(&cost(CostScope::Session, units, "USD"));
             assert_eq!(spent(&consumed), Some((sum, "USD".into())), "the agent was started again");
         }
         consumed.begin_run(true);
-        consumed.take(&cost(Covers::Session, 2.0, "USD"));
+        consumed.take(&cost(CostScope::Session, 2.0, "USD"));
         assert_eq!(spent(&consumed), Some((3.5, "USD".into())), "another conversation");
-        consumed.take(&cost(Covers::Session, 7.0, "credits"));
+        consumed.take(&cost(CostScope::Session, 7.0, "credits"));
         assert_eq!(spent(&consumed), Some((7.0, "credits".into())), "what can't be added");
     }
 
     #[test]
     fn r160_run_costs_add_up() {
         let mut consumed = Consumed::default();
-        consumed.take(&cost(Covers::Run, 0.5, "USD"));
-        consumed.take(&cost(Covers::Run, 0.25, "USD"));
+        consumed.take(&cost(CostScope::Run, 0.5, "USD"));
+        consumed.take(&cost(CostScope::Run, 0.25, "USD"));
         consumed.begin_run(false);
-        consumed.take(&cost(Covers::Run, 0.125, "USD"));
+        consumed.take(&cost(CostScope::Run, 0.125, "USD"));
         assert_eq!(spent(&consumed), Some((0.375, "USD".into())));
     }
 
@@ -252,9 +252,9 @@ mod tests {
         let tokens = |tokens| Report { tokens: Some(tokens), ..Report::default() };
         let reports = [
             tokens(few),
-            cost(Covers::Session, 0.5, "USD"),
+            cost(CostScope::Session, 0.5, "USD"),
             context(7, Some(100)),
-            cost(Covers::Session, 0.75, "USD"),
+            cost(CostScope::Session, 0.75, "USD"),
             context(8, None),
             tokens(many),
             Report::default(),

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::agent::AgentPart;
 use super::consumed::Consumed;
 use super::elsewhere::{Elsewhere, On};
-use super::plan::{Again, Attempt, AttemptError, Dependency, Plan, Rule};
+use super::plan::{Attempt, AttemptError, Dependency, Plan, Repetition, Rule};
 use super::sharing::KeptEnv;
 use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
 
@@ -166,7 +166,7 @@ impl Plan {
         let again = self.again.as_deref().map_or(0, |again| {
             let codes = if let Rule::Retry { codes, .. } = &again.rule { size_of_val(&**codes) } else { 0 };
             let attempts = again.attempts.iter().map(|attempt| size_of::<Attempt>() + attempt.text_bytes());
-            size_of::<Again>() + codes + attempts.sum::<usize>()
+            size_of::<Repetition>() + codes + attempts.sum::<usize>()
         });
         size_of::<Self>()
             + self.after.len() * (size_of::<Dependency>() + DEPENDENT_BYTES)

@@ -52,7 +52,7 @@ pub enum Input {
         client: u64,
     },
     /// Nothing happened; [`super::Core::has_more`] asked for another step.
-    GoOn,
+    Continue,
     /// The configuration has changed.
     Configure {
         limits: CoreLimits,

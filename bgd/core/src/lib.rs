@@ -45,7 +45,7 @@ mod waiters;
 pub use agent::{AgentPart, AgentWork, LAST_TOOLS, Note, Notes, QUESTIONS, Question};
 pub use batch::{Batch, Entering};
 pub use caller::ReplyTo;
-pub use consumed::{Consumed, Context, Covers, Report, Tokens};
+pub use consumed::{Consumed, Context, CostScope, Report, Tokens};
 pub use control::Control;
 pub use effect::{
     AfterTask, Begin, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable, Unrepeatable,
@@ -63,7 +63,9 @@ pub use known::{KnownRun, Uncounted};
 pub use limits::CoreLimits;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};
-pub use plan::{Again, Attempt, AttemptError, Dependency, EndedTask, HowEnded, NotBefore, Plan, Rule, draw};
+pub use plan::{
+    Attempt, AttemptError, Dependency, EndReason, EndedTask, NotBefore, Plan, Repetition, Rule, draw,
+};
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;
 pub use task::{

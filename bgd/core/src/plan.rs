@@ -34,7 +34,7 @@ pub struct Plan {
     /// Replaces the description that it was submitted with.
     pub description: Option<Box<str>>,
     /// Whether and when it starts again after ending by itself.
-    pub again: Option<Box<Again>>,
+    pub again: Option<Box<Repetition>>,
     /// The task of which this is a rerun.
     pub rerun_of: Option<TaskId>,
 }
@@ -69,7 +69,7 @@ impl Plan {
     }
 
     /// Returns what `became` means for the open conditions on the task `other`.
-    pub fn outlook(&self, other: Ordinal, became: Became) -> ConditionChange {
+    pub fn outlook(&self, other: Ordinal, became: DependencyStatus) -> ConditionChange {
         let mut outlook = ConditionChange::default();
         for dependency in self.after.iter().filter(|one| one.ordinal == other && !one.met) {
             match judge(dependency.condition, became) {
@@ -82,7 +82,7 @@ impl Plan {
     }
 
     /// Marks the conditions on the task `other` that `became` meets.
-    pub fn meet(&mut self, other: Ordinal, became: Became) {
+    pub fn meet(&mut self, other: Ordinal, became: DependencyStatus) {
         for dependency in self.after.iter_mut().filter(|one| one.ordinal == other) {
             dependency.met |= judge(dependency.condition, became) == Verdict::Met;
         }
@@ -182,7 +182,7 @@ impl Dependency {
 
 /// The state of a task, as far as conditions on it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Became {
+pub enum DependencyStatus {
     Started,
     /// It has started and is ready.
     Ready,
@@ -199,12 +199,12 @@ pub struct EndedTask {
     /// Whether it was ready in its last attempt.
     pub was_ready: bool,
     /// A short reason for its end, if there is one.
-    pub how: Option<HowEnded>,
+    pub how: Option<EndReason>,
 }
 
 /// A short reason for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HowEnded {
+pub enum EndReason {
     /// Its process exited with this code.
     Code(i32),
     /// This signal ended its process.
@@ -237,16 +237,16 @@ enum Verdict {
 }
 
 /// Judges a condition that was not met before.
-const fn judge(condition: Condition, became: Became) -> Verdict {
+const fn judge(condition: Condition, became: DependencyStatus) -> Verdict {
     match (condition, became) {
-        (Condition::Start, Became::Started | Became::Ready) | (Condition::Ready, Became::Ready) => {
-            Verdict::Met
-        }
-        (Condition::Ready, Became::Started)
-        | (Condition::Ok | Condition::Any | Condition::Fail, Became::Started | Became::Ready) => {
-            Verdict::Open
-        }
-        (condition, Became::Ended(ended)) => {
+        (Condition::Start, DependencyStatus::Started | DependencyStatus::Ready)
+        | (Condition::Ready, DependencyStatus::Ready) => Verdict::Met,
+        (Condition::Ready, DependencyStatus::Started)
+        | (
+            Condition::Ok | Condition::Any | Condition::Fail,
+            DependencyStatus::Started | DependencyStatus::Ready,
+        ) => Verdict::Open,
+        (condition, DependencyStatus::Ended(ended)) => {
             let is_met = match condition {
                 Condition::Ok => matches!(ended.status, Status::Completed),
                 Condition::Fail => ended.has_begun && matches!(ended.status, Status::Failed),
@@ -260,7 +260,7 @@ const fn judge(condition: Condition, became: Became) -> Verdict {
 
 /// Whether and when a task starts again after ending by itself, and its attempts so far.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Again {
+pub struct Repetition {
     pub rule: Rule,
     /// The environment of every attempt.
     #[serde(with = "super::sharing::env")]

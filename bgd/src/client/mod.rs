@@ -286,7 +286,7 @@ impl Client {
     }
 
     /// Restores a client of the program before an upgrade.
-    pub fn again(state: ClientState, limits: ClientLimits) -> Self {
+    pub fn restore(state: ClientState, limits: ClientLimits) -> Self {
         let ClientState { id, process, leader, bytes, in_hand, reserved, unanswered, wants_drained } = state;
         let queue = Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed: false };
         Self { process, leader, queue: Mutex::new(queue), ..Self::new(id, limits) }

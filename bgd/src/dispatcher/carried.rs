@@ -217,11 +217,11 @@ impl Dispatcher {
     }
 
     /// Resumes work after an upgrade; until then, the carried state is unchanged.
-    pub fn go_on(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
+    pub fn resume_work(&mut self, asked: Option<Answer>, done: Result<UpgradeResult, String>) {
         self.subscribers.pump_all();
         let Self { executors, clients, .. } = self;
         executors.all().for_each(|executor| executor.activate(clients));
-        self.notifier.go_on();
+        self.notifier.resume_work();
         if let Some(durable) = &mut self.durable {
             durable.notices.extend(self.notifier.undelivered());
         }

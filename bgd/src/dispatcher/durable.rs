@@ -98,7 +98,7 @@ impl Dispatcher {
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
         let LeftRuns { mut runs, unread, is_complete, told } = left;
         let notices = std::mem::take(&mut kept.notices);
-        self.core = Core::again(self.config.core_limits(), self.config.group_slots(), kept);
+        self.core = Core::restore(self.config.core_limits(), self.config.group_slots(), kept);
         if self.durable.is_some() {
             self.core.track();
         }
@@ -128,7 +128,7 @@ impl Dispatcher {
             let is_held = runs.contains_key(&key) || unread.contains(&key);
             let is_gone_on_with = match runs.remove(&key) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
-                Some(run) => self.go_on_with(&task, run, false, did_more),
+                Some(run) => self.take_over_run(&task, run, false, did_more),
                 None => {
                     let can_start = is_complete && !is_held && announces_itself(&task);
                     can_start && self.core.take_back_start(task.id)
@@ -145,7 +145,7 @@ impl Dispatcher {
         self.commit_effects(effects);
         for (Key { task, .. }, run) in runs {
             if let Ok(task) = self.core.get(&task.into())
-                && !self.go_on_with(&task, run, true, did_more)
+                && !self.take_over_run(&task, run, true, did_more)
             {
                 self.commit_effects(vec![over_of(&task)]);
             }
@@ -157,7 +157,7 @@ impl Dispatcher {
         self.count_again();
         let has_trouble = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
         self.handle(Input::HoldStarts(has_trouble));
-        self.handle(Input::GoOn);
+        self.handle(Input::Continue);
     }
 
     /// Records how much output a run has written while there was no daemon. If the output is outside the folder, a
@@ -199,7 +199,7 @@ impl Dispatcher {
 
     /// Takes over a run that the previous daemon left, or only its output if the run is over. `did_more` says whether that
     /// daemon may have done what it did not write to the journal. Returns whether that works.
-    fn go_on_with(&mut self, task: &Task, run: Left, is_over: bool, did_more: bool) -> bool {
+    fn take_over_run(&mut self, task: &Task, run: Left, is_over: bool, did_more: bool) -> bool {
         let has_exited = task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. });
         let ended = match (is_over, has_exited) {
             (true, _) => Ended::Tree,

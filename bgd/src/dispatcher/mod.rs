@@ -228,7 +228,7 @@ impl Dispatcher {
                 // Last, so that other inputs wait for at most one part of it.
                 () = tokio::task::yield_now(), if self.core.has_more() && !self.is_journal_full() => {
                     is_others_turn = false;
-                    self.handle(Input::GoOn);
+                    self.handle(Input::Continue);
                 }
                 () = tokio::task::yield_now(), if is_others_turn => is_others_turn = false,
             }

@@ -72,7 +72,7 @@ impl NotifySocket {
     }
 
     /// Takes over the socket of another program.
-    pub fn again(path: PathBuf, socket: OwnedFd) -> Self {
+    pub fn restore(path: PathBuf, socket: OwnedFd) -> Self {
         Self { path, socket: socket.into() }
     }
 

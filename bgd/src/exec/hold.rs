@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct KeepStill<T> {
     still: oneshot::Sender<T>,
-    go_on: oneshot::Receiver<Infallible>,
+    resumed: oneshot::Receiver<Infallible>,
 }
 
 impl<T> KeepStill<T> {
     /// Hands over the state, and waits for as long as the hold lasts.
     pub async fn keep(self, state: T) {
         if self.still.send(state).is_ok() {
-            let _ = self.go_on.await;
+            let _ = self.resumed.await;
         }
     }
 }
@@ -27,14 +27,14 @@ pub struct Hold<T> {
     coming: oneshot::Receiver<T>,
     came: Option<T>,
     is_gone: bool,
-    _go_on: oneshot::Sender<Infallible>,
+    _resume: oneshot::Sender<Infallible>,
 }
 
 impl<T> Hold<T> {
     /// Creates the hold, and the order for the owner to be held.
     pub fn new() -> (Self, KeepStill<T>) {
-        let ((still, coming), (held, go_on)) = (oneshot::channel(), oneshot::channel());
-        (Self { coming, came: None, is_gone: false, _go_on: held }, KeepStill { still, go_on })
+        let ((still, coming), (held, resumed)) = (oneshot::channel(), oneshot::channel());
+        (Self { coming, came: None, is_gone: false, _resume: held }, KeepStill { still, resumed })
     }
 
     /// Checks whether the owner is still by now.

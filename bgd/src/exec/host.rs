@@ -141,7 +141,7 @@ impl Process {
     }
 
     /// Reclaims a helper. A helper that is not known any more has ended.
-    pub fn again(state: ProcessState, context: &Context) -> Self {
+    pub fn restore(state: ProcessState, context: &Context) -> Self {
         let ProcessState { id, pid } = state;
         let life = context.helpers.take(id).unwrap_or_else(|| {
             watch::channel(Life::Gone(Exit::Unknown("it ended during an upgrade".into()))).1

@@ -188,9 +188,9 @@ impl InputPipe {
 
     /// Restores the answers that another program owed to clients that are still connected. Returns that program's
     /// pending writes.
-    pub fn again(&self, unread: UnreadState, clients: &HashMap<u64, Arc<Client>>) -> Vec<InputWrite> {
+    pub fn restore(&self, unread: UnreadState, clients: &HashMap<u64, Arc<Client>>) -> Vec<InputWrite> {
         let UnreadState { writes, owed } = unread;
-        self.owed.keep_again(owed, clients);
+        self.owed.restore(owed, clients);
         writes
     }
 }

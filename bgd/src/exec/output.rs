@@ -5,10 +5,10 @@
 //! never changed or removed.
 
 pub mod follow;
-mod home;
 mod kept;
 mod place;
 mod read;
+mod relocate;
 mod writes;
 
 use std::fs;

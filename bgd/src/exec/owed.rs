@@ -45,7 +45,7 @@ impl Owed {
     }
 
     /// Restores the answers that another program owed to clients that are still connected.
-    pub fn keep_again(&self, owed: Vec<(u64, AnswerState)>, clients: &HashMap<u64, Arc<Client>>) {
+    pub fn restore(&self, owed: Vec<(u64, AnswerState)>, clients: &HashMap<u64, Arc<Client>>) {
         let mut answers = self.lock();
         for (number, state) in owed {
             answers.latest = answers.latest.max(number);

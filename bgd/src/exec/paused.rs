@@ -71,7 +71,7 @@ impl Supervisor {
     pub(super) async fn unpause(&mut self) {
         if let Some(before) = self.paused.take() {
             let tree = self.tree.clone();
-            let _ = self.context.workers.walk(move || tree.go_on(&before)).await;
+            let _ = self.context.workers.walk(move || tree.continue_all(&before)).await;
         }
     }
 }

@@ -34,11 +34,11 @@ impl Unread {
             _ => UNREAD_INPUT_BYTES,
         };
         let fits = self.bytes().saturating_add(bytes) <= limit;
-        fits.then(|| self.again(bytes))
+        fits.then(|| self.count_unlimited(bytes))
     }
 
     /// Counts bytes that another program has accepted, regardless of the limit.
-    pub fn again(&self, bytes: usize) -> UnreadBytes {
+    pub fn count_unlimited(&self, bytes: usize) -> UnreadBytes {
         self.0.fetch_add(bytes, Ordering::Relaxed);
         UnreadBytes { of: self.clone(), bytes }
     }
@@ -62,10 +62,10 @@ mod tests {
         let last = unread.add(1);
         assert!(most.is_some() && last.is_some());
         assert!(unread.add(TYPED_BYTES).is_some(), "what is typed reaches a terminal");
-        let twice = unread.again(UNREAD_INPUT_BYTES);
+        let twice = unread.count_unlimited(UNREAD_INPUT_BYTES);
         assert!(unread.add(1).is_none() && unread.add(0).is_some(), "an end of input always fits");
         drop(twice);
-        let before = unread.again(5);
+        let before = unread.count_unlimited(5);
         assert_eq!(unread.bytes(), UNREAD_INPUT_BYTES + 5);
         drop((most, last));
         assert_eq!(unread.bytes(), 5);

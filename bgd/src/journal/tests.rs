@@ -91,7 +91,7 @@ fn r125_written_journal_is_read_back_with_shared_environments() {
     let head = opened.head.as_ref().unwrap();
     assert_eq!((head.instance.as_str(), head.next_mark), (INSTANCE, 9));
     assert!(opened.damage.is_none());
-    let mut again = Core::again(LIMITS, [].into(), opened.kept);
+    let mut again = Core::restore(LIMITS, [].into(), opened.kept);
     assert_eq!((again.summary(), again.seq()), (before.summary(), before.seq()));
     assert_eq!(again.held_by_tasks(), before.held_by_tasks(), "they share their environments");
     again.track();
@@ -531,7 +531,7 @@ fn r130_unreadable_counters_never_reuse_numbers() {
                 "{damage}: also for the daemon after one that was killed at once"
             );
             opened.damage.as_ref().unwrap().settle();
-            let mut again = Core::again(LIMITS, [].into(), opened.kept);
+            let mut again = Core::restore(LIMITS, [].into(), opened.kept);
             // As the daemon before was stopped, it seems to have reported nothing.
             assert!(!again.number_after(now(), Some(0)));
             assert_eq!(again.seq(), found[0], "{damage}");
@@ -546,7 +546,7 @@ fn r130_numbers_skip_ahead_if_more_was_reported_than_written() {
     let counters = |core: &Core| core.counters(now());
     let again = |told| {
         let kept = Kept { counters: counters(&before), ..Kept::default() };
-        let mut again = Core::again(LIMITS, [].into(), kept);
+        let mut again = Core::restore(LIMITS, [].into(), kept);
         let did_more =
             again.number_after(Now { wall: Timestamp::from_unix_ms(1_000_000_000), ..now() }, told);
         assert_eq!(did_more, told != Some(before.seq()));

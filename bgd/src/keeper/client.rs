@@ -50,7 +50,7 @@ pub struct Socket {
 
 impl Socket {
     /// The socket to the keeper that the program before this one had. That program's children are this one's.
-    pub fn again(socket: OwnedFd, pid: i32) -> Self {
+    pub fn restore(socket: OwnedFd, pid: i32) -> Self {
         let parent = || ProcessStat::of(pid)?.field::<u32>(4);
         let child = if parent() == Some(std::process::id()) { PidFd::open(pid).ok() } else { None };
         Self { socket, pid, child }
@@ -155,7 +155,7 @@ impl Keeper {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn again(folder: &Path, socket: Socket) -> io::Result<Self> {
+    pub fn restore(folder: &Path, socket: Socket) -> io::Result<Self> {
         let folder = folder.to_path_buf();
         Self::with(move || Ok((folder, Link::new(socket, 0))))
     }
@@ -452,7 +452,7 @@ mod tests {
     fn r126_event_note_is_withdrawn_whatever_its_value() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let keeper = Keeper::again(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
         for told in 0..3 {
             keeper.note_told(told);
             keeper.forget_told();

@@ -140,7 +140,7 @@ impl Notifier {
         Ok(frozen)
     }
 
-    /// Takes over the previous program's state, without acting on it before [`Self::go_on`].
+    /// Takes over the previous program's state, without acting on it before [`Self::resume_work`].
     ///
     /// # Errors
     /// A file descriptor is missing.
@@ -161,11 +161,11 @@ impl Notifier {
     }
 
     /// Resumes the state taken over in an upgrade.
-    pub fn go_on(&mut self) {
+    pub fn resume_work(&mut self) {
         let Some(resumed) = self.resumed.take() else { return };
         let Resumed { typing, undelivered } = *resumed;
         for (state, fds) in undelivered {
-            self.go_on_with(state, fds);
+            self.restore(state, fds);
         }
         for name in self.adapters_before.keys().cloned().collect::<Vec<_>>() {
             if let Some(channel) = self.channels.get(&name).cloned() {
@@ -181,7 +181,7 @@ impl Notifier {
         }
     }
 
-    fn go_on_with(&mut self, state: UndeliveredState, fds: Option<LeftFds>) {
+    fn restore(&mut self, state: UndeliveredState, fds: Option<LeftFds>) {
         let UndeliveredState { number, channel: name, notice, reads, tried, read, hook } = state;
         let Some(channel) = self.channels.get(&name).cloned() else { return };
         let Some(notice) = notice else {
@@ -193,7 +193,7 @@ impl Notifier {
         };
         let left = hook.zip(fds).map(|(hook, LeftFds { stdin, output })| {
             let HookState { process, words, deadline, feed: _, output: _ } = hook;
-            let process = Leased(Process::again(process, &self.context));
+            let process = Leased(Process::restore(process, &self.context));
             HookLeft { process, stdin, output, words, deadline }
         });
         let before = Before { tried, read, left };

@@ -195,7 +195,7 @@ async fn settle(
     if let Some(pending) = pending.take()
         && let Ok(outcome) = outcome
     {
-        pending.tell(outcome);
+        pending.report(outcome);
     }
 }
 

@@ -87,7 +87,7 @@ impl Exec {
     async fn run(&self, notification: &Notification) -> Result<(), Undelivered> {
         let progress = &notification.progress;
         let (hook, output) = match progress.take_left() {
-            Some(left) => left.again().map_err(|error| {
+            Some(left) => left.resume().map_err(|error| {
                 Undelivered(format!("its command was lost in an upgrade of the daemon: {error}"))
             })?,
             None => progress.start(self.begin(&notification.notice)).await?,
@@ -97,7 +97,7 @@ impl Exec {
         let ended = self.follow(&hook, output).await;
         progress.show(None);
         let name = self.name();
-        let words = hook.words.borrow().said(&self.secrets);
+        let words = hook.words.borrow().output_suffix(&self.secrets);
         match ended {
             Some(Exit::Code(0)) => Ok(()),
             Some(exit) => Err(Undelivered(format!("{name} {}{words}", how_ended(&exit)))),

@@ -61,7 +61,7 @@ pub struct HookLeft {
 
 impl HookLeft {
     /// Resumes the command. Returns it with its output. Fails if a file descriptor can't be used.
-    pub fn again(self) -> io::Result<(Hook, Option<Rc<Receiver>>)> {
+    pub fn resume(self) -> io::Result<(Hook, Option<Rc<Receiver>>)> {
         let Self { process, stdin, output, words, deadline } = self;
         let output = output.map(|output| Receiver::from_owned_fd(output).map(Rc::new)).transpose()?;
         let feed = match stdin {
@@ -141,7 +141,7 @@ impl CapturedOutput {
 
 impl CapturedOutput {
     /// Formats the output as the end of a sentence, with secrets hidden; empty if there is no output.
-    pub fn said(&self, secrets: &Secrets) -> String {
+    pub fn output_suffix(&self, secrets: &Secrets) -> String {
         let text = if self.left_out {
             let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
             format!("{}\n...\n{}", secrets.hide_in_beginning(&first), secrets.hide_in_end(&last))
@@ -158,22 +158,22 @@ impl CapturedOutput {
 mod tests {
     use super::*;
 
-    fn said(words: &CapturedOutput) -> String {
-        words.said(&Secrets::new(["s3cret-value-of-it".to_owned()]))
+    fn output_suffix(words: &CapturedOutput) -> String {
+        words.output_suffix(&Secrets::new(["s3cret-value-of-it".to_owned()]))
     }
 
     #[test]
     fn long_hook_output_keeps_beginning_and_end() {
         let mut words = CapturedOutput::default();
-        assert_eq!(said(&words), "");
+        assert_eq!(output_suffix(&words), "");
         words.push(b"one\r\n\n");
         words.push(b"\x1b[1mtwo\n");
-        assert_eq!(said(&words), "; it wrote: one / \u{fffd}[1mtwo");
+        assert_eq!(output_suffix(&words), "; it wrote: one / \u{fffd}[1mtwo");
         for _ in 0..100 {
             words.push(&[b'x'; 1000]);
         }
         words.push(b"\nthe end\n");
-        let text = said(&words);
+        let text = output_suffix(&words);
         assert!(text.starts_with("; it wrote: one / \u{fffd}[1mtwo / xxx"), "{text}");
         assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
         assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
@@ -184,11 +184,11 @@ mod tests {
         // The secret starts at the end of the first part and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);
         words.push(b"s3cret-value-of-it");
-        assert!(said(&words).ends_with("x(secret)"));
+        assert!(output_suffix(&words).ends_with("x(secret)"));
         words.push(&[b'y'; KEPT_BYTES - 12]);
-        assert!(said(&words).ends_with('y') && said(&words).contains("x(secret)yyy"));
+        assert!(output_suffix(&words).ends_with('y') && output_suffix(&words).contains("x(secret)yyy"));
         words.push(b"\n");
-        let text = said(&words);
+        let text = output_suffix(&words);
         assert!(text.contains("x(secret) / ... / ") && !text.contains("s3cret"), "{text}");
         assert!(!text.contains("value-of"), "{text}");
     }

@@ -98,7 +98,7 @@ impl PendingReport {
     }
 
     /// Reports the outcome of the notice.
-    pub fn tell(mut self, outcome: Result<(), Undelivered>) {
+    pub fn report(mut self, outcome: Result<(), Undelivered>) {
         self.take(outcome, Delivery::Over);
     }
 
@@ -132,7 +132,7 @@ pub struct Counted {
 
 impl Counted {
     /// Resumes `count` notices that the channel held before an upgrade.
-    pub(super) fn again(of: &Rc<Outcomes>, count: u64) -> Self {
+    pub(super) fn restore(of: &Rc<Outcomes>, count: u64) -> Self {
         // `held` is updated first so that the queue never seems fuller than it is.
         of.counts.held.fetch_add(count, Ordering::Relaxed);
         of.counts.queued.fetch_add(count, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Counted {
     }
 
     /// Reports the outcome of the notices.
-    pub(super) fn tell(mut self, outcome: &Result<(), Undelivered>) {
+    pub(super) fn report(mut self, outcome: &Result<(), Undelivered>) {
         self.take(outcome);
     }
 

@@ -156,7 +156,7 @@ impl Adapter for Terminals {
     }
 
     fn resume(&self, state: &RawValue) {
-        self.go_on_with(state);
+        self.restore(state);
     }
 
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -445,7 +445,7 @@ impl Serving {
             self.rest.replace(None);
             written.map_err(|error| unusable(&self.terminal.path, &error))
         };
-        reports.tell(&written.clone().map_err(Undelivered));
+        reports.report(&written.clone().map_err(Undelivered));
         written
     }
 
@@ -459,7 +459,7 @@ impl Serving {
         if is_missed {
             self.all.keep_missed(reports.miss(&why));
         } else {
-            reports.tell(&Err(why));
+            reports.report(&Err(why));
         }
     }
 

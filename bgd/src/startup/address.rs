@@ -105,7 +105,7 @@ impl Address {
     }
 
     /// Restores the address of the program before an upgrade; `socket_file` and `is_given` are from [`Shown::state`].
-    pub fn again(
+    pub fn take_over(
         socket: SocketPath,
         lock: ProcessLock,
         note: Note,

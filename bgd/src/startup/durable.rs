@@ -197,7 +197,7 @@ pub(super) fn begin(
 }
 
 /// Reopens the journal after an upgrade in place.
-pub(super) fn go_on(
+pub(super) fn reopen(
     daemon: &mut Daemon,
     durable: Durable,
     state: &Path,

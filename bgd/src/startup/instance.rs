@@ -98,7 +98,7 @@ impl Instance {
     }
 
     /// Restores the instance of the program before an upgrade.
-    pub fn again(
+    pub fn take_over(
         state: &Path,
         id: String,
         (lost, is_kept): (usize, bool),

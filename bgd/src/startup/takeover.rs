@@ -124,7 +124,7 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
         // The state contains environments.
         let _ = file.set_len(0);
         drop(file);
-        Box::pin(built.go_on(args.refused.clone())).await
+        Box::pin(built.commit(args.refused.clone())).await
     })
 }
 
@@ -239,13 +239,13 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
     let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
-    let all = Arc::new(Connections::again(connections.latest));
+    let all = Arc::new(Connections::restore(connections.latest));
     let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
-    durable::go_on(&mut daemon, durable, &state_dir, &note, &marks, epoch)?;
+    durable::reopen(&mut daemon, durable, &state_dir, &note, &marks, epoch)?;
     let listener = came.take(connections.listener).and_then(AsyncListener::try_from).map_err(internal)?;
     let limits = daemon.limits();
     let connections = connections.all.into_iter().map(|connection| {
-        Connection::again(connection, (limits.frame_bytes, limits.client), &daemon.shared, &mut came)
+        Connection::restore(connection, (limits.frame_bytes, limits.client), &daemon.shared, &mut came)
     });
     let connections = connections.collect::<io::Result<Vec<_>>>().map_err(internal)?;
     let clients = connections.iter().map(|connection| (connection.client.id, Arc::clone(&connection.client)));
@@ -296,16 +296,16 @@ fn take(
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
-    let instance = Arc::new(Instance::again(&state_dir, instance, (lost, is_kept), (lock, note.clone())));
+    let instance = Arc::new(Instance::take_over(&state_dir, instance, (lost, is_kept), (lock, note.clone())));
     let path = SocketPath::new(&socket_path)?;
     let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
-    let address = Address::again(path.clone(), lock, note, (socket, is_given));
+    let address = Address::take_over(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
     // The state of an earlier version may lack the path.
     let program = program.map(|path| Program::at(path.as_os_str().into())).or_else(Program::own);
     let keeper = keeper.map(|(fd, pid)| {
-        came.take(fd).and_then(|socket| Keeper::again(&instance.path, Socket::again(socket, pid)))
+        came.take(fd).and_then(|socket| Keeper::restore(&instance.path, Socket::restore(socket, pid)))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
     let taken = Premises {
@@ -328,7 +328,7 @@ fn take(
 
 impl Built {
     /// Continues as the daemon. From here on there is no way back.
-    async fn go_on(self, refused: Option<String>) -> Result<(), Failure> {
+    async fn commit(self, refused: Option<String>) -> Result<(), Failure> {
         let Self { mut daemon, listener, connections, note, asked, from, since, held, active, program } =
             self;
         drop(program);
@@ -343,7 +343,7 @@ impl Built {
             tracing::info!(from, pause_ms, active, connections, "took over from the previous program");
             Ok(UpgradeResult { from, to, pause_ms, active, connections })
         };
-        daemon.dispatcher.go_on(asked, done);
+        daemon.dispatcher.resume_work(asked, done);
         daemon.serve(listener, note, connections, |_| notify_manager(sd_notify::NotifyState::Ready)).await
     }
 }

@@ -134,7 +134,7 @@ impl Connection {
     ///
     /// # Errors
     /// A descriptor is missing, or can't be watched.
-    pub fn again(
+    pub fn restore(
         state: ConnectionState,
         (frame_bytes, limits): (usize, ClientLimits),
         shared: &Shared,
@@ -147,7 +147,7 @@ impl Connection {
         let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
         let decoder = FrameDecoder::resume_from(frame_bytes, Rest { bytes: read, attachments });
         let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests };
-        let client = Arc::new(Client::again(client, limits));
+        let client = Arc::new(Client::restore(client, limits));
         Ok(Self::added(stream, client, (room, is_silent), progress, shared))
     }
 }

@@ -22,7 +22,7 @@ pub struct Connections<C> {
 
 impl<C> Default for Connections<C> {
     fn default() -> Self {
-        Self::again(0)
+        Self::restore(0)
     }
 }
 
@@ -32,7 +32,7 @@ impl<C> Connections<C> {
     }
 
     /// Creates the owner of connections taken over from another program; `latest` is the number of its latest client.
-    pub fn again(latest: u64) -> Self {
+    pub fn restore(latest: u64) -> Self {
         Self { all: Mutex::default(), gate: Gate::default(), latest: latest.into(), listener: (-1).into() }
     }
 

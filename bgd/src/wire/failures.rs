@@ -8,7 +8,7 @@ use bgd_shared::show;
 use bgd_shared::task::{Exit, Status};
 
 use crate::core::{
-    Attempt, AttemptError, Cause, EndedTask, Failure, Finished, HowEnded, Outcome, StopReason, Task,
+    Attempt, AttemptError, Cause, EndReason, EndedTask, Failure, Finished, Outcome, StopReason, Task,
 };
 
 /// Returns why a task failed or was cancelled, in a sentence. `None` if it did neither, or a user cancelled it.
@@ -128,10 +128,10 @@ fn cause(reason: StopReason) -> Option<String> {
 fn dependency(condition: Condition, ended: EndedTask) -> String {
     let EndedTask { task, status, has_begun, was_ready: _, how } = ended;
     let how = match (status, how) {
-        (Status::Failed, Some(HowEnded::TimedOut)) => "timed out".to_owned(),
-        (Status::Failed, Some(HowEnded::NotReady)) => "was not ready in time".to_owned(),
-        (Status::Failed, Some(HowEnded::Code(code))) => format!("failed with code {code}"),
-        (Status::Failed, Some(HowEnded::Signal(signal))) => {
+        (Status::Failed, Some(EndReason::TimedOut)) => "timed out".to_owned(),
+        (Status::Failed, Some(EndReason::NotReady)) => "was not ready in time".to_owned(),
+        (Status::Failed, Some(EndReason::Code(code))) => format!("failed with code {code}"),
+        (Status::Failed, Some(EndReason::Signal(signal))) => {
             format!("was ended by signal {}", show::signal(signal))
         }
         (Status::Failed, None) if !has_begun => "could not be started".to_owned(),

@@ -38,7 +38,7 @@ pub fn journal(bytes: &[u8]) {
     };
     let kept = std::mem::take(&mut first.kept);
     let tasks = kept.tasks.len();
-    let core = Core::again(LIMITS, [].into(), kept);
+    let core = Core::restore(LIMITS, [].into(), kept);
     assert!(core.summary().total() <= tasks as u64);
     let was_damaged = first.damage.is_some();
     first.damage.iter().for_each(Damage::settle);

@@ -7,7 +7,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Status;
 
-use super::after::became;
+use super::dependencies::became;
 use super::requests::NewTask;
 use super::{Core, Phase};
 use crate::batch::{Batch, BatchKey, Entering, Repeated, Staged};
@@ -15,7 +15,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::held::{argv_bytes, env_bytes};
 use crate::input::{BatchItem, BatchLimits, Command, Part, PlanRequest, Selection};
-use crate::plan::{Became, PLAIN, Plan};
+use crate::plan::{DependencyStatus, PLAIN, Plan};
 use crate::registry::CANDIDATES;
 use crate::task::{Ordinal, Outcome, SIGTERM, Spec, StopReason, Task, Work};
 use crate::time::Now;
@@ -275,7 +275,7 @@ impl Core {
     }
 
     /// Judges the conditions of the tasks that are still to be added.
-    pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: Became) {
+    pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: DependencyStatus) {
         for entering in self.batches.entering.iter_mut().filter(|entering| entering.never.is_none()) {
             entering.judge(ordinal, became);
         }
@@ -347,7 +347,7 @@ impl Core {
 
 impl Entering {
     /// Applies the other task's state to the plan shared by the remaining tasks.
-    fn judge(&mut self, ordinal: Ordinal, became: Became) {
+    fn judge(&mut self, ordinal: Ordinal, became: DependencyStatus) {
         match self.plan.outlook(ordinal, became).never {
             Some((condition, ended)) => self.never = Some(StopReason::Dependency(condition, ended)),
             None => self.plan.meet(ordinal, became),

@@ -120,7 +120,7 @@ impl Core {
 
     /// Builds a core from its persisted state. Tasks that were running still appear to run: the caller has to report
     /// what happened to them.
-    pub fn again(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
+    pub fn restore(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
         let Kept { tasks, items, notices, batches, entering, groups: before, counters } = kept;
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
@@ -137,7 +137,7 @@ impl Core {
         }
         let mut seen = SeenValues::default();
         for (ordinal, row) in tasks {
-            core.add_again(ordinal, row, &mut seen);
+            core.add_restored(ordinal, row, &mut seen);
         }
         core.registry.continue_numbering_after(counters.last);
         let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
@@ -164,7 +164,7 @@ impl Core {
         core
     }
 
-    fn add_again(&mut self, ordinal: Ordinal, row: TaskRow, seen: &mut SeenValues) {
+    fn add_restored(&mut self, ordinal: Ordinal, row: TaskRow, seen: &mut SeenValues) {
         let TaskRow { task, slots, kept } = row;
         let (standing, deadline, time) = (Standing::from(&*task), task.deadline(), wall_time(&task));
         let watches = matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();

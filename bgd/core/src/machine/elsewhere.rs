@@ -48,7 +48,7 @@ impl Core {
             PlaceFact::Paused { paused } => self.paused_elsewhere(now, ordinal, paused),
             PlaceFact::Started { at } => self.started_elsewhere(now, ordinal, at),
             PlaceFact::Requeued { reason } => self.requeued(now, ordinal, reason),
-            PlaceFact::GivenBack { env } => self.given_back(now, ordinal, env),
+            PlaceFact::GivenBack { env } => self.reclaim(now, ordinal, env),
             PlaceFact::Lost { stream, bytes, why } => self.lost_elsewhere(now, ordinal, stream, bytes, why),
             PlaceFact::Concluded(conclusion) => self.concluded(now, ordinal, conclusion),
         }
@@ -132,7 +132,7 @@ impl Core {
                 known.started = at;
             });
             // Somebody may have released the task there.
-            self.met_there(ordinal);
+            self.note_met_by_cluster(ordinal);
             if self.registry.get(ordinal).is_some_and(|task| task.plan().held) {
                 self.replan(ordinal, |plan| plan.held = false);
             }

@@ -1,10 +1,9 @@
 //! The state machine: handles every input in every state, explicitly.
 
-mod after;
-mod again;
 mod agent;
 mod batch;
 mod delivery;
+mod dependencies;
 mod durable;
 mod elsewhere;
 mod facts;
@@ -16,6 +15,7 @@ mod pause;
 mod ready;
 mod requests;
 mod rerun;
+mod retry;
 mod stop;
 mod wait;
 
@@ -37,7 +37,7 @@ use super::inbox::{InboxWaitId, Inboxes};
 use super::input::{Input, Selection};
 use super::limits::CoreLimits;
 use super::owners::Owners;
-use super::plan::{Became, NotBefore};
+use super::plan::{DependencyStatus, NotBefore};
 use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing};
 use super::registry::Registry;
@@ -88,7 +88,7 @@ pub struct Core {
     holds_starts: bool,
     /// State changes of tasks in this step whose dependents are still to be judged.
     #[serde(skip)]
-    became: VecDeque<(Ordinal, Became)>,
+    became: VecDeque<(Ordinal, DependencyStatus)>,
     /// Batches that reached their failure limit in this step.
     #[serde(skip)]
     failed_batches: Vec<TaskId>,
@@ -151,7 +151,7 @@ impl Core {
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
         // Not with facts: however many there are, a batch must not enter faster than its steps can be persisted.
-        let adds = matches!(input, Input::Request { .. } | Input::GoOn);
+        let adds = matches!(input, Input::Request { .. } | Input::Continue);
         match input {
             Input::Request { to, request } => self.request(now, to, request),
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
@@ -163,7 +163,7 @@ impl Core {
             }
             Input::PartRefused { client } => self.batches.leave(client),
             Input::Configure { limits, groups } => self.configure(limits, groups),
-            Input::GoOn => {}
+            Input::Continue => {}
             Input::HoldStarts(holds) => self.holds_starts = holds,
         }
         if adds {
@@ -260,7 +260,7 @@ impl Core {
         self.registry.held() + self.inboxes.held() + self.batches.held() + self.waiters.held()
     }
 
-    /// Reports whether work was put off so as not to delay other inputs. [`Input::GoOn`] does the next part of it.
+    /// Reports whether work was put off so as not to delay other inputs. [`Input::Continue`] does the next part of it.
     pub fn has_more(&self) -> bool {
         let is_too_large = self.phase == Phase::Open && self.registry.history().is_too_large();
         !self.batches.entering.is_empty() || is_too_large

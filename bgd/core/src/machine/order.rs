@@ -14,7 +14,7 @@ use crate::effect::{CoreError, OrderError, Reply};
 use crate::filter::Filter;
 use crate::group::GroupState;
 use crate::input::{Edit, PlanRequest, Selection, StartTime};
-use crate::plan::{Again, Dependency, HeldBy, NotBefore, PLAIN, Plan};
+use crate::plan::{Dependency, HeldBy, NotBefore, PLAIN, Plan, Repetition};
 use crate::queue::GroupSlots;
 use crate::task::{Ordinal, State, Task};
 use crate::time::Now;
@@ -27,7 +27,7 @@ impl Core {
         }
         let group = self.group_named(request.group.as_deref())?;
         self.check_slots(group.as_deref(), request.slots)?;
-        let again = request.again.map(|rule| Box::new(Again::new(rule)));
+        let again = request.again.map(|rule| Box::new(Repetition::new(rule)));
         Ok(Some(Box::new(Plan {
             group,
             batch: None,

@@ -16,7 +16,7 @@ use crate::batch::Batch;
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply, Unrepeatable};
 use crate::input::{Rerun, Selection};
-use crate::plan::{Again, Dependency, Plan, draw};
+use crate::plan::{Dependency, Plan, Repetition, draw};
 use crate::task::{Ordinal, Outcome, Spec, StopReason, Task};
 use crate::time::Now;
 
@@ -168,7 +168,7 @@ impl Core {
             not_before: None,
             after: Vec::new(),
             description: plan.description.clone(),
-            again: plan.again.as_ref().map(|again| Box::new(Again::new(again.rule.clone()))),
+            again: plan.again.as_ref().map(|again| Box::new(Repetition::new(again.rule.clone()))),
             rerun_of: Some(task.id),
         };
         let spec = Spec::clone(&task.spec);

@@ -201,7 +201,7 @@ pub struct PlanPick {
     pub after: Vec<(Pick, u8)>,
     pub start: Option<StartPick>,
     pub hold: bool,
-    pub again: Option<Again>,
+    pub again: Option<Repetition>,
 }
 
 /// When a task may start.
@@ -214,7 +214,7 @@ pub enum StartPick {
 
 /// Whether it starts again after its end.
 #[derive(Clone, Copy, Debug)]
-pub enum Again {
+pub enum Repetition {
     Retry { times: u8, delay: u16, codes: bool, signal: bool },
     OnFailure,
     Always,
@@ -376,12 +376,12 @@ fn start() -> impl Strategy<Value = StartPick> {
     prop_oneof![ms().prop_map(StartPick::In), ms().prop_map(StartPick::At)]
 }
 
-fn again() -> impl Strategy<Value = Again> {
+fn repetition() -> impl Strategy<Value = Repetition> {
     prop_oneof![
         6 => (1u8..4, ms(), any::<bool>(), any::<bool>())
-            .prop_map(|(times, delay, codes, signal)| Again::Retry { times, delay, codes, signal }),
-        1 => Just(Again::OnFailure),
-        3 => Just(Again::Always),
+            .prop_map(|(times, delay, codes, signal)| Repetition::Retry { times, delay, codes, signal }),
+        1 => Just(Repetition::OnFailure),
+        3 => Just(Repetition::Always),
     ]
 }
 
@@ -394,7 +394,7 @@ fn plan() -> impl Strategy<Value = PlanPick> {
         after(),
         option::weighted(0.2, start()),
         prop::bool::weighted(0.1),
-        option::weighted(0.4, again()),
+        option::weighted(0.4, repetition()),
     )
         .prop_map(|(group, priority, slots, after, start, hold, again)| PlanPick {
             group,

@@ -38,7 +38,7 @@ fn in_session(batch: u128, more: bool) -> Part {
 fn enter(desk: &mut Desk) -> Vec<Effect> {
     let mut last = Vec::new();
     while desk.core.has_more() {
-        last = desk.input(Input::GoOn);
+        last = desk.input(Input::Continue);
     }
     last
 }
@@ -78,7 +78,7 @@ fn r112_large_batch_enters_in_steps_without_delaying_other_requests() {
     let mut last = Vec::new();
     while desk.core.has_more() {
         assert!(replies(&last).is_empty());
-        last = desk.input(Input::GoOn);
+        last = desk.input(Input::Continue);
     }
     let Reply::Many { batch: BATCH, ids } = only_reply(&last) else { panic!("{last:?}") };
     assert_eq!((ids.len(), ids[999]), (1000, member(999)));
@@ -144,7 +144,7 @@ fn r142_batch_with_same_key_is_submitted_once() {
     assert!(replies(&desk.ask_as(9, again(rest(batch)))).is_empty());
     let mut last = Vec::new();
     while desk.core.has_more() {
-        last = desk.input(Input::GoOn);
+        last = desk.input(Input::Continue);
     }
     let [Reply::Many { ids: one, .. }, Reply::Many { ids: other, .. }] = replies(&last)[..] else {
         panic!("{last:?}")
@@ -182,7 +182,7 @@ fn r142_repeat_of_partly_withdrawn_batch_is_refused_as_torn() {
     let mut desk = desk();
     let mut effects = submit(&mut desk, keyed(7, 10, false));
     while desk.core.has_more() {
-        effects = desk.input(Input::GoOn);
+        effects = desk.input(Input::Continue);
     }
     let (batch, ids) = taken(&effects);
     let _ = desk.core.withdraw(desk.now, &ids[5..], "the disk is full");
@@ -209,7 +209,7 @@ fn r112_dependency_may_end_and_be_cleared_while_batch_enters() {
         let cleared = desk.ask(Request::Clear { which, active_too: false });
         assert!(!events(&cleared).is_empty() && desk.core.has_more(), "{cleared:?}");
         while desk.core.has_more() {
-            desk.input(Input::GoOn);
+            desk.input(Input::Continue);
         }
         for number in [0, 300, 999] {
             assert_eq!(desk.status(member(number)), expected, "{number} after {code}");

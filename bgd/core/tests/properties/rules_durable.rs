@@ -46,7 +46,7 @@ impl Durable {
         let groups = groups.unwrap_or_default();
         let kept = Kept { tasks, groups, counters, ..Kept::default() };
         self.desk.now.mono = self.desk.now.mono.plus_ms(ms);
-        self.desk.core = Core::again(limits(9), BTreeMap::new(), kept);
+        self.desk.core = Core::restore(limits(9), BTreeMap::new(), kept);
         self.desk.core.track();
         self
     }
@@ -162,7 +162,7 @@ fn r126_lingering_processes_are_signalled_again_after_restart() {
     assert!(!durable.desk.task(task).may_lack_order());
 }
 
-fn again(rule: Rule) -> PlanRequest {
+fn repeated(rule: Rule) -> PlanRequest {
     PlanRequest { again: Some(rule), ..PlanRequest::default() }
 }
 
@@ -177,8 +177,8 @@ fn submit(desk: &mut Desk, number: u16, plan: PlanRequest) -> TaskId {
 /// A service, a task that is retried, a task that comes after it, and a foreground job, which the shutdown ends.
 fn busy(desk: &mut Desk) -> [TaskId; 4] {
     let retry = Rule::Retry { times: 5, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
-    let service = submit(desk, 1, again(Rule::Restart(Restart::Always)));
-    let retried = submit(desk, 2, again(retry));
+    let service = submit(desk, 1, repeated(Rule::Restart(Restart::Always)));
+    let retried = submit(desk, 2, repeated(retry));
     let after = vec![After { id: retried.into(), condition: Condition::Ok }];
     let then = submit(desk, 3, PlanRequest { after, ..PlanRequest::default() });
     [service, retried, then, desk.job(4)]
@@ -247,7 +247,7 @@ fn r126_exit_recorded_before_a_kill_decides_about_retry() {
         let mut durable = Durable::new();
         let retry =
             Rule::Retry { times: 2, delay_ms: 1000, max_delay_ms: 1000, codes: [75].into(), signal: false };
-        let task = submit(&mut durable.desk, 1, again(retry));
+        let task = submit(&mut durable.desk, 1, repeated(retry));
         let effects = durable.desk.fact(task, exited(code, true));
         assert_eq!(ends(&effects).is_empty(), code == 3, "the rest of its tree ends first");
         let mut durable = durable.killed_for(10);
@@ -261,7 +261,7 @@ fn r126_exit_recorded_before_a_kill_decides_about_retry() {
 fn r126_attempt_lost_while_starting_has_no_exit() {
     let mut durable = Durable::new();
     let rule = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
-    let task = submit(&mut durable.desk, 1, again(rule));
+    let task = submit(&mut durable.desk, 1, repeated(rule));
     assert_eq!(starts(&durable.desk.fact(task, exited(3, false))), [task]);
     let mut durable = durable.killed_for(10);
     let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
@@ -272,7 +272,7 @@ fn r126_attempt_lost_while_starting_has_no_exit() {
 #[test]
 fn r107_runs_lost_by_machine_restarts_are_no_crash_loop() {
     let mut durable = Durable::new();
-    let task = submit(&mut durable.desk, 1, again(Rule::Restart(Restart::Always)));
+    let task = submit(&mut durable.desk, 1, repeated(Rule::Restart(Restart::Always)));
     for _ in 0..12 {
         durable = durable.killed_for(10);
         let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");

@@ -100,7 +100,7 @@ fn r129_lingering_or_delayed_tasks_are_not_history() {
     let waits = bgd_core::Command { plan, ..command(id(2)) };
     desk.ask(Request::Submit(Box::new(waits)));
     desk.now.wall = desk.now.wall.plus_ms(1 << 30);
-    assert_eq!(cleared(&desk.input(Input::GoOn)), []);
+    assert_eq!(cleared(&desk.input(Input::Continue)), []);
     assert_eq!(cleared(&desk.fact(lingers, Fact::TreeEmpty)), [lingers]);
 }
 

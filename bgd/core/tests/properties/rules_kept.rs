@@ -52,7 +52,7 @@ impl Rows {
     }
 
     /// Kills the daemon and starts the next one.
-    fn again(&self, desk: &mut Desk) {
+    fn restart(&self, desk: &mut Desk) {
         let kept = Kept {
             tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, read::<TaskRow>(row))).collect(),
             batches: self.batches.iter().map(|(id, row)| (*id, read(row))).collect(),
@@ -60,7 +60,7 @@ impl Rows {
             counters: self.counters.clone(),
             ..Kept::default()
         };
-        desk.core = Core::again(limits(1), BTreeMap::new(), kept);
+        desk.core = Core::restore(limits(1), BTreeMap::new(), kept);
         desk.core.track();
     }
 }
@@ -96,7 +96,7 @@ fn entering((desk, rows): (&mut Desk, &mut Rows), after: Option<TaskId>) {
 
 fn enter(desk: &mut Desk) {
     while desk.core.has_more() {
-        desk.input(Input::GoOn);
+        desk.input(Input::Continue);
     }
 }
 
@@ -104,13 +104,13 @@ fn enter(desk: &mut Desk) {
 fn r127_withdrawn_tasks_of_an_entering_batch_stay_gone_after_a_kill() {
     let (mut desk, mut rows) = durable();
     entering((&mut desk, &mut rows), None);
-    desk.input(Input::GoOn);
+    desk.input(Input::Continue);
     let all: Vec<TaskId> = (0..desk.core.summary().total()).map(member).collect();
     rows.note(&mut desk);
     let _ = desk.core.withdraw(desk.now, &all, "nobody wants them");
     assert_eq!(desk.core.summary().total(), 0);
     rows.note(&mut desk);
-    rows.again(&mut desk);
+    rows.restart(&mut desk);
     enter(&mut desk);
     assert_eq!(desk.core.summary().total(), TASKS - all.len() as u64);
     assert!(desk.core.get(&member(0).into()).is_err());
@@ -123,7 +123,7 @@ fn r127_cancel_during_batch_entry_survives_a_kill() {
     desk.cancel(Selection::All { session: None });
     rows.note(&mut desk);
     assert!(desk.core.has_more());
-    rows.again(&mut desk);
+    rows.restart(&mut desk);
     enter(&mut desk);
     assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (TASKS, TASKS));
 }
@@ -141,7 +141,7 @@ fn r127_dependency_cleared_during_batch_entry_still_decides_after_a_kill() {
         desk.ask(Request::Clear { which, active_too: false });
         rows.note(&mut desk);
         assert!(desk.core.has_more() && desk.core.get(&first.into()).is_err());
-        rows.again(&mut desk);
+        rows.restart(&mut desk);
         desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
         enter(&mut desk);
         assert_eq!(desk.status(member(TASKS - 1)), status, "after {code}");
@@ -158,7 +158,7 @@ fn r130_shutdown_exits_if_its_last_task_is_withdrawn() {
     assert!(matches!(replies(&effects)[..], [Reply::ShutDown { cancelled: 1, left: 0 }]), "{effects:?}");
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     let exits = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Exit));
-    assert!(!exits(&desk.input(Input::GoOn)), "once is enough");
+    assert!(!exits(&desk.input(Input::Continue)), "once is enough");
 }
 
 #[test]

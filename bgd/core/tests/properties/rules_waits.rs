@@ -98,7 +98,7 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     let part = Part { batch, first, items: (0..TASKS).map(item).collect(), more: false };
     desk.ask(Request::SubmitMany(Box::new(part)));
     while desk.core.has_more() {
-        desk.input(Input::GoOn);
+        desk.input(Input::Continue);
     }
     assert!(block(&mut desk, 2).is_empty());
     let status = [Status::Pending].into();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_core::{
-    AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, Covers, Effect, Fact,
-    Filter, Input, LAST_TOOLS, ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Report, Request,
-    Selection, Snapshot, Spec, Tokens, Work,
+    AgentWork, Begin, Cancel, Command, Context, Control, Core, CoreError, CoreLimits, CostScope, Effect,
+    Fact, Filter, Input, LAST_TOOLS, ListQuery, Mono, Now, PlanRequest, Refusal, Reply, ReplyTo, Report,
+    Request, Selection, Snapshot, Spec, Tokens, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption, OptionKind, Setting};
 use bgd_shared::consumption::{Amount, Cost, PlanStep, StepStatus};
@@ -129,7 +129,7 @@ pub fn consumed(roll: u8) -> Fact {
     Fact::Consumed(Box::new(Report {
         tokens: (roll & 1 == 0).then_some(tokens),
         context: (roll & 2 == 0).then_some(Context { tokens: number, size: Some(1000) }),
-        cost: (roll & 4 == 0).then(|| (Covers::Session, Cost { amount, currency: "USD".to_owned() })),
+        cost: (roll & 4 == 0).then(|| (CostScope::Session, Cost { amount, currency: "USD".to_owned() })),
     }))
 }
 

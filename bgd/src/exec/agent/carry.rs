@@ -132,7 +132,7 @@ impl Manager {
                 channels.insert((seat, Arc::clone(key)), receiver);
                 Some(sender)
             };
-            match Live::again(live, &mut |fd| taken.take(fd), &self.context, updates) {
+            match Live::restore(live, &mut |fd| taken.take(fd), &self.context, updates) {
                 Ok(live) => {
                     let live = Rc::new(live);
                     let outcome = watch::channel(Some(Ok(Rc::clone(&live)))).1;
@@ -167,7 +167,8 @@ impl Manager {
         }
         for LateState { seat, key, recorder } in late {
             if let Some(updates) = channels.remove(&(seat, Arc::clone(&key))) {
-                let (manager, recorder) = (Rc::clone(self), Recorder::again(recorder, self.context.clone()));
+                let (manager, recorder) =
+                    (Rc::clone(self), Recorder::restore(recorder, self.context.clone()));
                 tokio::task::spawn_local(async move {
                     manager.keep_late(recorder, updates, Some((seat, key))).await;
                 });
@@ -193,7 +194,7 @@ impl Manager {
         if let Some(template) = turn.template.take() {
             let (sender, updates) = mpsc::channel(UPDATES);
             let template = Template::new(self.host.clone(), Start::of(&turn.order), self.context.clone())
-                .again(template, |fd| taken.take(fd))?;
+                .restore(template, |fd| taken.take(fd))?;
             let opened = template.open(&turn.order.wanted(), sender);
             opened.map_err(|refusal| io::Error::other(refusal.message.to_string()))?;
             self.begin_again(turn, Lease::of(Live::of(Connection::Template(template))), updates);

@@ -201,15 +201,15 @@ impl Live {
     ///
     /// # Errors
     /// A descriptor of the agent can't be used.
-    pub fn again(
+    pub fn restore(
         state: LiveState,
         take: &mut dyn FnMut(Fd) -> io::Result<OwnedFd>,
         context: &Context,
         updates: impl FnMut(&Arc<str>) -> Option<Updates>,
     ) -> io::Result<Self> {
         let LiveState { connection, process, stderr, tail } = state;
-        let process = process.map(|process| Leased(Process::again(process, context)));
-        let stderr_tail = StderrTail::again(tail);
+        let process = process.map(|process| Leased(Process::restore(process, context)));
+        let stderr_tail = StderrTail::restore(tail);
         let drained = Rc::default();
         if let Some(stderr) = stderr {
             let pipe = Receiver::from_owned_fd(take(stderr)?)?;
@@ -219,13 +219,13 @@ impl Live {
             ConnectionState::Acp(acp, [stdin, stdout]) => {
                 let stdin = Sender::from_owned_fd(take(stdin)?)?;
                 let stdout = Receiver::from_owned_fd(take(stdout)?)?;
-                Connection::Acp(Acp::again(*acp, stdin, stdout, updates))
+                Connection::Acp(Acp::restore(*acp, stdin, stdout, updates))
             }
             ConnectionState::Opencode(opencode, pipe) => {
                 if let Some(pipe) = pipe {
                     drain(Receiver::from_owned_fd(take(pipe)?)?, &drained);
                 }
-                Connection::Opencode(Opencode::again(*opencode, updates)?)
+                Connection::Opencode(Opencode::restore(*opencode, updates)?)
             }
         };
         Ok(Self { drained, ..Self::new(connection, process, stderr_tail) })

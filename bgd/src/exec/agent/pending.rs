@@ -23,7 +23,7 @@ pub struct Asked {
 
 impl Asked {
     /// Restores a question, and returns it with its number.
-    pub fn again(state: AskedState) -> (u64, Self) {
+    pub fn restore(state: AskedState) -> (u64, Self) {
         let AskedState { key, reference, denials } = state;
         (key, Self { reference, decide: None, early: None, denials })
     }

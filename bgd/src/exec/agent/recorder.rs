@@ -117,7 +117,7 @@ impl Recorder {
     }
 
     /// Continues a record from before an upgrade. The output is already being tracked.
-    pub fn again(state: RecorderState, context: Context) -> Self {
+    pub fn restore(state: RecorderState, context: Context) -> Self {
         let RecorderState {
             task,
             run,

@@ -186,7 +186,7 @@ impl StderrTail {
     }
 
     /// Restores the tail from before an upgrade.
-    pub fn again(tail: Tail) -> Self {
+    pub fn restore(tail: Tail) -> Self {
         let this = Self::default();
         this.tail.replace(tail);
         this.speak();

@@ -25,7 +25,7 @@ use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
 use crate::carry::{Fd, Named};
-use crate::core::{Covers, Refusal, Report, Tokens};
+use crate::core::{CostScope, Refusal, Report, Tokens};
 use crate::exec::context::Context;
 use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
@@ -257,13 +257,13 @@ impl Template {
     ///
     /// # Errors
     /// A descriptor of the program can't be used.
-    pub fn again(
+    pub fn restore(
         self,
         state: TemplateState,
         take: impl FnOnce(Fd) -> io::Result<OwnedFd>,
     ) -> io::Result<Self> {
         let TemplateState { process, from, file, feed, cancelled } = state;
-        let process = Process::again(process, &self.context);
+        let process = Process::restore(process, &self.context);
         let feed =
             feed.map(|feed| take(feed.pipe).and_then(|pipe| Feed::begin(pipe, feed.rest))).transpose()?;
         self.process.replace(Some(process.clone()));
@@ -410,7 +410,7 @@ fn consumed(counts: &Counts, document: &Json) -> Report {
         cached: 0,
     });
     let cost = number(&counts.cost).and_then(Amount::of);
-    let cost = cost.map(|amount| (Covers::Run, Cost { amount, currency: counts.currency.clone() }));
+    let cost = cost.map(|amount| (CostScope::Run, Cost { amount, currency: counts.currency.clone() }));
     Report { tokens, context: None, cost }
 }
 

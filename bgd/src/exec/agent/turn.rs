@@ -84,7 +84,7 @@ pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: TurnLinks) {
 }
 
 /// Resumes a turn after an upgrade.
-pub async fn go_on(
+pub async fn resume(
     manager: Rc<Manager>,
     state: FollowState,
     lease: Lease,
@@ -93,10 +93,10 @@ pub async fn go_on(
 ) {
     let FollowState { order, opened, is_accepted, recorder, asked, .. } = state;
     let mut turn = Turn::new(order, ties);
-    turn.asked = asked.into_iter().map(Asked::again).collect();
+    turn.asked = asked.into_iter().map(Asked::restore).collect();
     turn.last_question = state.last_question;
     (turn.stopping, turn.denied, turn.lines) = (state.stopping, state.denied, Some(state.lines));
-    let recorder = Recorder::again(recorder, turn.context.clone());
+    let recorder = Recorder::restore(recorder, turn.context.clone());
     let phase = if is_accepted { Phase::Running } else { Phase::Starting };
     let talk = Talk { live: Rc::clone(lease.live()), opened, recorder, phase };
     let late = turn.finish(&manager, &lease, talk, updates).await;

@@ -38,7 +38,7 @@ impl Manager {
         let shown = Shown::default();
         self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
         let ties = TurnLinks { control: orders, shown, context: self.context.clone() };
-        let turn = turn::go_on(Rc::clone(self), state, lease, updates, ties);
+        let turn = turn::resume(Rc::clone(self), state, lease, updates, ties);
         self.watch_turn(task, run, tokio::task::spawn_local(turn));
     }
 

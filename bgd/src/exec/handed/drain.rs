@@ -173,7 +173,7 @@ impl Drains {
     }
 
     /// Creates the handle to drains of the previous program; lost output is reported through `loss`.
-    pub fn again(task: TaskId, flows: Vec<FlowBefore>, loss: Loss) -> (Self, RestingDrains) {
+    pub fn restore(task: TaskId, flows: Vec<FlowBefore>, loss: Loss) -> (Self, RestingDrains) {
         let mut drains = Self::default();
         let flows = flows.into_iter().map(|flow| {
             let (asks, asked) = mpsc::unbounded_channel();
@@ -258,7 +258,7 @@ impl DrainThread {
     }
 
     /// Resumes drains of the previous program.
-    pub fn go_on(&self, resting: RestingDrains) {
+    pub fn resume(&self, resting: RestingDrains) {
         // The thread lives as long as this handle.
         let _ = self.0.send(Order::GoOn(resting));
     }
@@ -271,7 +271,7 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
         let (task, flows, tell) = match order {
             Order::Prepare { task, flows, tell } => (task, flows, tell),
             Order::GoOn(resting) => {
-                go_on(resting, null, &working);
+                resume(resting, null, &working);
                 continue;
             }
         };
@@ -299,7 +299,7 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     all_done.recv().await;
 }
 
-fn go_on(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
+fn resume(resting: RestingDrains, null: &Arc<File>, working: &mpsc::Sender<()>) {
     let RestingDrains { task, flows, loss } = resting;
     for (FlowBefore { source, file, offset, is_losing, via }, asked) in flows {
         let to = Sink { task, file, offset, null: Arc::clone(null), loss: None, is_losing };

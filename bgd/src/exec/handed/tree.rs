@@ -49,7 +49,7 @@ impl HandedTree {
 
     /// Recreates the tree of another program: whether the leader leads a session and a group, and the signalled
     /// processes.
-    pub fn again(leader: i32, handle: PidFd, leads: (bool, bool), held: Vec<Member>) -> Self {
+    pub fn restore(leader: i32, handle: PidFd, leads: (bool, bool), held: Vec<Member>) -> Self {
         Self {
             leader,
             handle,

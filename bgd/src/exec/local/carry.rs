@@ -86,7 +86,7 @@ impl Local {
     ///
     /// # Errors
     /// Part of the state is missing, or no descriptor is left.
-    pub(super) fn go_on_with(
+    pub(super) fn restore(
         &mut self,
         state: LocalState,
         came: &mut Came,
@@ -98,8 +98,8 @@ impl Local {
         let is_child = |process: &&ProcessState| process.handed.is_none();
         let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
         unreaped.for_each(|process| self.context.adopted.add(process.leader));
-        self.context.outputs.track_again(outputs);
-        self.helpers.again(helpers, &self.context.helpers);
+        self.context.outputs.resume_tracking(outputs);
+        self.helpers.restore(helpers, &self.context.helpers);
         let mut all_drains = HashMap::new();
         for state in drains {
             let (task, run) = (state.task, state.run);
@@ -223,7 +223,7 @@ impl ProcessState {
         };
         let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?;
         let of_probe = (run, tree.clone(), context.clone());
-        let probe = probe.map(|probe| Probe::again(probe, came, of_probe)).transpose()?;
+        let probe = probe.map(|probe| Probe::restore(probe, came, of_probe)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of a reaped leader may have been reused.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
@@ -265,7 +265,7 @@ impl HandedState {
         let held =
             held.into_iter().map(|(pid, handle)| Ok(Member { pid, handle: came.take(handle)?.into() }));
         let held = held.collect::<io::Result<_>>()?;
-        Ok(HandedTree::again(leader, came.take(handle)?.into(), leads, held))
+        Ok(HandedTree::restore(leader, came.take(handle)?.into(), leads, held))
     }
 }
 

@@ -140,7 +140,7 @@ impl Handoffs {
         states.filter(|state| !state.flows.is_empty()).collect()
     }
 
-    /// Adds drains of the previous program, which resume in [`Self::go_on`].
+    /// Adds drains of the previous program, which resume in [`Self::resume`].
     pub(super) fn rest(&mut self, state: DrainsState, facts: &Facts, came: &mut Came) -> io::Result<Drains> {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
@@ -154,17 +154,17 @@ impl Handoffs {
             Ok(FlowBefore { source, file, offset, is_losing, via: via.transpose()? })
         });
         let flows = flows.collect::<io::Result<_>>()?;
-        let (drains, resting) = Drains::again(task, flows, Loss::new(task, run, facts.clone()));
+        let (drains, resting) = Drains::restore(task, flows, Loss::new(task, run, facts.clone()));
         self.resting.push(resting);
         self.drained.insert(task, (run, drains.clone()));
         Ok(drains)
     }
 
     /// Resumes the drains of the previous program.
-    pub(super) fn go_on(&mut self) {
+    pub(super) fn resume(&mut self) {
         for resting in std::mem::take(&mut self.resting) {
             match self.thread() {
-                Ok(thread) => thread.go_on(resting),
+                Ok(thread) => thread.resume(resting),
                 Err(error) => tracing::error!(%error, "cannot drain pipes any longer"),
             }
         }

@@ -93,7 +93,7 @@ impl Helpers {
     }
 
     /// Restores helpers of another program. Their requesters reclaim them from `lives`.
-    pub(super) fn again(&mut self, all: Vec<HelperState>, lives: &Lives) {
+    pub(super) fn restore(&mut self, all: Vec<HelperState>, lives: &Lives) {
         for HelperState { id, purpose, life } in all {
             let watcher = lives.keep(id, purpose, life);
             self.all.insert(id, Helper { purpose, waiting: None, watcher });

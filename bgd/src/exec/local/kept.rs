@@ -71,7 +71,7 @@ impl Local {
         let drained = self.handoffs.drained.keys();
         let all: BTreeSet<TaskId> = of_tasks.chain(drained).copied().collect();
         for task in all {
-            self.keep_again(task);
+            self.copy_for_keeper(task);
         }
         self.tell_complete();
     }
@@ -91,7 +91,7 @@ impl Local {
             self.keeper.as_ref().is_some_and(|keeper| !Arc::ptr_eq(socket, &keeper.socket()))
         };
         if announced.is_some_and(|socket| is_gone(&socket)) {
-            self.keep_again(task);
+            self.copy_for_keeper(task);
         }
     }
 
@@ -109,7 +109,7 @@ impl Local {
     }
 
     /// Has all descriptors of a current run copied for the keeper; [`Report::Copied`] follows.
-    fn keep_again(&mut self, task: TaskId) {
+    fn copy_for_keeper(&mut self, task: TaskId) {
         self.replaced.copying += 1;
         let mut copies = Copies::default();
         let begun = match self.processes.supervised.get(&task) {
@@ -295,7 +295,7 @@ impl Local {
         if resumed.ended == Ended::Tree {
             self.close_when_drained(task, run, &drains);
             self.processes.finish_drains(task, run, drains);
-            self.handoffs.go_on();
+            self.handoffs.resume();
             return Ok(pid);
         }
         match (has_exited, is_handed) {
@@ -307,8 +307,8 @@ impl Local {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
         process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
-        self.terminals.go_on(&HashMap::new(), &self.context.unread);
-        self.handoffs.go_on();
+        self.terminals.resume(&HashMap::new(), &self.context.unread);
+        self.handoffs.resume();
         let supervised = self.processes.supervised.get(&task);
         let job = supervised.and_then(|supervised| supervised.job.as_ref());
         if let (Some(_), Some(leader)) = (job, supervised.and_then(|supervised| supervised.handle.as_ref())) {

@@ -246,9 +246,9 @@ impl Local {
         let unread = all.map(|(task, supervised)| (*task, std::mem::take(&mut supervised.unread)));
         for (task, unread) in unread.filter(|(_, unread)| !unread.is_empty()).collect::<Vec<_>>() {
             let Some(input) = self.processes.input(task) else { continue };
-            for write in input.again(unread, clients) {
+            for write in input.restore(unread, clients) {
                 let about = (write.write.number, write.eof);
-                let unread = self.context.unread.again(write.write.data.len());
+                let unread = self.context.unread.count_unlimited(write.write.data.len());
                 self.answer_write(task, input.clone(), about, unread, input.go_on_writing(write));
             }
         }
@@ -387,7 +387,7 @@ impl Upgradable for Local {
 
     fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
         match carried {
-            Carried::Local(state) => self.go_on_with(state, came, spec),
+            Carried::Local(state) => self.restore(state, came, spec),
             Carried::Nothing => Ok(()),
             Carried::Other(_) => Err(io::Error::other("the state of another executor")),
         }
@@ -396,9 +396,9 @@ impl Upgradable for Local {
     fn activate(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
-        self.terminals.go_on(clients, &self.context.unread);
+        self.terminals.resume(clients, &self.context.unread);
         self.keep_going_unseen();
-        self.handoffs.go_on();
+        self.handoffs.resume();
         self.go_on_writing(clients);
         // A client that is gone reports nothing any more.
         for (task, running) in &self.handoffs.running {

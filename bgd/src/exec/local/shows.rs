@@ -127,7 +127,7 @@ impl OpenTerminals {
         Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
     }
 
-    /// Adds a terminal of the previous program, which is followed from [`Self::go_on`] on.
+    /// Adds a terminal of the previous program, which is followed from [`Self::resume`] on.
     pub(super) fn rest(
         &mut self,
         task: TaskId,
@@ -146,7 +146,7 @@ impl OpenTerminals {
     }
 
     /// Starts following the terminals of the previous program.
-    pub(super) fn go_on(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
+    pub(super) fn resume(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
         for Rests { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
             let Some(shown) = self.open.get_mut(&task) else { continue };
             let Taken { mut state, master, slave, leader_news, output } = taken;
@@ -159,9 +159,9 @@ impl OpenTerminals {
                     viewers.push((again, viewer));
                 }
             }
-            shown.owed.keep_again(owed, clients);
+            shown.owed.restore(owed, clients);
             for write in writes {
-                let (number, unread) = (write.number, unread.again(write.data.len()));
+                let (number, unread) = (write.number, unread.count_unlimited(write.data.len()));
                 shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
             }
             if state.is_stop_awaited {

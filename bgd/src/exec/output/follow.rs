@@ -125,7 +125,7 @@ impl OutputWatch {
     }
 
     /// Resumes following the files that another program has tracked.
-    pub fn track_again(&self, all: BTreeMap<TaskId, Tracked>) {
+    pub fn resume_tracking(&self, all: BTreeMap<TaskId, Tracked>) {
         for (task, tracked) in all {
             self.insert(task, tracked);
         }

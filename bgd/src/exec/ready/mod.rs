@@ -134,13 +134,13 @@ impl Probe {
     ///
     /// # Errors
     /// Its socket did not arrive.
-    pub fn again(
+    pub fn restore(
         state: ProbeState,
         came: &mut Came,
         (run, tree, context): (u32, Tree, Context),
     ) -> io::Result<Self> {
         let ProbeState { ready, deadline, is_told, folder, sizes, socket } = state;
-        let socket = socket.map(|(path, fd)| Ok::<_, io::Error>(NotifySocket::again(path, came.take(fd)?)));
+        let socket = socket.map(|(path, fd)| Ok::<_, io::Error>(NotifySocket::restore(path, came.take(fd)?)));
         let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
         let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));
         Ok(Self::start(awaited, deadline, is_told, (run, tree, context)))

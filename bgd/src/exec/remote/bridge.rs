@@ -39,7 +39,7 @@ const FINAL: [&str; 7] = [
 
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct BridgeError {
     /// What is wrong, for humans.
     pub message: Box<str>,
     /// How to fix it.
@@ -48,7 +48,7 @@ pub struct Trouble {
     pub is_final: bool,
 }
 
-impl Trouble {
+impl BridgeError {
     fn passing(message: impl Into<Box<str>>) -> Self {
         Self { message: message.into(), hint: None, is_final: false }
     }
@@ -76,8 +76,8 @@ pub struct Bridge {
 ///
 /// # Errors
 /// The machine can't be reached, or has no daemon that this one can communicate with.
-pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Result<Bridge, Trouble> {
-    let cant = |error: std::io::Error| Trouble::passing(format!("cannot start bgctl: {error}"));
+pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Result<Bridge, BridgeError> {
+    let cant = |error: std::io::Error| BridgeError::passing(format!("cannot start bgctl: {error}"));
     let (ours, theirs) = UnixStream::pair().map_err(cant)?;
     let (stderr, errors) = pipe(PipeEnd::Writing).map_err(cant)?;
     let output = theirs.try_clone().map_err(cant)?;
@@ -89,27 +89,27 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
         like: Arc::new(Spec::of_daemon()),
         streams: [theirs.into(), output.into(), stderr],
     };
-    let process = Leased(host.start(launch).await.map_err(Trouble::passing)?);
+    let process = Leased(host.start(launch).await.map_err(BridgeError::passing)?);
     let client = AsyncClient::over(OwnedFd::from(ours).into()).map_err(cant)?;
     let within = shell.connect_timeout;
     let patience = within + MARGIN + if shell.bootstrap { COPY } else { Duration::ZERO };
     let greeted = tokio::time::timeout(patience, client.listen::<Hello>(&HelloParams::default())).await;
     let hello = match greeted {
         Ok(Ok(hello)) => hello,
-        Ok(Err(ClientError::Rpc(error))) => return Err(Trouble::passing(error.message)),
+        Ok(Err(ClientError::Rpc(error))) => return Err(BridgeError::passing(error.message)),
         Ok(Err(_)) => {
             // The process has closed its streams, and is about to exit.
             let _ = tokio::time::timeout(MARGIN, process.0.exited()).await;
             return Err(said(&errors));
         }
-        Err(_) => return Err(Trouble::passing(format!("no answer within {} s", patience.as_secs()))),
+        Err(_) => return Err(BridgeError::passing(format!("no answer within {} s", patience.as_secs()))),
     };
     client.limit_lines(hello.limits.frame_bytes);
     let bridge = Bridge { client, hello, within, _process: process };
     if let Some(session) = session {
         let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
         let subscribed = bridge.call::<EventsSubscribe>(&params).await;
-        subscribed.map_err(|error| Trouble::passing(error.to_string()))?;
+        subscribed.map_err(|error| BridgeError::passing(error.to_string()))?;
     }
     Ok(bridge)
 }
@@ -155,8 +155,8 @@ struct ErrorData {
     hint: Option<Box<str>>,
 }
 
-fn no_bgctl() -> Trouble {
-    Trouble {
+fn no_bgctl() -> BridgeError {
+    BridgeError {
         message: program::MISSING.into(),
         hint: Some("install both programs into one folder".into()),
         is_final: true,
@@ -164,7 +164,7 @@ fn no_bgctl() -> Trouble {
 }
 
 /// Returns the trouble that the process reported before it exited.
-fn said(errors: &OwnedFd) -> Trouble {
+fn said(errors: &OwnedFd) -> BridgeError {
     let mut bytes = Vec::new();
     // The process has exited, so everything has been written, and our end does not block.
     if let Ok(copy) = errors.try_clone() {
@@ -173,14 +173,14 @@ fn said(errors: &OwnedFd) -> Trouble {
     of_lines(&String::from_utf8_lossy(&bytes))
 }
 
-fn of_lines(text: &str) -> Trouble {
+fn of_lines(text: &str) -> BridgeError {
     let mut lines = text.lines().rev();
     match lines.find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) {
         Some(ErrorLine { error: ErrorBody { message, data: ErrorData { kind, hint } } }) => {
-            Trouble { message, hint, is_final: FINAL.contains(&&*kind) }
+            BridgeError { message, hint, is_final: FINAL.contains(&&*kind) }
         }
-        None if text.trim().is_empty() => Trouble::passing("the connection was closed without a message"),
-        None => Trouble::passing(bgd_shared::show::line(text.trim())),
+        None if text.trim().is_empty() => BridgeError::passing("the connection was closed without a message"),
+        None => BridgeError::passing(bgd_shared::show::line(text.trim())),
     }
 }
 

@@ -6,23 +6,23 @@ use std::time::Instant;
 use bgd_shared::event::News;
 use futures_util::future::BoxFuture;
 
-use super::bridge::{Bridge, Trouble};
+use super::bridge::{Bridge, BridgeError};
 
 pub enum Link {
     /// There is no connection, and none is needed.
     Idle,
-    Opening(BoxFuture<'static, Result<Bridge, Trouble>>),
+    Opening(BoxFuture<'static, Result<Bridge, BridgeError>>),
     /// The connection exists. It is closed at this time if nothing needs it.
     Open(Arc<Bridge>, Instant),
     /// Connecting has failed, for this reason; it is retried at this time.
-    Broken(Instant, Trouble),
+    Broken(Instant, BridgeError),
 }
 
 /// An event of the connection.
 pub enum LinkEvent {
     Opened(Box<Bridge>),
     /// Connecting has failed.
-    Failed(Trouble),
+    Failed(BridgeError),
     /// An event of a task on the machine.
     News(News),
     /// The connection broke.

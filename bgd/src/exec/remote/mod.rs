@@ -113,7 +113,7 @@ impl Kind for Machines {
     fn run_again(&self, known: &KnownRun, on: &On, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
         let params = self.params((known.task, known.run), &known.spec, on, &env, ssh)?;
-        Ok(Run::again(known, params))
+        Ok(Run::restore(known, params))
     }
 
     fn needs_env(on: &On) -> bool {

@@ -134,7 +134,7 @@ impl Run {
 
     /// Continues a run that another daemon or program has left. If its id is not known, `submit` may have been
     /// submitted, or be on its way.
-    pub fn again(known: &KnownRun, submit: SubmitParams) -> Self {
+    pub fn restore(known: &KnownRun, submit: SubmitParams) -> Self {
         let there = known.elsewhere.id.as_deref().and_then(|id| id.parse().ok());
         let missing = known.elsewhere.missing;
         Self {

@@ -5,9 +5,9 @@ use std::time::Instant;
 use bgd_shared::request::ExecutorCheck;
 
 use super::commands;
+use super::error::CommandError;
 use super::there;
 use super::tools::Tools;
-use super::trouble::Trouble;
 use super::work;
 use crate::remotes::Slurm;
 
@@ -22,15 +22,17 @@ pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
     let asked_at = Instant::now();
     let settings = match work::settings(&tools.programs).await {
         Ok(settings) => settings,
-        Err(Trouble::Refused(why)) => return problem(why, "`scontrol show config` must work there"),
-        Err(Trouble::NoAccess(why)) => return problem(why, "tasks that are submitted meanwhile fail"),
-        Err(Trouble::Unreachable(why) | Trouble::Unanswered(why) | Trouble::Full(why)) => {
+        Err(CommandError::Refused(why)) => return problem(why, "`scontrol show config` must work there"),
+        Err(CommandError::NoAccess(why)) => return problem(why, "tasks that are submitted meanwhile fail"),
+        Err(CommandError::Unreachable(why) | CommandError::Unanswered(why) | CommandError::Full(why)) => {
             return problem(
                 why,
                 "`scontrol ping` says whether the controller runs; tasks wait until it does",
             );
         }
-        Err(Trouble::Gone) => return problem("the cluster has no settings".to_owned(), "look at its log"),
+        Err(CommandError::Gone) => {
+            return problem("the cluster has no settings".to_owned(), "look at its log");
+        }
     };
     let answer = asked_at.elapsed().as_millis();
     if let Err(error) = try_folder(&tools).await {
@@ -41,7 +43,7 @@ pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
     }
     let nodes = match try_commands(&tools, asked).await {
         Ok(nodes) => nodes,
-        Err(Trouble::Refused(why)) => {
+        Err(CommandError::Refused(why)) => {
             let hint = format!("correct [executors.{}], see bgd-executors(7)", tools.name);
             return problem(why, &hint);
         }
@@ -68,12 +70,12 @@ pub async fn check(tools: Tools, asked: &Slurm) -> ExecutorCheck {
 const NO_NODE_NOW: &str = "Required node not available";
 
 /// Tries the commands that tasks need. Returns the problem with the nodes if it only delays tasks.
-async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, Trouble> {
+async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, CommandError> {
     tools.programs.run(commands::queue(&[&tools.origin.job_name])).await?;
     tools.programs.run(commands::can_cancel()).await?;
     match tools.programs.run(commands::trial(&asked.resources, asked.time_limit_ms)).await {
         Ok(_) => Ok(None),
-        Err(Trouble::Refused(why)) if why.contains(NO_NODE_NOW) => Ok(Some(why)),
+        Err(CommandError::Refused(why)) if why.contains(NO_NODE_NOW) => Ok(Some(why)),
         Err(trouble) => Err(trouble),
     }
 }

@@ -19,9 +19,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Semaphore};
 
+use super::error::{self, CommandError};
 use super::far::Script;
 use super::pipe;
-use super::trouble::{self, Trouble};
 use crate::core::Spec;
 use crate::exec::host::{self, Host, Launch, Leased, PipeEnd};
 use crate::remotes::Shell;
@@ -123,7 +123,7 @@ impl Login {
     ///
     /// # Errors
     /// The node can't be reached, or the script took too long or printed too much.
-    pub async fn run(&self, script: &Script, limit: u64) -> Result<Ran, Trouble> {
+    pub async fn run(&self, script: &Script, limit: u64) -> Result<Ran, CommandError> {
         // The semaphore is never closed.
         let _permit = self.sessions.acquire().await;
         self.connect().await?;
@@ -141,18 +141,18 @@ impl Login {
         };
         let ran = tokio::time::timeout(DEADLINE, self.finish(session, script, output, limit)).await;
         let late = || format!("{} did not answer within {} s", self.host(), DEADLINE.as_secs());
-        ran.unwrap_or_else(|_| Err(Trouble::Unanswered(late())))
+        ran.unwrap_or_else(|_| Err(CommandError::Unanswered(late())))
     }
 
     /// Drops a connection that provided no session.
-    async fn forget_dead(&self, trouble: &Trouble) {
+    async fn forget_dead(&self, trouble: &CommandError) {
         let mut master = self.master.lock().await;
         tracing::debug!(?trouble, host = self.host(), "no session");
         *master = None;
     }
 
     /// Opens the connection, unless it is open.
-    async fn connect(&self) -> Result<(), Trouble> {
+    async fn connect(&self) -> Result<(), CommandError> {
         let mut master = self.master.lock().await;
         if master.as_ref().is_some_and(|master| !master.process.0.has_exited()) {
             return Ok(());
@@ -162,7 +162,7 @@ impl Login {
         // ssh expands `%`.
         if bytes.len() > CONTROL_PATH_BYTES || bytes.contains(&b'%') {
             let path = self.control.display();
-            return Err(Trouble::NoAccess(format!(
+            return Err(CommandError::NoAccess(format!(
                 "{path} can't be the socket of a shared connection: start bgd with a shorter BGD_SOCKET"
             )));
         }
@@ -193,8 +193,8 @@ impl Login {
         String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
     }
 
-    async fn start(&self, options: &[&str], line: &str) -> Result<Session, Trouble> {
-        let cant = |error: io::Error| Trouble::Unreachable(format!("cannot run ssh: {error}"));
+    async fn start(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {
+        let cant = |error: io::Error| CommandError::Unreachable(format!("cannot run ssh: {error}"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(cant)?;
         ours.set_nonblocking(true).map_err(cant)?;
         let output = theirs.try_clone().map_err(cant)?;
@@ -211,26 +211,26 @@ impl Login {
         };
         let started = self.host.start(launch).await;
         let process =
-            started.map_err(|why| Trouble::NoAccess(format!("cannot run {}: {why}", self.shell.ssh)))?;
+            started.map_err(|why| CommandError::NoAccess(format!("cannot run {}: {why}", self.shell.ssh)))?;
         let streams = UnixStream::from_std(ours).map_err(cant)?;
         Ok(Session { process: Leased(process), streams, errors })
     }
 
     /// Waits until a session works. Returns its output after the mark.
-    async fn begun(&self, session: &mut Session) -> Result<Vec<u8>, Trouble> {
+    async fn begun(&self, session: &mut Session) -> Result<Vec<u8>, CommandError> {
         let within = self.shell.connect_timeout;
         match tokio::time::timeout(within, marked(&mut session.streams)).await {
             Ok(Ok(Some(rest))) => Ok(rest),
             Ok(Ok(None) | Err(_)) => Err(self.not_begun(session).await),
             Err(_) => {
                 let host = self.host();
-                Err(Trouble::Unreachable(format!("{host} did not answer within {} s", within.as_secs())))
+                Err(CommandError::Unreachable(format!("{host} did not answer within {} s", within.as_secs())))
             }
         }
     }
 
     /// Returns why a session has ended before it worked.
-    async fn not_begun(&self, session: &mut Session) -> Trouble {
+    async fn not_begun(&self, session: &mut Session) -> CommandError {
         let Session { process, errors, .. } = session;
         // If the process does not exit, the problem is not a closed connection.
         let exit = tokio::time::timeout(DEADLINE, process.0.exited()).await;
@@ -240,20 +240,20 @@ impl Login {
         };
         let said = String::from_utf8_lossy(&said);
         let refusal = refusal(&said);
-        let said = trouble::message(&said);
+        let said = error::message(&said);
         let host = self.host();
         match exit {
-            Ok(Exit::Code(CUT)) if let Some(why) = refusal => {
-                Trouble::NoAccess(format!("ssh can't log in to {host}: {why}; `ssh {host} true` must work"))
-            }
+            Ok(Exit::Code(CUT)) if let Some(why) = refusal => CommandError::NoAccess(format!(
+                "ssh can't log in to {host}: {why}; `ssh {host} true` must work"
+            )),
             Ok(Exit::Code(code)) if code != CUT => {
                 let what = if said.is_empty() { "the shell there does not run commands" } else { &*said };
-                Trouble::NoAccess(format!("{what}; `ssh {host} true` must work"))
+                CommandError::NoAccess(format!("{what}; `ssh {host} true` must work"))
             }
             Ok(Exit::Code(_)) if !said.is_empty() => {
-                Trouble::Unreachable(format!("ssh can't reach {host}: {said}"))
+                CommandError::Unreachable(format!("ssh can't reach {host}: {said}"))
             }
-            Ok(_) | Err(_) => Trouble::Unreachable(format!("the connection to {host} was closed")),
+            Ok(_) | Err(_) => CommandError::Unreachable(format!("the connection to {host} was closed")),
         }
     }
 
@@ -264,13 +264,14 @@ impl Login {
         script: &Script,
         output: Vec<u8>,
         limit: u64,
-    ) -> Result<Ran, Trouble> {
+    ) -> Result<Ran, CommandError> {
         let Session { process, streams, errors } = session;
-        let broken = |what: String| Trouble::Unanswered(format!("the connection to {}: {what}", self.host()));
+        let broken =
+            |what: String| CommandError::Unanswered(format!("the connection to {}: {what}", self.host()));
         let Exchanged { sent, output, errors } =
             exchange(streams, errors, script.bytes(), output, limit).await.map_err(|why| match why {
                 Interrupted::TooLong => {
-                    Trouble::Refused(format!("{} prints more than {limit} bytes", self.host()))
+                    CommandError::Refused(format!("{} prints more than {limit} bytes", self.host()))
                 }
                 Interrupted::Io(error) => broken(error.to_string()),
             })?;
@@ -286,7 +287,7 @@ impl Login {
                 Ok(Ran { code, output, errors })
             }
             Exit::Code(_) | Exit::Signal(_) | Exit::Unknown(_) => {
-                let said = trouble::message(&errors);
+                let said = error::message(&errors);
                 Err(broken(if said.is_empty() { "it was cut".to_owned() } else { said }))
             }
         }
@@ -304,7 +305,7 @@ fn refusal(said: &str) -> Option<String> {
         bytes <= REFUSAL_BYTES
     };
     let before = lines[..last].iter().rev().take(REFUSAL_LINES - 1).take_while(fits).count();
-    Some(trouble::message(&lines[last - before..=last].join("\n")))
+    Some(error::message(&lines[last - before..=last].join("\n")))
 }
 
 /// Reads up to the mark. Returns the bytes read after it; `None` if the stream ends before.

@@ -9,6 +9,7 @@ mod cluster;
 mod commands;
 mod copy;
 mod costs;
+mod error;
 mod far;
 mod folder;
 mod job;
@@ -27,7 +28,6 @@ mod script;
 mod states;
 mod there;
 mod tools;
-mod trouble;
 mod turn;
 mod work;
 
@@ -130,7 +130,7 @@ impl Kind for Clusters {
 
     fn run_again(&self, known: &KnownRun, _: &On, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
-        Ok(Run::again(Instant::now(), known, env))
+        Ok(Run::restore(Instant::now(), known, env))
     }
 
     fn needs_env(_: &On) -> bool {

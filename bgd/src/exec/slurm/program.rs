@@ -11,10 +11,10 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 
 use super::commands::Argv;
+use super::error::{self, CommandError};
 use super::far;
 use super::login::Login;
 use super::pipe::read;
-use super::trouble::{self, Trouble};
 use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Slurm;
@@ -71,33 +71,33 @@ impl Programs {
     ///
     /// # Errors
     /// The command failed, took too long, or printed too much.
-    pub async fn run(&self, words: Argv) -> Result<String, Trouble> {
+    pub async fn run(&self, words: Argv) -> Result<String, CommandError> {
         let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if let Some(login) = &self.login {
             return self.run_there(login, &name, &words).await;
         }
         let run = tokio::time::timeout(DEADLINE, self.run_to_end(&name, words));
         run.await.unwrap_or_else(|_| {
-            Err(Trouble::Unanswered(format!("{name} did not end within {} s", DEADLINE.as_secs())))
+            Err(CommandError::Unanswered(format!("{name} did not end within {} s", DEADLINE.as_secs())))
         })
     }
 
-    async fn run_there(&self, login: &Login, name: &str, words: &Argv) -> Result<String, Trouble> {
+    async fn run_there(&self, login: &Login, name: &str, words: &Argv) -> Result<String, CommandError> {
         let env = self.own.iter().map(|(name, value)| (&**name, &**value));
         let ran = login.run(&far::command(words, env), OUTPUT_BYTES).await?;
         match ran.code {
             0 => Ok(String::from_utf8_lossy(&ran.output).into_owned()),
-            Exit::NOT_FOUND => Err(Trouble::Refused(format!(
+            Exit::NOT_FOUND => Err(CommandError::Refused(format!(
                 "there is no program {name} in the PATH of `ssh {}`: set PATH in `env` of the executor, or name a host \
                  that has Slurm's commands",
                 login.host()
             ))),
-            _ => Err(trouble::of(&ran.errors)),
+            _ => Err(error::of(&ran.errors)),
         }
     }
 
-    async fn run_to_end(&self, name: &str, words: Argv) -> Result<String, Trouble> {
-        let cant = |why: &str| Trouble::Unreachable(format!("cannot run {name}: {why}"));
+    async fn run_to_end(&self, name: &str, words: Argv) -> Result<String, CommandError> {
+        let cant = |why: &str| CommandError::Unreachable(format!("cannot run {name}: {why}"));
         let failed = |error: io::Error| cant(&error.to_string());
         let stdin = fs::File::open("/dev/null").map_err(failed)?;
         let (their_output, output) = pipe(PipeEnd::Writing).map_err(failed)?;
@@ -120,13 +120,13 @@ impl Programs {
         let (output, errors) = (text(output)?, text(errors)?);
         match process.0.exited().await {
             Exit::Code(0) => Ok(output),
-            Exit::Code(Exit::NOT_FOUND) => Err(Trouble::Refused(format!(
+            Exit::Code(Exit::NOT_FOUND) => Err(CommandError::Refused(format!(
                 "there is no program {name} in the daemon's PATH: set PATH in `env` of the executor, or run bgd on a \
                  machine that has Slurm's commands"
             ))),
-            Exit::Code(_) => Err(trouble::of(&errors)),
+            Exit::Code(_) => Err(error::of(&errors)),
             exit @ (Exit::Signal(_) | Exit::Unknown(_)) => {
-                Err(Trouble::Unanswered(format!("{name} {}", crate::exec::host::how_ended(&exit))))
+                Err(CommandError::Unanswered(format!("{name} {}", crate::exec::host::how_ended(&exit))))
             }
         }
     }

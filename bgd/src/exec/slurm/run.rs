@@ -195,7 +195,7 @@ impl Run {
     }
 
     /// Restores a run of an earlier daemon. A run with a place but no id may have been submitted.
-    pub fn again(now: Instant, known: &KnownRun, env: Arc<Env>) -> Self {
+    pub fn restore(now: Instant, known: &KnownRun, env: Arc<Env>) -> Self {
         let place = Box::new(RunPlace::clone(&known.place));
         let job = Job::new(Arc::clone(&known.spec), env, place);
         job.set_base(known.base);

@@ -6,13 +6,13 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 
+use super::error::{self, CommandError};
 use super::far::{self, GONE, JobFile, PRINTED_BYTES, Script};
 use super::login::Login;
 use super::look::{self, Look, Looked};
 use super::part::{self, Part, Wanted};
 use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
-use super::trouble::{self, Trouble};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::context::Context;
 
@@ -40,9 +40,9 @@ pub enum Copied {
 }
 
 /// Runs a script that prints little.
-async fn run(login: &Login, script: &Script) -> Result<(), Trouble> {
+async fn run(login: &Login, script: &Script) -> Result<(), CommandError> {
     let ran = login.run(script, PRINTED_BYTES).await?;
-    if ran.code == 0 { Ok(()) } else { Err(Trouble::Refused(trouble::message(&ran.errors))) }
+    if ran.code == 0 { Ok(()) } else { Err(CommandError::Refused(error::message(&ran.errors))) }
 }
 
 /// Writes the files of a submission's jobs.
@@ -64,16 +64,17 @@ pub async fn write(
     };
     for script in far::write(&tools.folder, key, &files) {
         run(login, &script).await.map_err(|trouble| match trouble {
-            Trouble::Refused(why) => NotSubmitted::Unwritten(format!(
+            CommandError::Refused(why) => NotSubmitted::Unwritten(format!(
                 "cannot write its files to {} on {}: {why}",
                 tools.folder.path().display(),
                 login.host()
             )),
             // The files can be written again: no job needs them yet.
-            Trouble::Unanswered(why) => NotSubmitted::Trouble(Trouble::Unreachable(why)),
-            other @ (Trouble::Unreachable(_) | Trouble::NoAccess(_) | Trouble::Full(_) | Trouble::Gone) => {
-                NotSubmitted::Trouble(other)
-            }
+            CommandError::Unanswered(why) => NotSubmitted::CommandError(CommandError::Unreachable(why)),
+            other @ (CommandError::Unreachable(_)
+            | CommandError::NoAccess(_)
+            | CommandError::Full(_)
+            | CommandError::Gone) => NotSubmitted::CommandError(other),
         })?;
     }
     Ok(())
@@ -100,21 +101,22 @@ fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Re
 }
 
 /// Returns why a script that reads files has failed.
-fn failed(login: &Login, errors: &str) -> Trouble {
-    let why = trouble::message(errors);
+fn failed(login: &Login, errors: &str) -> CommandError {
+    let why = error::message(errors);
     let why = if why.is_empty() { "without a word" } else { &*why };
-    Trouble::Refused(format!("{} can't read the files of its jobs: {why}", login.host()))
+    CommandError::Refused(format!("{} can't read the files of its jobs: {why}", login.host()))
 }
 
 /// Looks for notes and for the sizes of outputs, after removing files that are no longer needed.
 ///
 /// # Errors
-/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read the files.
-pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, Trouble>) {
+/// The login node can't be reached, or ([`CommandError::Refused`]) it can't read the files.
+pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, CommandError>) {
     let began = Instant::now();
     let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
-        Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs)
-            .ok_or_else(|| Trouble::Unreachable(format!("the answer from {} is incomplete", login.host()))),
+        Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs).ok_or_else(|| {
+            CommandError::Unreachable(format!("the answer from {} is incomplete", login.host()))
+        }),
         Ok(ran) if ran.code == GONE => Ok(Looked::nothing(look)),
         Ok(ran) => Err(failed(login, &ran.errors)),
         Err(trouble) => Err(trouble),
@@ -125,8 +127,8 @@ pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result
 /// Copies parts of outputs.
 ///
 /// # Errors
-/// The login node can't be reached, or ([`Trouble::Refused`]) it can't read the files.
-pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<Copied>, Trouble> {
+/// The login node can't be reached, or ([`CommandError::Refused`]) it can't read the files.
+pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<Copied>, CommandError> {
     let wanted: Vec<Wanted> = pieces.iter().map(|piece| piece.wanted.clone()).collect();
     let ran = login.run(&part::read(&tools.folder, &wanted), PRINTED_BYTES).await?;
     let parts = match ran.code {
@@ -136,7 +138,7 @@ pub async fn copy(tools: &Tools, login: &Login, pieces: &[Piece]) -> Result<Vec<
     };
     let Some(parts) = parts else {
         let why = format!("the answer from {} is incomplete", login.host());
-        return Err(Trouble::Unreachable(why));
+        return Err(CommandError::Unreachable(why));
     };
     let mut copied = Vec::with_capacity(parts.len());
     for (piece, part) in pieces.iter().zip(parts) {
@@ -182,7 +184,7 @@ pub async fn settle(
 ///
 /// # Errors
 /// They can't be written.
-pub async fn check(tools: &Tools, login: &Login) -> Result<(), Trouble> {
+pub async fn check(tools: &Tools, login: &Login) -> Result<(), CommandError> {
     run(login, &far::check(&tools.folder.for_check())).await
 }
 
@@ -190,7 +192,7 @@ pub async fn check(tools: &Tools, login: &Login) -> Result<(), Trouble> {
 ///
 /// # Errors
 /// The login node can't be reached, or the files can't be removed.
-pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), Trouble> {
+pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), CommandError> {
     run(login, &far::remove(&tools.folder.jobs(key))).await
 }
 
@@ -198,6 +200,6 @@ pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), 
 ///
 /// # Errors
 /// The login node can't be reached, or the files can't be removed.
-pub async fn remove(login: &Login, folder: &std::path::Path) -> Result<(), Trouble> {
+pub async fn remove(login: &Login, folder: &std::path::Path) -> Result<(), CommandError> {
     run(login, &far::remove(folder)).await
 }

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::error::CommandError;
 use super::folder::WorkFolder;
 use super::origin::Origin;
 use super::program::Programs;
 use super::run::Job;
 use super::script::{self, Command};
-use super::trouble::Trouble;
 use crate::core::Work;
 use crate::exec::context::Context;
 use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
@@ -36,7 +36,7 @@ pub enum NotSubmitted {
     /// The files could not be written.
     Unwritten(String),
     /// The cluster did not accept it.
-    Trouble(Trouble),
+    CommandError(CommandError),
     /// The previous submission has to be repeated first.
     NotYet,
 }

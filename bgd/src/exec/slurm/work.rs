@@ -13,6 +13,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use super::acts::{self, Act};
 use super::batch::Batch;
 use super::commands::{self, RECORDS, Submission};
+use super::error::CommandError;
 use super::folder::{Scan, WorkFolder};
 use super::job::JobId;
 use super::login::Login;
@@ -22,7 +23,6 @@ use super::program::Programs;
 use super::run::Job;
 use super::there::{self, Copied, Piece};
 use super::tools::{self, NotSubmitted, Tools};
-use super::trouble::Trouble;
 use super::turn::{Outcome, SubmitTurn};
 use crate::core::{Conclusion, Fact, PlaceFact};
 
@@ -30,28 +30,28 @@ use crate::core::{Conclusion, Fact, PlaceFact};
 #[derive(Debug)]
 pub enum Done {
     /// The cluster's settings.
-    Known(Result<Settings, Trouble>),
+    Known(Result<Settings, CommandError>),
     /// A submission.
     Submitted(Batch, Result<Accepted, NotSubmitted>),
     /// A search for a submission, by its key.
-    Found(Arc<str>, Result<Option<JobId>, Trouble>),
+    Found(Arc<str>, Result<Option<JobId>, CommandError>),
     /// A query for all jobs, with the time at which it began.
-    Asked(Instant, Result<String, Trouble>),
+    Asked(Instant, Result<String, CommandError>),
     /// A query for the accounting's records: the jobs that were answered, each group with its answer, and the other
     /// jobs with the reason.
-    Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, Trouble)>),
+    Recorded(Vec<(Vec<JobId>, String)>, Option<(Vec<JobId>, CommandError)>),
     /// A query for how the scripts of jobs have ended.
-    Exits(Result<String, Trouble>),
+    Exits(Result<String, CommandError>),
     /// A look at the notes: the names of all notes seen, and the result; `None` if the daemon is ending.
-    Scanned(HashSet<String>, Option<Result<Scan, Trouble>>),
+    Scanned(HashSet<String>, Option<Result<Scan, CommandError>>),
     /// A look over a login node, with the time at which it began.
-    Looked(Instant, Look, Result<Looked, Trouble>),
+    Looked(Instant, Look, Result<Looked, CommandError>),
     /// Parts of outputs that were copied from a login node.
-    Copied(Vec<Piece>, Result<Vec<Copied>, Trouble>),
+    Copied(Vec<Piece>, Result<Vec<Copied>, CommandError>),
     /// Work without a result to handle: files removed or jobs ended, if possible.
     Abandoned,
     /// Orders, and whether they succeeded.
-    Acted(Vec<Act>, Result<(), Trouble>),
+    Acted(Vec<Act>, Result<(), CommandError>),
     /// The last facts about a run, and its files.
     Settled(TaskId, u32, Vec<Fact>, Files),
     /// The beginning of the output of a run's next attempt was determined.
@@ -88,12 +88,14 @@ pub async fn submit(
     watches: bool,
 ) -> Done {
     let result = try_submit(&tools, (&batch, &mut turn), jobs, watches).await;
-    let comes_again =
-        matches!(result, Err(NotSubmitted::NotYet | NotSubmitted::Trouble(Trouble::Unreachable(_))));
+    let comes_again = matches!(
+        result,
+        Err(NotSubmitted::NotYet | NotSubmitted::CommandError(CommandError::Unreachable(_)))
+    );
     // The submission may have failed before its turn.
     let has_come = turn.come().await;
     turn.end(if has_come && !comes_again { Outcome::Had } else { Outcome::Again });
-    if !matches!(&result, Ok(_) | Err(NotSubmitted::Trouble(Trouble::Unanswered(_)))) {
+    if !matches!(&result, Ok(_) | Err(NotSubmitted::CommandError(CommandError::Unanswered(_)))) {
         abandon(tools, Arc::clone(&batch.key)).await;
     }
     Done::Submitted(batch, result)
@@ -141,9 +143,10 @@ async fn try_submit(
     if !turn.come().await {
         return Err(NotSubmitted::NotYet);
     }
-    let answer = tools.programs.run(commands::submit(&submission)).await.map_err(NotSubmitted::Trouble)?;
+    let answer =
+        tools.programs.run(commands::submit(&submission)).await.map_err(NotSubmitted::CommandError)?;
     let job = parse::submitted(&answer).ok_or_else(|| {
-        NotSubmitted::Trouble(Trouble::Unanswered("sbatch printed no job number".to_owned()))
+        NotSubmitted::CommandError(CommandError::Unanswered("sbatch printed no job number".to_owned()))
     })?;
     Ok(Accepted { job, watch })
 }
@@ -208,7 +211,7 @@ fn watch(folder: &WorkFolder) -> Option<Inotify> {
 ///
 /// # Errors
 /// The cluster can't be asked.
-pub async fn settings(programs: &Programs) -> Result<Settings, Trouble> {
+pub async fn settings(programs: &Programs) -> Result<Settings, CommandError> {
     programs.run(commands::settings()).await.map(|text| parse::settings(&text))
 }
 
@@ -239,7 +242,8 @@ pub async fn scan(tools: Tools, mut seen: HashSet<String>) -> Done {
     let scanned = tools.context.workers.run(move || (folder.scan(&mut seen), seen));
     let Some((scan, seen)) = scanned.await else { return Done::Scanned(HashSet::new(), None) };
     let path = tools.folder.notes();
-    let why = |error| Trouble::Unreachable(format!("the notes in {} can't be read: {error}", path.display()));
+    let why =
+        |error| CommandError::Unreachable(format!("the notes in {} can't be read: {error}", path.display()));
     Done::Scanned(seen, Some(scan.map_err(why)))
 }
 
@@ -259,7 +263,7 @@ pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
         match tools.programs.run(command).await {
             Ok(_) => {}
             // Some of the jobs may have ended meanwhile.
-            Err(Trouble::Gone) if acts.len() > 1 => {}
+            Err(CommandError::Gone) if acts.len() > 1 => {}
             Err(trouble) => result = Err(trouble),
         }
     }
@@ -334,7 +338,7 @@ pub async fn sweep(tools: Tools) -> Done {
     for earlier in left {
         tracing::info!(jobs = earlier.job_name, "cancelling jobs of an earlier daemon");
         match tools.programs.run(commands::cancel_all(&earlier.job_name)).await {
-            Ok(_) | Err(Trouble::Gone) => {
+            Ok(_) | Err(CommandError::Gone) => {
                 let there = earlier.folder().zip(tools.programs.login());
                 let is_far = there.is_some();
                 if let Some((folder, login)) = there
@@ -342,7 +346,7 @@ pub async fn sweep(tools: Tools) -> Done {
                 {
                     tracing::warn!(%trouble, "files of an earlier daemon not removed");
                     // The note stays, so that the next sweep or the next daemon tries again.
-                    is_done &= !matches!(trouble, Trouble::Unanswered(_));
+                    is_done &= !matches!(trouble, CommandError::Unanswered(_));
                     continue;
                 }
                 let outputs = Arc::clone(&tools.context.folder);
@@ -400,7 +404,7 @@ pub async fn end_unknown(tools: Tools, jobs: Vec<JobId>) -> Done {
     tracing::info!(jobs = jobs.len(), "cancelling jobs that nobody is waiting for");
     for command in commands::cancel_named(&tools.origin.job_name, jobs) {
         match tools.programs.run(command).await {
-            Ok(_) | Err(Trouble::Gone) => {}
+            Ok(_) | Err(CommandError::Gone) => {}
             Err(trouble) => tracing::warn!(?trouble, "jobs that nobody is waiting for were not cancelled"),
         }
     }

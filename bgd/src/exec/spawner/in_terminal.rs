@@ -14,7 +14,7 @@ use crate::exec::left::StartingIn;
 use crate::exec::members::TASK_MARK;
 use crate::exec::messages::NewTerminal;
 use crate::exec::pty::Pty;
-use crate::exec::terminal::birth::{Announcing, BirthError, Born, Leader, LeaderPlan};
+use crate::exec::terminal::launch::{Announcing, LaunchError, LaunchedJob, Leader, LeaderPlan};
 use crate::exec::terminal::order::JobOrder;
 use crate::keeper::client::Socket;
 use crate::os::descriptors;
@@ -41,7 +41,7 @@ impl InNew {
 /// The reason why a process could not be started in a terminal.
 enum Failed {
     Pty(SpawnFailure),
-    Birth(BirthError),
+    Birth(LaunchError),
 }
 
 impl Common {
@@ -59,8 +59,8 @@ impl Common {
                 let begun = announce_to(keeper, (cgroup, left.cgroup.as_deref()), |socket, cgroup| {
                     self.begin_in_new(job, streams, (cgroup, Some(socket)), stack).map_err(|failed| {
                         let why = match &failed {
-                            Failed::Birth(BirthError::Job(error)) => Some(*error),
-                            Failed::Birth(BirthError::Leader(_)) | Failed::Pty(_) => None,
+                            Failed::Birth(LaunchError::Job(error)) => Some(*error),
+                            Failed::Birth(LaunchError::Leader(_)) | Failed::Pty(_) => None,
                         };
                         (why, failed)
                     })
@@ -73,8 +73,8 @@ impl Common {
         };
         begun.map_err(|failed| match failed {
             Failed::Pty(failure) => failure,
-            Failed::Birth(BirthError::Job(error)) => explain(job.spec, error),
-            Failed::Birth(BirthError::Leader(error)) => {
+            Failed::Birth(LaunchError::Job(error)) => explain(job.spec, error),
+            Failed::Birth(LaunchError::Leader(error)) => {
                 format!("cannot start the leader of its terminal: {}", say(&error)).into()
             }
         })
@@ -121,7 +121,7 @@ impl Common {
         };
         let given: Vec<_> = given.into_iter().flatten().collect();
         let job = leader.start_job(&order, &given, announcing).map_err(Failed::Birth)?;
-        let Born { leader, news, job, job_handle } = leader.with(job);
+        let LaunchedJob { leader, news, job, job_handle } = leader.with(job);
         Ok((leader, InNew { pty, size: *size, news, job, job_handle }))
     }
 }

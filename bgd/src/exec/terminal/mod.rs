@@ -4,8 +4,8 @@
 //! They are followed by a dedicated thread, started with the first of them, so that a job that writes without end
 //! delays nothing else. Access to terminals is not decided here.
 
-pub mod birth;
 mod drawing;
+pub mod launch;
 pub mod leader;
 mod modes;
 pub mod news;

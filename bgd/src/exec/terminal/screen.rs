@@ -249,7 +249,7 @@ impl Screen {
     }
 
     /// Creates a screen from the state of another program.
-    pub fn again(state: ScreenState) -> Self {
+    pub fn restore(state: ScreenState) -> Self {
         let ScreenState { size, sequences, backlog, drawn } = state;
         let mut screen = Self { sequences, backlog, ..Self::new(size) };
         if let Some(drawn) = drawn {
@@ -445,7 +445,7 @@ mod tests {
                 before.parse();
             }
             let state = serde_json::to_vec(&before.state()).unwrap();
-            let mut after = Screen::again(serde_json::from_slice(&state).unwrap());
+            let mut after = Screen::restore(serde_json::from_slice(&state).unwrap());
             let seen = see(&mut before);
             // A cursor that was restored to a position unreachable by other sequences is moved to the next row instead.
             let (row, (is_relative, _)) = (seen.cursor.0 + 1, seen.modes.origins());

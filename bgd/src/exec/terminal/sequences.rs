@@ -177,11 +177,11 @@ impl Sequences {
             ESC => self.begin(),
             byte if CANCEL.contains(&byte) => self.end(),
             0x00..=0x1f => self.execute(byte, screen),
-            b'[' if self.unfinished.len() == 1 => self.go_on(byte, ParseState::Control),
+            b'[' if self.unfinished.len() == 1 => self.continue_sequence(byte, ParseState::Control),
             b']' | b'P' | b'X' | b'^' | b'_' if self.unfinished.len() == 1 => {
-                self.go_on(byte, ParseState::String);
+                self.continue_sequence(byte, ParseState::String);
             }
-            0x20..=0x2f => self.go_on(byte, ParseState::Escape),
+            0x20..=0x2f => self.continue_sequence(byte, ParseState::Escape),
             0x30..=0x7e => {
                 match (&self.unfinished[1..], byte) {
                     // Down one line (IND), which the parser does not know.
@@ -203,7 +203,7 @@ impl Sequences {
         1
     }
 
-    fn go_on(&mut self, byte: u8, place: ParseState) {
+    fn continue_sequence(&mut self, byte: u8, place: ParseState) {
         self.place = place;
         if self.unfinished.len() < SEQUENCE_BYTES {
             self.unfinished.push(byte);
@@ -215,7 +215,7 @@ impl Sequences {
             ESC => self.begin(),
             byte if CANCEL.contains(&byte) => self.end(),
             0x00..=0x1f => self.execute(byte, screen),
-            0x20..=0x3f => self.go_on(byte, ParseState::Control),
+            0x20..=0x3f => self.continue_sequence(byte, ParseState::Control),
             0x40..=0x7e => {
                 if self.unfinished.len() < SEQUENCE_BYTES {
                     self.finish_control(byte, screen);

@@ -123,7 +123,7 @@ impl Session {
             is_at_end: false,
         };
         if let Some(before) = before {
-            session.go_on_with(*before);
+            session.restore(*before);
         }
         Ok(session)
     }
@@ -404,7 +404,7 @@ impl Session {
     }
 
     /// Restores the state of another program.
-    fn go_on_with(&mut self, Before { state, viewers }: Before) {
+    fn restore(&mut self, Before { state, viewers }: Before) {
         let SessionState {
             unknown_end,
             is_stopped,
@@ -419,9 +419,9 @@ impl Session {
         } = state;
         (self.unknown_end, self.is_stopped) = (unknown_end, is_stopped);
         self.output.is_losing = is_losing;
-        self.screen = Screen::again(screen);
+        self.screen = Screen::restore(screen);
         for (viewer, state) in viewers {
-            self.viewers.add_again(viewer, state);
+            self.viewers.add_restored(viewer, state);
         }
         (self.told, self.held, self.is_at_end) = (told, held, is_at_end);
     }

@@ -106,7 +106,7 @@ impl Viewers {
     }
 
     /// Adds a viewer with its state from another program.
-    pub fn add_again(&mut self, viewer: Viewer, state: ViewerState) {
+    pub fn add_restored(&mut self, viewer: Viewer, state: ViewerState) {
         let ViewerState { client: _, size: _, is_owner: _, modes, is_behind, lacks_main, stop_pending } =
             state;
         self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending });

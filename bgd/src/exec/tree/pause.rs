@@ -43,7 +43,7 @@ impl Tree {
     }
 
     /// Continues the processes of a paused tree. Blocks for a short time: call it on a worker.
-    pub fn go_on(&self, paused: &Paused) {
+    pub fn continue_all(&self, paused: &Paused) {
         for member in self.not_frozen() {
             if !paused.before.contains(&member.pid) {
                 member.send(libc::SIGCONT);

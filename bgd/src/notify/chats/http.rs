@@ -114,7 +114,7 @@ pub struct ChatResponse {
 }
 
 impl ChatResponse {
-    /// Builds the failure for this response; `said` is the server's own error message.
+    /// Builds the failure for this response; `output_suffix` is the server's own error message.
     pub fn refused(&self, post: &Post, said: Option<&str>) -> DeliveryError {
         let said = said.map(|said| post.hide(said)).filter(|said| !said.is_empty());
         let (place, code) = (&self.place, self.status.as_u16());

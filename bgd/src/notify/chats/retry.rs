@@ -137,7 +137,7 @@ pub async fn deliver(
         .build()
         .skip(tries);
     let met = before.as_ref().filter(|tried| tried.retry.tries > 0);
-    let mut why = met.map(|tried| told(&tried.retry.error, tries)).unwrap_or_default();
+    let mut why = met.map(|tried| with_tries(&tried.retry.error, tries)).unwrap_or_default();
     if let Some(Tried { retry, .. }) = before {
         // The next try happens even if it is the last one.
         progress.wait(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
@@ -157,7 +157,7 @@ pub async fn deliver(
         tries += 1;
         let Err(trouble) = progress.send(attempt()).await else { return Ok(()) };
         silence.record_wait(route, &trouble);
-        why = told(&trouble.why, tries);
+        why = with_tries(&trouble.why, tries);
         match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
@@ -174,7 +174,7 @@ pub async fn deliver(
 }
 
 /// Appends the number of tries to an error message.
-fn told(met: &str, tries: usize) -> String {
+fn with_tries(met: &str, tries: usize) -> String {
     if tries <= 1 { met.to_owned() } else { format!("{met} (tried {tries} times)") }
 }
 

@@ -72,7 +72,7 @@ impl Terminals {
     }
 
     /// Restores the state from before an upgrade.
-    pub(super) fn go_on_with(&self, state: &RawValue) {
+    pub(super) fn restore(&self, state: &RawValue) {
         let TerminalsState { held, missed, missed_numbers, keys } = match serde_json::from_str(state.get()) {
             Ok(state) => state,
             Err(error) => return tracing::error!(%error, "the lines for terminals are lost"),
@@ -80,9 +80,9 @@ impl Terminals {
         self.outcomes.counts.missed.store(missed.count(), Ordering::Relaxed);
         self.missed.replace(missed);
         self.missed_numbers.replace(missed_numbers);
-        self.keys.go_on_with(keys);
+        self.keys.restore(keys);
         for HeldState { terminal, lines, numbers, counted, rest } in held {
-            let again = |numbers, counted| PendingReports::again(&self.outcomes, numbers, counted);
+            let again = |numbers, counted| PendingReports::restore(&self.outcomes, numbers, counted);
             let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted)));
             self.hold(&terminal, Held::new(lines, again(numbers, counted)), At::Top, rest);
         }

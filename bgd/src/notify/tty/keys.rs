@@ -146,7 +146,7 @@ impl Keys {
 
     /// Restores the state of prompts from before an upgrade. The sleeps of a shell show whether keys were read
     /// meanwhile.
-    pub fn go_on_with(&self, states: Vec<KeysState>) {
+    pub fn restore(&self, states: Vec<KeysState>) {
         for KeysState { terminal: origin, shell, sleeps, is_prompt_new } in states {
             self.watch(&origin, None);
             let mut watched = self.0.borrow_mut();

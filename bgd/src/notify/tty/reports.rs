@@ -17,14 +17,14 @@ pub struct PendingReports {
 
 impl PendingReports {
     pub fn new(of: &Rc<Outcomes>) -> Self {
-        Self { each: VecDeque::new(), counted: Counted::again(of, 0) }
+        Self { each: VecDeque::new(), counted: Counted::restore(of, 0) }
     }
 
     /// Resumes the reports of a channel from before an upgrade: the numbers of the individual notices, and how many
     /// more there are.
-    pub fn again(of: &Rc<Outcomes>, numbers: Vec<u64>, counted: u64) -> Self {
+    pub fn restore(of: &Rc<Outcomes>, numbers: Vec<u64>, counted: u64) -> Self {
         let each = numbers.into_iter().map(|number| PendingReport::held(of, number)).collect();
-        Self { each, counted: Counted::again(of, counted) }
+        Self { each, counted: Counted::restore(of, counted) }
     }
 
     /// Returns the numbers of the individual notices.
@@ -55,11 +55,11 @@ impl PendingReports {
     }
 
     /// Reports the outcome of the notices.
-    pub fn tell(self, outcome: &Result<(), Undelivered>) {
+    pub fn report(self, outcome: &Result<(), Undelivered>) {
         let Self { each, counted } = self;
-        counted.tell(outcome);
+        counted.report(outcome);
         for done in each {
-            done.tell(outcome.clone());
+            done.report(outcome.clone());
         }
     }
 
@@ -67,7 +67,7 @@ impl PendingReports {
     /// individual notices.
     pub fn miss(self, why: &Undelivered) -> Vec<u64> {
         let Self { each, counted } = self;
-        counted.tell(&Err(why.clone()));
+        counted.report(&Err(why.clone()));
         each.into_iter().map(|done| done.miss(why.clone())).collect()
     }
 }
@@ -130,11 +130,11 @@ mod tests {
         assert_eq!((one.numbers(), one.counted()), (vec![7, 8], 4));
         assert_eq!((two.numbers(), two.counted()), (vec![6, 9], 1));
         assert_eq!((counts.waiting(), counts.in_queue()), (9, 0), "they still wait");
-        one.tell(&Err(Undelivered("it is closed".to_owned())));
-        two.tell(&Ok(()));
+        one.report(&Err(Undelivered("it is closed".to_owned())));
+        two.report(&Ok(()));
         let status = counts.status("t", "tty");
         assert_eq!((status.queued, status.failed, status.sent), (0, 6, 3));
-        drop(PendingReports::again(&outcomes, Vec::new(), 2));
+        drop(PendingReports::restore(&outcomes, Vec::new(), 2));
         assert_eq!((counts.waiting(), counts.status("t", "tty").failed), (0, 8));
     }
 }

@@ -35,7 +35,7 @@ pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
         after: after(params.after.clone())?,
         start: start(params.delay_ms, params.start_at)?,
         hold: params.hold,
-        again: again(params.retry.as_ref(), params.restart)?,
+        again: repetition(params.retry.as_ref(), params.restart)?,
     };
     let waits = !plan.after.is_empty() || plan.start.is_some() || plan.hold;
     if params.foreground && (waits || plan.again.is_some()) {
@@ -100,7 +100,7 @@ fn start(delay_ms: Option<u64>, start_at: Option<Timestamp>) -> Result<Option<St
     }
 }
 
-fn again(retry: Option<&Retry>, restart: Option<Restart>) -> Result<Option<Rule>, RpcError> {
+fn repetition(retry: Option<&Retry>, restart: Option<Restart>) -> Result<Option<Rule>, RpcError> {
     match (retry, restart) {
         (Some(_), Some(_)) => Err(invalid("`retry` and `restart` can't be combined: give one of them")),
         (Some(retry), None) => retry_rule(retry).map(Some),

@@ -171,7 +171,7 @@ impl Life {
             unanswered.removes |= ["task.clear", "session.end"].contains(&method);
             unanswered.adds |= ["task.submit", "task.submit_many", "task.rerun"].contains(&method);
         }
-        self.model.again(unanswered);
+        self.model.restart(unanswered);
     }
 
     /// Lets time pass without a daemon, while processes continue.
@@ -214,7 +214,7 @@ impl Life {
         let since = if self.is_durable() {
             if !self.model.is_new() {
                 self.model = Model::new(SLOTS);
-                self.model.again(Unanswered::default());
+                self.model.restart(Unanswered::default());
             }
             json!({})
         } else {
@@ -412,7 +412,7 @@ impl Life {
             active: next.dispatcher.active(),
             connections: self.peers.len() as u64,
         };
-        next.dispatcher.go_on(Some(asked), Ok(result));
+        next.dispatcher.resume_work(Some(asked), Ok(result));
         *daemon = next;
     }
 

@@ -59,7 +59,7 @@ impl Model {
     }
 
     /// Continues with the next durable daemon, which publishes events from here on, and lists its tasks.
-    pub fn again(&mut self, unanswered: Unanswered) {
+    pub fn restart(&mut self, unanswered: Unanswered) {
         let Unanswered { removes, adds, unwritten } = unanswered;
         let before = match self.before.take() {
             // The previous daemon ended before it listed anything.

@@ -63,7 +63,7 @@ impl Peer {
     pub fn carried(&mut self) {
         let state = serde_json::to_string(&self.client.state().unwrap()).unwrap();
         let state = serde_json::from_str(&state).unwrap();
-        self.client = Arc::new(Client::again(state, limits()));
+        self.client = Arc::new(Client::restore(state, limits()));
     }
 
     /// Makes a call whose response must arrive within this many milliseconds. Returns false if there is no room for it.

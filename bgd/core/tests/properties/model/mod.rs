@@ -29,7 +29,7 @@ use agent::Chat;
 use batch::{Batch, Staged};
 use notices::Post;
 pub use order::Order;
-use order::{Became, Groups};
+use order::{DependencyStatus, Groups};
 
 /// Cost of a text in addition to its bytes.
 const TEXT_BYTES: usize = 32;
@@ -274,7 +274,7 @@ pub struct Model {
     /// Why finished tasks were removed in this step, as the name of a situation.
     pub forgot: Option<&'static str>,
     /// State changes of tasks in this step, for their dependents.
-    news: VecDeque<Became>,
+    news: VecDeque<DependencyStatus>,
     expected: Expected,
 }
 
@@ -319,7 +319,7 @@ impl Model {
                 }
             }
             Input::Fact { task, run, fact } => self.fact(now, *task, *run, fact),
-            Input::GoOn => {}
+            Input::Continue => {}
             Input::HoldStarts(holds) => self.holds_starts = *holds,
             Input::PartRefused { client } => _ = self.staged.remove(client),
             Input::Disconnected { client } => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_core::{
-    Again, CoreError, Dependency, Edit, Now, OrderError, Plan, PlanRequest, ReplyTo, Rule, Selection,
+    CoreError, Dependency, Edit, Now, OrderError, Plan, PlanRequest, Repetition, ReplyTo, Rule, Selection,
     Snapshot, StartTime, draw,
 };
 use bgd_shared::event::EventKind;
@@ -33,7 +33,7 @@ pub struct Wait {
 
 /// The state of a task, for the tasks that wait for it.
 #[derive(Clone, Debug)]
-pub struct Became {
+pub struct DependencyStatus {
     id: TaskId,
     /// Its status and the way it ended, if it has.
     ended: Option<(Status, String)>,
@@ -199,8 +199,8 @@ pub fn bytes(request: &PlanRequest, dependencies: usize) -> usize {
 /// Like [`bytes`], for a task that has a plan in any case.
 pub fn plan_bytes(request: &PlanRequest, dependencies: usize) -> usize {
     let again = match &request.again {
-        Some(Rule::Retry { codes, .. }) => size_of::<Again>() + size_of_val(&**codes),
-        Some(Rule::Restart(_)) => size_of::<Again>(),
+        Some(Rule::Retry { codes, .. }) => size_of::<Repetition>() + size_of_val(&**codes),
+        Some(Rule::Restart(_)) => size_of::<Repetition>(),
         None => 0,
     };
     size_of::<Plan>() + dependencies * (size_of::<Dependency>() + 64) + again
@@ -270,7 +270,7 @@ impl Model {
     }
 
     /// Returns the state of a task for its dependents, if it has started or ended.
-    fn became(&self, id: TaskId) -> Option<Became> {
+    fn became(&self, id: TaskId) -> Option<DependencyStatus> {
         let task = self.get(id)?;
         let ended = match task.phase {
             Phase::Done | Phase::Resuming => Some((task.status(), task.how_it_ended())),
@@ -278,7 +278,7 @@ impl Model {
         };
         let has_begun = task.order.has_begun;
         let was_ready = task.ready_at.is_some();
-        (ended.is_some() || has_begun).then_some(Became { id, ended, has_begun, was_ready })
+        (ended.is_some() || has_begun).then_some(DependencyStatus { id, ended, has_begun, was_ready })
     }
 
     /// Records that a task has started, become ready or ended.
@@ -312,7 +312,7 @@ impl Model {
         }
     }
 
-    fn hear(&mut self, now: Now, task: u64, became: &Became) {
+    fn hear(&mut self, now: Now, task: u64, became: &DependencyStatus) {
         let Some(known) = self.live.get_mut(&task).filter(|task| task.phase == Phase::Pending) else {
             return;
         };

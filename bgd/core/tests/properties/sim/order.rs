@@ -8,7 +8,7 @@ use bgd_shared::order::{After, Condition, DEFAULT_GROUP, Restart};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::super::ops::{Again, Op, Pick, PlanPick, StartPick};
+use super::super::ops::{Op, Pick, PlanPick, Repetition, StartPick};
 use super::super::support::{command, env, exited};
 use super::procs::ProcState;
 use super::{Checked, Sim, new_id, session_key};
@@ -121,16 +121,16 @@ impl Sim {
     }
 }
 
-fn rule(again: Again) -> Rule {
+fn rule(again: Repetition) -> Rule {
     match again {
-        Again::Retry { times, delay, codes, signal } => Rule::Retry {
+        Repetition::Retry { times, delay, codes, signal } => Rule::Retry {
             times: times.into(),
             delay_ms: delay.into(),
             max_delay_ms: u64::from(delay) * 3,
             codes: if codes { (160..170).collect() } else { [].into() },
             signal,
         },
-        Again::OnFailure => Rule::Restart(Restart::OnFailure),
-        Again::Always => Rule::Restart(Restart::Always),
+        Repetition::OnFailure => Rule::Restart(Restart::OnFailure),
+        Repetition::Always => Rule::Restart(Restart::Always),
     }
 }

@@ -32,7 +32,7 @@ impl AcpState {
 
 impl Acp {
     /// Never called, as no connection exists.
-    pub fn again(
+    pub fn restore(
         state: AcpState,
         _: pipe::Sender,
         _: pipe::Receiver,

@@ -15,7 +15,7 @@ use crate::exec::agent::connection::Updates;
 
 impl Acp {
     /// Restores a connection after an upgrade. `updates` returns the update channel of a session.
-    pub fn again(
+    pub fn restore(
         state: AcpState,
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
@@ -23,7 +23,7 @@ impl Acp {
     ) -> Self {
         let AcpState { wire, routes, hello } = state;
         let mut last = Arc::<Setup>::default();
-        let routes = Arc::new(Routes::again(routes, &mut last, updates));
+        let routes = Arc::new(Routes::restore(routes, &mut last, updates));
         let prompts = wire.calls.prompts.clone();
         let wire = Wire::start(stdin, stdout, Arc::clone(&routes), wire);
         let mut prompted = HashMap::new();

@@ -9,7 +9,7 @@ use bgd_shared::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::trouble::{self, Asked, Meaning, Trouble, bounded};
+use super::error::{self, Asked, Meaning, RequestError, bounded};
 use super::wire::Wire;
 use crate::core::Refusal;
 
@@ -39,10 +39,10 @@ pub async fn greet(wire: &Wire) -> Result<Hello, Refusal> {
         .client_info(Implementation::new("bgd", env!("CARGO_PKG_VERSION")));
     let answer = match wire.call("initialize", request).await {
         Ok(answer) => answer,
-        Err(Trouble::Gone(why)) => return Err(no_acp(wire, &why)),
-        Err(Trouble::Refused(error)) => {
-            let words = trouble::words(&error);
-            return Err(match trouble::meaning(&error, Asked::Within) {
+        Err(RequestError::Gone(why)) => return Err(no_acp(wire, &why)),
+        Err(RequestError::Refused(error)) => {
+            let words = error::words(&error);
+            return Err(match error::meaning(&error, Asked::Within) {
                 Meaning::LoggedOut => logged_out(&words, &login(&[])),
                 Meaning::NoSuchSession | Meaning::Other => {
                     no_acp(wire, &format!("it rejected the initialization: {words}"))

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader, Chain};
 
-use super::trouble::bounded;
+use super::error::bounded;
 
 /// The maximum length of a line of an agent, in bytes. This leaves room for an image in a tool's result. An agent that
 /// writes more without a newline is considered broken, and its connection ends.

@@ -8,6 +8,7 @@
 mod asks;
 mod calls;
 mod carry;
+mod error;
 mod hello;
 mod lines;
 mod outbox;
@@ -21,7 +22,6 @@ mod spent;
 mod state;
 #[cfg(test)]
 mod tests;
-mod trouble;
 mod updates;
 mod wire;
 
@@ -41,10 +41,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 use self::calls::Outcome;
+use self::error::{Asked, Meaning, RequestError};
 use self::hello::Hello;
 use self::routes::{NotBegun, Routes};
 use self::setup::Setup;
-use self::trouble::{Asked, Meaning, Trouble};
 use self::wire::{Wire, WireState};
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::signs::{self, Model};
@@ -165,8 +165,8 @@ impl Acp {
             Err(trouble) => trouble,
         };
         let is_gone = match &trouble {
-            Trouble::Gone(_) => false,
-            Trouble::Refused(error) => match trouble::meaning(error, Asked::Session) {
+            RequestError::Gone(_) => false,
+            RequestError::Refused(error) => match error::meaning(error, Asked::Session) {
                 Meaning::NoSuchSession => true,
                 Meaning::LoggedOut => false,
                 Meaning::Other => !self.lists(session, Some(cwd)).await,
@@ -230,10 +230,10 @@ impl Acp {
                 self.tell_tokens(key, &answer).await;
                 turn_end(&answer)
             }
-            Err(Trouble::Gone(why)) => TurnEnd::Broken(why),
-            Err(Trouble::Refused(error)) => {
-                let words = trouble::words(&error);
-                match trouble::meaning(&error, Asked::Within) {
+            Err(RequestError::Gone(why)) => TurnEnd::Broken(why),
+            Err(RequestError::Refused(error)) => {
+                let words = error::words(&error);
+                match error::meaning(&error, Asked::Within) {
                     Meaning::NoSuchSession => {
                         // Without a route, the next turn resumes the session, if possible.
                         self.routes.close(key);
@@ -296,10 +296,10 @@ impl Acp {
     }
 
     /// Builds the refusal for a session that could not be opened or set up.
-    fn refusal(&self, what: &str, trouble: &Trouble) -> Refusal {
+    fn refusal(&self, what: &str, trouble: &RequestError) -> Refusal {
         let words = trouble.words();
-        if let Trouble::Refused(error) = trouble
-            && trouble::meaning(error, Asked::Within) == Meaning::LoggedOut
+        if let RequestError::Refused(error) = trouble
+            && error::meaning(error, Asked::Within) == Meaning::LoggedOut
         {
             return hello::logged_out(&words, &self.hello.login);
         }
@@ -329,7 +329,7 @@ fn turn_end(answer: &Value) -> TurnEnd {
     let failed = |why: &str| TurnEnd::Failed(why.into());
     match StopReason::deserialize(named) {
         Ok(StopReason::EndTurn) => match signs::of_end(&answer["_meta"]) {
-            Some(Model::Failed(why)) => failed(&trouble::bounded(&why, WHY_BYTES)),
+            Some(Model::Failed(why)) => failed(&error::bounded(&why, WHY_BYTES)),
             Some(Model::Works) | None => TurnEnd::Completed,
         },
         Ok(StopReason::Cancelled) => TurnEnd::Cancelled,

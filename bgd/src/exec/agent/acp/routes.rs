@@ -63,14 +63,14 @@ pub struct RouteState {
 
 impl Routes {
     /// Restores the sessions after an upgrade. `updates` returns the update channel of a session.
-    pub fn again(
+    pub fn restore(
         all: Vec<RouteState>,
         last_setup: &mut Arc<Setup>,
         mut updates: impl FnMut(&Arc<str>) -> Option<Updates>,
     ) -> Self {
         let routes = all.into_iter().map(|state| {
             let RouteState { session, replaying, setup, turn, last } = state;
-            let setup = Setup::again(setup, last_setup);
+            let setup = Setup::restore(setup, last_setup);
             let route =
                 Route { updates: updates(&session), replaying, setup, turn, last, ..Route::default() };
             (session, route)

@@ -9,7 +9,7 @@ use bgd_shared::error::ErrorKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::trouble::bounded;
+use super::error::bounded;
 use crate::agents::Settings;
 use crate::core::Refusal;
 
@@ -215,7 +215,7 @@ impl Setup {
     }
 
     /// Restores a setup after an upgrade. Shares the offer of the previous session if both are equal.
-    pub fn again(state: SetupState, last: &mut Arc<Self>) -> Arc<Self> {
+    pub fn restore(state: SetupState, last: &mut Arc<Self>) -> Arc<Self> {
         let SetupState { offer, before } = state;
         Self::shared(offer, before.into_iter().collect(), last)
     }

@@ -7,13 +7,13 @@ use bgd_shared::limits::CURRENCY_BYTES;
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-use crate::core::{Context, Covers, Report, Tokens};
+use crate::core::{Context, CostScope, Report, Tokens};
 
 /// Translates a `usage_update`.
 pub fn of_update(update: &UsageUpdate) -> Report {
     let cost = update.cost.as_ref().and_then(|cost| {
         let currency = beginning(&cost.currency, CURRENCY_BYTES).to_owned();
-        Some((Covers::Session, Cost { amount: Amount::of(cost.amount)?, currency }))
+        Some((CostScope::Session, Cost { amount: Amount::of(cost.amount)?, currency }))
     });
     let context = Context { tokens: update.used, size: Some(update.size).filter(|size| *size > 0) };
     Report { tokens: None, context: Some(context), cost }
@@ -88,7 +88,7 @@ mod tests {
         let known = report(json!({"used": 5, "size": 10, "cost": {"amount": 0.5, "currency": "USD"}}));
         assert_eq!(known.context, Some(Context { tokens: 5, size: Some(10) }));
         let cost = Cost { amount: Amount::of(0.5).unwrap(), currency: "USD".into() };
-        assert_eq!(known.cost, Some((Covers::Session, cost)));
+        assert_eq!(known.cost, Some((CostScope::Session, cost)));
         let odd = report(json!({"used": 5, "size": 0, "cost": {"amount": -1, "currency": "USD"}}));
         assert_eq!((odd.context, odd.cost), (Some(Context { tokens: 5, size: None }), None));
         let long = report(json!({"used": 5, "size": 0, "cost": {"amount": 1, "currency": "x".repeat(99)}}));

@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 
 use super::asks::Question;
 use super::calls::{Calls, CallsState, Outcome};
+use super::error::RequestError;
 use super::lines::{Lines, Noise};
 use super::outbox::Outbox;
 use super::questions::Questions;
 use super::reader::{Parked, Reader};
 use super::routes::Routes;
-use super::trouble::Trouble;
 use crate::carry::bytes;
 
 /// An established connection. Dropping it closes the connection.
@@ -100,7 +100,7 @@ impl Wire {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, Trouble> {
+    pub async fn call(&self, method: &str, params: impl Serialize) -> Result<Value, RequestError> {
         let (id, answered) = self.calls.begin(None, ());
         self.request(id, method, params)?;
         self.outcome(answered).await
@@ -114,7 +114,7 @@ impl Wire {
         method: &str,
         params: impl Serialize,
         held: impl Send + 'static,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, RequestError> {
         let (id, answered) = self.calls.begin(Some(Arc::clone(session)), held);
         self.request(id, method, params)?;
         self.outcome(answered).await
@@ -131,11 +131,11 @@ impl Wire {
     }
 
     /// Waits for an answer.
-    pub async fn outcome(&self, answered: oneshot::Receiver<Outcome>) -> Result<Value, Trouble> {
+    pub async fn outcome(&self, answered: oneshot::Receiver<Outcome>) -> Result<Value, RequestError> {
         match answered.await {
             Ok(Ok(result)) => Ok(result),
-            Ok(Err(error)) => Err(Trouble::Refused(error)),
-            Err(_) => Err(Trouble::Gone(self.ended().await)),
+            Ok(Err(error)) => Err(RequestError::Refused(error)),
+            Err(_) => Err(RequestError::Gone(self.ended().await)),
         }
     }
 
@@ -147,7 +147,7 @@ impl Wire {
         }
     }
 
-    fn request(&self, id: i64, method: &str, params: impl Serialize) -> Result<(), Trouble> {
+    fn request(&self, id: i64, method: &str, params: impl Serialize) -> Result<(), RequestError> {
         let message = serde_json::to_value(params)
             .map_err(|error| Error::internal_error().data(error.to_string()))
             .and_then(|params| {
@@ -160,7 +160,7 @@ impl Wire {
             }
             Err(error) => {
                 self.calls.answered(&RawJsonRpcId::Number(id), Err(error.clone()));
-                Err(Trouble::Refused(error))
+                Err(RequestError::Refused(error))
             }
         }
     }

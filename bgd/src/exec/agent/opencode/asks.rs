@@ -124,7 +124,7 @@ impl Asks {
     }
 
     /// Repeats the questions from before an upgrade, under the same names.
-    pub fn again(&mut self, state: AsksState) {
+    pub fn restore(&mut self, state: AsksState) {
         let AsksState { seen, open, unanswered } = state;
         *self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
         for (asked, progress) in open {

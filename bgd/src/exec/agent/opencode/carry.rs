@@ -17,7 +17,7 @@ impl Opencode {
     ///
     /// # Errors
     /// The server's address can't be used.
-    pub fn again(
+    pub fn restore(
         state: OpencodeState,
         mut updates: impl FnMut(&Arc<str>) -> Option<Updates>,
     ) -> io::Result<Self> {

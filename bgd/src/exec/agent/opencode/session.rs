@@ -138,7 +138,7 @@ impl Session {
     pub fn new(parts: Parts, before: TurnState) -> Self {
         let TurnState { turn, runs: _, may_begin, asks: asked } = before;
         let mut asks = Asks::new(Arc::clone(&parts.api), parts.directory.clone(), parts.updates.clone());
-        asks.again(asked);
+        asks.restore(asked);
         let now = Instant::now();
         Self {
             parts,

@@ -15,7 +15,7 @@ use super::super::connection::TurnEnd;
 use super::ending::{self, Last};
 use super::text::Text;
 use super::wire::{Delta, Fault, Info, Message, Part, Taken};
-use crate::core::{Context, Covers, Report, Tokens};
+use crate::core::{Context, CostScope, Report, Tokens};
 use crate::os::clock;
 
 /// How many messages of a turn are tracked. The text of further ones is not passed on; the end is still detected.
@@ -79,7 +79,7 @@ enum Piece {
 
 /// An error that a session reported, with its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Trouble {
+struct SessionError {
     #[serde(with = "clock::instant")]
     since: Instant,
     fault: Fault,
@@ -108,7 +108,7 @@ pub struct Turn {
     /// Whether the session has been busy since the prompt was sent.
     was_busy: bool,
     /// The first error that the session reported. It counts only if no answer comes.
-    trouble: Option<Trouble>,
+    trouble: Option<SessionError>,
     /// A question of the model that nobody answered.
     unanswered: Option<String>,
     /// The sum of its messages' consumption.
@@ -152,7 +152,7 @@ impl Turn {
         Some(News::Consumed(Report {
             tokens: Some(self.sum.tokens),
             context: self.context.map(|tokens| Context { tokens, size: None }),
-            cost: Some((Covers::Run, cost)),
+            cost: Some((CostScope::Run, cost)),
         }))
     }
 
@@ -189,7 +189,7 @@ impl Turn {
     /// Notes an error of the session. It counts only if no answer comes; an answer has its own error.
     pub fn complain(&mut self, now: Instant, fault: Fault) {
         if self.trouble.is_none() {
-            self.trouble = Some(Trouble { since: now, fault });
+            self.trouble = Some(SessionError { since: now, fault });
         }
     }
 
@@ -307,7 +307,7 @@ impl Turn {
 
     /// Judges a turn without an answer.
     fn judge_silence(&self, sight: &Observation, idle_for: Duration) -> Option<TurnEnd> {
-        if let Some(Trouble { since, fault }) = &self.trouble
+        if let Some(SessionError { since, fault }) = &self.trouble
             && idle_for.min(sight.now.saturating_duration_since(*since)) >= sight.grace
         {
             return Some(if sight.cancelled { TurnEnd::Cancelled } else { ending::of_fault(fault) });

@@ -10,7 +10,7 @@ use bgd_shared::task::Task;
 use super::{IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
 use crate::exec::places;
-use crate::exec::remote::bridge::{Bridge, Trouble};
+use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
 
@@ -80,7 +80,7 @@ impl Machine {
             return self.rest();
         }
         // The connection may have been open for a moment only, and so may the next one.
-        self.failed(Trouble { message: why.into(), hint: None, is_final: false }, PAUSES[0]);
+        self.failed(BridgeError { message: why.into(), hint: None, is_final: false }, PAUSES[0]);
     }
 
     /// Drops the connection, as no run needs one. If tasks of an earlier daemon could not be looked for, or ended tasks
@@ -105,7 +105,7 @@ impl Machine {
     }
 
     /// Notes that there is no connection, and schedules a retry after at least this pause.
-    pub(super) fn failed(&mut self, trouble: Trouble, at_least: Duration) {
+    pub(super) fn failed(&mut self, trouble: BridgeError, at_least: Duration) {
         tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
         if trouble.is_final {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());

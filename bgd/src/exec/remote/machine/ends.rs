@@ -12,7 +12,7 @@ use bgd_shared::task::Task;
 use super::{Called, Machine, Outcome, PAUSES};
 use crate::core::Fact;
 use crate::exec::places;
-use crate::exec::remote::bridge::{Bridge, Trouble};
+use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Run, conclusion};
 use crate::exec::remote::sweep;
@@ -131,7 +131,7 @@ impl Machine {
             }
             Some(_) if is_known => {
                 // Whatever the reason, asking again at once would not help.
-                let trouble = Trouble { message: error.to_string().into(), hint: None, is_final: false };
+                let trouble = BridgeError { message: error.to_string().into(), hint: None, is_final: false };
                 self.runs.values_mut().for_each(Run::cut);
                 return self.failed(trouble, PAUSES[1]);
             }

@@ -2,9 +2,9 @@
 //! reconciles the known state of each run with the orders for it. A broken connection loses nothing: submits carry
 //! keys, outputs offsets, and everything else is requested again. It decides nothing about tasks.
 
-mod again;
 mod connection;
 mod ends;
+mod recovery;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;

@@ -12,9 +12,9 @@ use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::acts::{Act, Action};
 use crate::exec::slurm::batch::Wish;
+use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
-use crate::exec::slurm::trouble::Trouble;
 
 /// Why a priority above 0 is refused.
 pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
@@ -115,7 +115,7 @@ impl Cluster {
         for act in named {
             self.acts.add(Act { by_name: true, ..act }, Some(act.since));
         }
-        self.settle_acts(now, gone, &Err(Trouble::Gone));
+        self.settle_acts(now, gone, &Err(CommandError::Gone));
         if self.acts.has_doubts() {
             self.pace.hurry(now);
         }
@@ -131,40 +131,40 @@ impl Cluster {
     }
 
     /// Handles the result of orders.
-    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
+    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), CommandError>) {
         self.under_way[1] -= 1;
         self.acts.done(&acts);
         match result {
             Err(
-                trouble @ (Trouble::Unreachable(_)
-                | Trouble::NoAccess(_)
-                | Trouble::Unanswered(_)
-                | Trouble::Full(_)),
+                trouble @ (CommandError::Unreachable(_)
+                | CommandError::NoAccess(_)
+                | CommandError::Unanswered(_)
+                | CommandError::Full(_)),
             ) => self.failed(now, trouble),
-            Ok(()) | Err(Trouble::Gone | Trouble::Refused(_)) => self.reached(),
+            Ok(()) | Err(CommandError::Gone | CommandError::Refused(_)) => self.reached(),
         }
         self.settle_acts(now, acts, result);
     }
 
     /// Reports the result of orders. Repeats the orders that end a run as soon as possible.
-    fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), Trouble>) {
+    fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), CommandError>) {
         let why = match result {
             Ok(()) => None,
-            Err(Trouble::Gone) => Some("it has ended there, or is already running".to_owned()),
+            Err(CommandError::Gone) => Some("it has ended there, or is already running".to_owned()),
             Err(
-                Trouble::Unreachable(why)
-                | Trouble::NoAccess(why)
-                | Trouble::Unanswered(why)
-                | Trouble::Full(why),
+                CommandError::Unreachable(why)
+                | CommandError::NoAccess(why)
+                | CommandError::Unanswered(why)
+                | CommandError::Full(why),
             ) => Some(format!("the cluster can't be queried: {why}")),
-            Err(Trouble::Refused(why)) => Some(why.clone()),
+            Err(CommandError::Refused(why)) => Some(why.clone()),
         };
         let is_passing = self.reach.why().is_some();
         for Act { deed, task, run: number, done, .. } in acts {
             let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             match (&why, run) {
                 (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),
-                (Some(why), Some(_)) if !matches!(result, Err(Trouble::Gone)) || !deed.ends() => {
+                (Some(why), Some(_)) if !matches!(result, Err(CommandError::Gone)) || !deed.ends() => {
                     self.refused(task, number, deed.control(), why);
                 }
                 (_, Some(run)) => {

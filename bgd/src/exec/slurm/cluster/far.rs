@@ -10,6 +10,7 @@ use bgd_shared::id::TaskId;
 use super::{Cluster, TICK};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::slurm::copy::Copy;
+use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::far;
 use crate::exec::slurm::folder::{Note, Scan};
 use crate::exec::slurm::look::{Look, Looked};
@@ -17,7 +18,6 @@ use crate::exec::slurm::part::PARTS_BYTES;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::{NoteKind, Noted};
 use crate::exec::slurm::there::{Copied, Piece};
-use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Files};
 
 /// The longest time between two looks while there are jobs.
@@ -82,7 +82,7 @@ impl Cluster {
         now: Instant,
         began: Instant,
         mut look: Look,
-        result: Result<Looked, Trouble>,
+        result: Result<Looked, CommandError>,
     ) {
         let looked = match result {
             Ok(looked) => looked,
@@ -153,8 +153,8 @@ impl Cluster {
     }
 
     /// Notes that the login node could not be reached, or could not read anything.
-    fn not_reached(&mut self, now: Instant, trouble: &Trouble) {
-        if let Trouble::Refused(why) = trouble {
+    fn not_reached(&mut self, now: Instant, trouble: &CommandError) {
+        if let CommandError::Refused(why) = trouble {
             return self.has_not_read(now, why);
         }
         self.scan_is_after_answer = false;
@@ -208,7 +208,12 @@ impl Cluster {
         }
     }
 
-    pub(super) fn copied(&mut self, now: Instant, pieces: Vec<Piece>, result: Result<Vec<Copied>, Trouble>) {
+    pub(super) fn copied(
+        &mut self,
+        now: Instant,
+        pieces: Vec<Piece>,
+        result: Result<Vec<Copied>, CommandError>,
+    ) {
         self.login_work.is_copying = false;
         let parts = match result {
             Ok(parts) => parts,

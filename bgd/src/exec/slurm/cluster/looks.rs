@@ -10,10 +10,10 @@ use bgd_shared::id::TaskId;
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
 use crate::exec::slurm::copy::Copy;
+use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::folder::Scan;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::Noted;
-use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work;
 
 /// The shortest time between two looks at the notes.
@@ -82,7 +82,7 @@ impl Cluster {
         &mut self,
         now: Instant,
         seen: HashSet<String>,
-        result: Option<Result<Scan, Trouble>>,
+        result: Option<Result<Scan, CommandError>>,
     ) {
         self.seen = Some(seen);
         match result {

@@ -4,11 +4,11 @@
 
 mod acts;
 mod after;
-mod again;
 mod costs;
 mod far;
 mod looks;
 mod news;
+mod recovery;
 mod submit;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -31,6 +31,7 @@ use crate::exec::slurm::batch::{Gathering, Unsure, Unwritten};
 use crate::exec::slurm::check;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::costs::Costs;
+use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::Pace;
@@ -40,7 +41,6 @@ use crate::exec::slurm::reach::Reach;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
-use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
 use crate::os::watch::Changes;
@@ -233,7 +233,7 @@ impl Cluster {
         if has_runs {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
-                Ok(Ok(_) | Err(Trouble::Gone)) => {}
+                Ok(Ok(_) | Err(CommandError::Gone)) => {}
                 // The next daemon cancels the jobs.
                 Ok(Err(_)) | Err(_) => return,
             }
@@ -513,7 +513,7 @@ impl Cluster {
     }
 
     /// Notes that the cluster can't be queried. This decides nothing.
-    fn failed(&mut self, now: Instant, trouble: &Trouble) {
+    fn failed(&mut self, now: Instant, trouble: &CommandError) {
         let why = trouble.to_string();
         if self.reach.failed(now, &why) {
             tracing::warn!(why, "a cluster can't be asked");

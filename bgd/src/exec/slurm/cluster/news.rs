@@ -11,11 +11,11 @@ use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
 use crate::exec::slurm::acts::Action;
+use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::{self, Record, ScriptExit};
 use crate::exec::slurm::script::Noted;
-use crate::exec::slurm::trouble::Trouble;
 use crate::exec::slurm::work::{self, Files, Settling};
 
 impl Cluster {
@@ -151,7 +151,7 @@ impl Cluster {
         &mut self,
         now: Instant,
         answered: &[(Vec<JobId>, String)],
-        trouble: Option<(Vec<JobId>, Trouble)>,
+        trouble: Option<(Vec<JobId>, CommandError)>,
     ) {
         for (asked, text) in answered {
             let known: HashMap<JobId, Record<'_>> =
@@ -190,15 +190,19 @@ impl Cluster {
         }
     }
 
-    pub(super) fn exits(&mut self, now: Instant, result: &Result<String, Trouble>) {
+    pub(super) fn exits(&mut self, now: Instant, result: &Result<String, CommandError>) {
         self.is_asking_exits = false;
         let known: HashMap<JobId, ScriptExit> = match result {
             Ok(text) => parse::exits(text).collect(),
-            Err(trouble @ (Trouble::Unreachable(_) | Trouble::Unanswered(_) | Trouble::NoAccess(_))) => {
+            Err(
+                trouble @ (CommandError::Unreachable(_)
+                | CommandError::Unanswered(_)
+                | CommandError::NoAccess(_)),
+            ) => {
                 return self.failed(now, trouble);
             }
             // This version of Slurm does not report exits.
-            Err(Trouble::Refused(_) | Trouble::Full(_) | Trouble::Gone) => HashMap::new(),
+            Err(CommandError::Refused(_) | CommandError::Full(_) | CommandError::Gone) => HashMap::new(),
         };
         for run in self.runs.values_mut().filter(|run| run.wants_exit(now)) {
             run.script_ended(run.id.and_then(|id| known.get(&id).copied()));

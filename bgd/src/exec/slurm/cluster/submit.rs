@@ -9,11 +9,11 @@ use super::Cluster;
 use crate::core::{Fact, PlaceFact};
 use crate::exec::slurm::batch::{Batch, Unsure, Unwritten};
 use crate::exec::slurm::costs::Costs;
+use crate::exec::slurm::error::{self, CommandError};
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::run::Job;
 use crate::exec::slurm::tools::NotSubmitted;
-use crate::exec::slurm::trouble::{self, Trouble};
 use crate::exec::slurm::turn::SubmitTurn;
 use crate::exec::slurm::work::{self, Accepted};
 use crate::os::watch;
@@ -26,7 +26,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn learned(&mut self, now: Instant, result: Result<Settings, Trouble>) {
+    pub(super) fn learned(&mut self, now: Instant, result: Result<Settings, CommandError>) {
         match result {
             Ok(settings) => {
                 self.known = Some(settings);
@@ -34,7 +34,7 @@ impl Cluster {
             }
             Err(trouble) => {
                 // Slurm's commands are missing or can't be used.
-                if let Trouble::Refused(why) | Trouble::NoAccess(why) = &trouble {
+                if let CommandError::Refused(why) | CommandError::NoAccess(why) = &trouble {
                     while let Some(batch) = self.gathering.take(Some(u32::MAX)) {
                         self.not_submitted(&batch, why);
                     }
@@ -103,29 +103,29 @@ impl Cluster {
                 let is_array = batch.tasks.len() > 1;
                 self.accepted(now, &batch, job, is_array);
             }
-            Err(NotSubmitted::Unwritten(why) | NotSubmitted::Trouble(Trouble::NoAccess(why))) => {
+            Err(NotSubmitted::Unwritten(why) | NotSubmitted::CommandError(CommandError::NoAccess(why))) => {
                 self.not_submitted(&batch, &why);
             }
-            Err(NotSubmitted::Trouble(Trouble::Refused(why)))
-                if batch.wish.dependency.is_some() && trouble::is_about_dependency(&why) =>
+            Err(NotSubmitted::CommandError(CommandError::Refused(why)))
+                if batch.wish.dependency.is_some() && error::is_about_dependency(&why) =>
             {
                 self.give_back_all(&batch);
             }
-            Err(NotSubmitted::Trouble(Trouble::Gone)) if batch.wish.dependency.is_some() => {
+            Err(NotSubmitted::CommandError(CommandError::Gone)) if batch.wish.dependency.is_some() => {
                 self.give_back_all(&batch);
             }
-            Err(NotSubmitted::Trouble(Trouble::Refused(why))) => {
+            Err(NotSubmitted::CommandError(CommandError::Refused(why))) => {
                 self.not_submitted(&batch, &format!("the cluster rejected it: {why}"));
             }
-            Err(NotSubmitted::Trouble(Trouble::Gone)) => {
+            Err(NotSubmitted::CommandError(CommandError::Gone)) => {
                 self.not_submitted(&batch, "the cluster rejected it: it does not know a job");
             }
-            Err(NotSubmitted::Trouble(Trouble::Unanswered(why))) => {
+            Err(NotSubmitted::CommandError(CommandError::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
                 self.unsure.insert(Arc::clone(&batch.key), Unsure::new(now, batch));
-                self.failed(now, &Trouble::Unanswered(why));
+                self.failed(now, &CommandError::Unanswered(why));
             }
-            Err(NotSubmitted::Trouble(Trouble::Full(why))) => {
+            Err(NotSubmitted::CommandError(CommandError::Full(why))) => {
                 self.reach.failed(now, &why);
                 let reason: Box<str> = format!("it accepts no more jobs now: {why}").into();
                 for (task, run) in &batch.tasks {
@@ -137,14 +137,14 @@ impl Cluster {
                     let turn = self.next_turn();
                     self.runs.entry(task).and_modify(|run| run.turn = turn);
                 }
-                self.again(now, &batch);
+                self.requeue(now, &batch);
             }
-            Err(NotSubmitted::NotYet) => self.again(now, &batch),
-            Err(NotSubmitted::Trouble(trouble @ Trouble::Unreachable(_))) => {
+            Err(NotSubmitted::NotYet) => self.requeue(now, &batch),
+            Err(NotSubmitted::CommandError(trouble @ CommandError::Unreachable(_))) => {
                 // Only submissions already in progress are repeated because of this one.
                 self.before = None;
                 self.failed(now, &trouble);
-                self.again(now, &batch);
+                self.requeue(now, &batch);
             }
         }
     }
@@ -201,7 +201,7 @@ impl Cluster {
     }
 
     /// Queues the runs of a submission again that the cluster does not have.
-    fn again(&mut self, now: Instant, batch: &Batch) {
+    fn requeue(&mut self, now: Instant, batch: &Batch) {
         for (_, task) in self.of_batch(batch) {
             let Some(run) = self.runs.get_mut(&task) else { continue };
             let (number, is_stopped) = (run.number, run.stop.is_some());
@@ -218,7 +218,12 @@ impl Cluster {
         }
     }
 
-    pub(super) fn found(&mut self, now: Instant, key: &Arc<str>, result: Result<Option<JobId>, Trouble>) {
+    pub(super) fn found(
+        &mut self,
+        now: Instant,
+        key: &Arc<str>,
+        result: Result<Option<JobId>, CommandError>,
+    ) {
         match result {
             Ok(Some(JobId { job, index })) => {
                 self.reached();
@@ -243,7 +248,7 @@ impl Cluster {
                     }
                     // If the submission arrives after all, its jobs find no files and end before they begin.
                     self.works.push(Box::pin(work::abandon(self.tools.clone(), Arc::clone(key))));
-                    self.again(now, &unsure.batch);
+                    self.requeue(now, &unsure.batch);
                 }
             }
             Err(trouble) => self.failed(now, &trouble),

@@ -224,11 +224,11 @@ fn error_codes_and_messages_are_classified() {
         (-32000, "", Asked::Within, Meaning::LoggedOut),
         (-32002, "", Asked::Within, Meaning::NoSuchSession),
     ] {
-        assert_eq!(trouble::meaning(&error(code, message, None), asked), expected, "{code} {message}");
+        assert_eq!(error::meaning(&error(code, message, None), asked), expected, "{code} {message}");
     }
-    assert_eq!(trouble::words(&error(-5, "", None)), "error -5");
-    assert_eq!(trouble::words(&error(-5, "a b", Some(json!("b")))), "a b");
-    assert_eq!(trouble::words(&error(-5, "a", Some(json!({"n": 1})))), "a: {\"n\":1}");
-    let long = trouble::words(&error(-5, &"ä".repeat(5000), None));
+    assert_eq!(error::words(&error(-5, "", None)), "error -5");
+    assert_eq!(error::words(&error(-5, "a b", Some(json!("b")))), "a b");
+    assert_eq!(error::words(&error(-5, "a", Some(json!({"n": 1})))), "a: {\"n\":1}");
+    let long = error::words(&error(-5, &"ä".repeat(5000), None));
     assert!(long.len() <= 2051 && long.ends_with("ä…"));
 }

@@ -6,7 +6,7 @@ use bgd_shared::show;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum CommandError {
     /// The cluster could not be asked; nothing was done, and the same command may work later.
     Unreachable(String),
     /// The login node can't be used until somebody intervenes; nothing was done.
@@ -21,7 +21,7 @@ pub enum Trouble {
     Refused(String),
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for CommandError {
     /// Writes the reason.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -105,21 +105,21 @@ const REFUSED: [(&str, &str, &str); 11] = [
 const MESSAGE_CHARS: usize = 500;
 
 /// Returns why a command with this standard error failed.
-pub fn of(stderr: &str) -> Trouble {
+pub fn of(stderr: &str) -> CommandError {
     let has = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
     let message = message(stderr);
     // Some outputs contain several messages. A lost answer is the one that must not be overlooked.
     if has(&UNANSWERED) {
-        Trouble::Unanswered(message)
+        CommandError::Unanswered(message)
     } else if has(&UNREACHABLE) {
-        Trouble::Unreachable(message)
+        CommandError::Unreachable(message)
     } else if has(&FULL) {
-        Trouble::Full(message)
+        CommandError::Full(message)
     } else if has(&GONE) {
-        Trouble::Gone
+        CommandError::Gone
     } else {
         let known = REFUSED.iter().find(|(text, ..)| stderr.contains(text));
-        Trouble::Refused(match known {
+        CommandError::Refused(match known {
             Some((_, option, hint)) => format!("{message} (`{option}`: {hint})"),
             None if message.is_empty() => "the command failed without a message".to_owned(),
             None => message,
@@ -159,7 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn r151_connection_errors_are_classified_as_unreachable_or_unanswered() {
+    fn r151_a_cluster_that_can_not_be_asked_decides_nothing() {
         for text in [
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
@@ -170,19 +170,19 @@ mod tests {
              squeue: fatal: Could not establish a configuration source\n",
             "squeue: error: ClusterName needs to be specified\nsqueue: fatal: Unable to process configuration file\n",
         ] {
-            assert!(matches!(of(text), Trouble::Unreachable(_)), "{text}");
+            assert!(matches!(of(text), CommandError::Unreachable(_)), "{text}");
         }
         let lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n";
         let message = "Batch job submission failed: Socket timed out on send/recv operation".to_owned();
-        assert_eq!(of(lost), Trouble::Unanswered(message));
+        assert_eq!(of(lost), CommandError::Unanswered(message));
         let full = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n";
-        assert!(matches!(of(full), Trouble::Full(_)));
+        assert!(matches!(of(full), CommandError::Full(_)));
     }
 
     #[test]
-    fn r146_sbatch_refusal_names_the_problem_and_the_option() {
+    fn r146_a_refusal_names_what_is_wrong_and_what_to_do() {
         let refused = |stderr: &str| match of(stderr) {
-            Trouble::Refused(message) => message,
+            CommandError::Refused(message) => message,
             other => panic!("{other:?}"),
         };
         let partition = "sbatch: error: invalid partition specified: nix\n\
@@ -206,20 +206,20 @@ mod tests {
     }
 
     #[test]
-    fn error_about_an_ended_job_counts_as_gone() {
+    fn a_job_that_has_ended_is_no_trouble() {
         for text in [
             "Invalid job id specified for job 9999\nslurm_suspend error: Invalid job id specified\n",
             "Job has already finished for job 1\nslurm_suspend error: Job has already finished\n",
             "Job/step already completing or completed for job 12\n",
             "slurm_load_jobs error: Invalid job id specified\n",
         ] {
-            assert_eq!(of(text), Trouble::Gone, "{text}");
+            assert_eq!(of(text), CommandError::Gone, "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn arbitrary_error_output_becomes_one_bounded_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
+        fn whatever_is_printed_becomes_one_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
             let message = message(&stderr);
             prop_assert!(message.chars().count() <= MESSAGE_CHARS && !message.contains('\n'));
             let _ = of(&stderr);

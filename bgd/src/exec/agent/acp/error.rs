@@ -9,14 +9,14 @@ const WORDS_BYTES: usize = 2 << 10;
 
 /// Why a request has no result.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum RequestError {
     /// The connection has ended, for this reason.
     Gone(Box<str>),
     /// The agent answered with an error.
     Refused(Error),
 }
 
-impl Trouble {
+impl RequestError {
     /// Returns a description for people.
     pub fn words(&self) -> String {
         match self {

@@ -12,7 +12,7 @@ use bgd_shared::text::Env;
 
 use super::Core;
 use crate::effect::AfterTask;
-use crate::plan::{Became, Dependency, EndedTask, HeldBy, HowEnded};
+use crate::plan::{Dependency, DependencyStatus, EndReason, EndedTask, HeldBy};
 use crate::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopOrder, StopReason, Task};
 use crate::time::Now;
 
@@ -101,7 +101,7 @@ impl Core {
     }
 
     /// Notes that a cluster has started a task, so that all conditions left to it are met.
-    pub(super) fn met_there(&mut self, ordinal: Ordinal) {
+    pub(super) fn note_met_by_cluster(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         if !task.plan().is_held_by_place() {
             return;
@@ -111,7 +111,7 @@ impl Core {
     }
 
     /// Takes back a task that a cluster did not start. Its conditions are judged here from now on.
-    pub(super) fn given_back(&mut self, now: Now, ordinal: Ordinal, env: Arc<Env>) {
+    pub(super) fn reclaim(&mut self, now: Now, ordinal: Ordinal, env: Arc<Env>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         match &task.state {
             State::Starting { stop: None, .. } if task.waits_elsewhere() => {}
@@ -170,7 +170,7 @@ impl Core {
     }
 
     /// Judges a task's conditions on one other task. Returns false if the task was cancelled.
-    fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: Became) -> bool {
+    fn judge_one(&mut self, now: Now, ordinal: Ordinal, other: Ordinal, became: DependencyStatus) -> bool {
         let waits = |task: &&Task| matches!(task.state, State::Queued { .. }) || task.waits_elsewhere();
         let task = self.registry.get(ordinal).filter(waits);
         let outlook = task.map(|task| task.plan().outlook(other, became)).unwrap_or_default();
@@ -244,9 +244,9 @@ impl Core {
 }
 
 /// Returns the state of a task as its dependents see it; `None` if it has not started.
-pub(super) fn became(task: &Task) -> Option<Became> {
+pub(super) fn became(task: &Task) -> Option<DependencyStatus> {
     let ended = |finished: &Finished| {
-        Became::Ended(EndedTask {
+        DependencyStatus::Ended(EndedTask {
             task: task.id,
             status: task.status(),
             has_begun: finished.started_at.is_some(),
@@ -255,21 +255,25 @@ pub(super) fn became(task: &Task) -> Option<Became> {
         })
     };
     match &task.state {
-        State::Queued { .. } | State::Starting { .. } => task.has_begun().then_some(Became::Started),
-        State::Running { .. } | State::Stopping { .. } if task.ready_at.is_some() => Some(Became::Ready),
-        State::Running { .. } | State::Stopping { .. } => Some(Became::Started),
+        State::Queued { .. } | State::Starting { .. } => {
+            task.has_begun().then_some(DependencyStatus::Started)
+        }
+        State::Running { .. } | State::Stopping { .. } if task.ready_at.is_some() => {
+            Some(DependencyStatus::Ready)
+        }
+        State::Running { .. } | State::Stopping { .. } => Some(DependencyStatus::Started),
         State::Finished(finished) => Some(ended(finished)),
         State::Resuming(resuming) => Some(ended(&resuming.finished)),
     }
 }
 
 /// Returns a short reason for an end, if there is one.
-const fn how(finished: &Finished) -> Option<HowEnded> {
+const fn how(finished: &Finished) -> Option<EndReason> {
     match (&finished.outcome, &finished.exit) {
-        (Outcome::Failed(Failure::TimedOut { .. }), _) => Some(HowEnded::TimedOut),
-        (Outcome::Failed(Failure::NotReady { .. }), _) => Some(HowEnded::NotReady),
-        (_, Some(Exit::Code(code))) => Some(HowEnded::Code(*code)),
-        (_, Some(Exit::Signal(signal))) => Some(HowEnded::Signal(*signal)),
+        (Outcome::Failed(Failure::TimedOut { .. }), _) => Some(EndReason::TimedOut),
+        (Outcome::Failed(Failure::NotReady { .. }), _) => Some(EndReason::NotReady),
+        (_, Some(Exit::Code(code))) => Some(EndReason::Code(*code)),
+        (_, Some(Exit::Signal(signal))) => Some(EndReason::Signal(*signal)),
         (_, Some(Exit::Unknown(_)) | None) => None,
     }
 }

@@ -12,7 +12,7 @@ use bgd_shared::usage::Usage;
 
 use super::{Core, Phase, orders};
 use crate::elsewhere::Cause;
-use crate::plan::{Again, Attempt, AttemptError, NotBefore, Rule, draw};
+use crate::plan::{Attempt, AttemptError, NotBefore, Repetition, Rule, draw};
 use crate::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
 use crate::time::{Mono, Now};
 
@@ -39,7 +39,7 @@ enum Next {
     GiveUp(u32),
 }
 
-impl Again {
+impl Repetition {
     /// Creates the state before the first attempt.
     pub fn new(rule: Rule) -> Self {
         let env = Arc::<Env>::default();
@@ -206,7 +206,7 @@ impl Core {
     /// good must replace the reason.
     pub(super) fn is_for_next_attempt(task: &Task, reason: StopReason) -> bool {
         let again = task.plan().again.as_deref();
-        let is_kept_alive = again.is_some_and(Again::is_kept_alive);
+        let is_kept_alive = again.is_some_and(Repetition::is_kept_alive);
         reason == StopReason::NextAttempt || is_kept_alive && matches!(reason, StopReason::NotReady(_))
     }
 
@@ -235,7 +235,7 @@ impl Core {
     }
 
     /// Changes a task's record of attempts, if it has one; most tasks do not.
-    fn change_again(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Again)) {
+    fn change_again(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Repetition)) {
         if self.registry.get(ordinal).is_none_or(|task| task.plan().again.is_none()) {
             return;
         }
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubled_delay_saturates_at_maximum() {
+    fn doubling_has_no_end_but_the_largest_number() {
         assert_eq!([0, 1, 5].map(|times| doubled(1000, times)), [1000, 2000, 32_000]);
         assert_eq!([63, 64, 1000].map(|times| doubled(1000, times)), [u64::MAX; 3]);
         assert_eq!(doubled(0, 1000), 0);

@@ -50,7 +50,7 @@ pub struct LeaderPlan<'a> {
 
 /// A job that was started in its terminal.
 #[derive(Debug)]
-pub struct Born {
+pub struct LaunchedJob {
     /// The leader, a child of the daemon.
     pub leader: Spawned,
     /// The socket on which the leader reports about the job. Non-blocking.
@@ -61,14 +61,14 @@ pub struct Born {
 
 /// The reason why there is no job.
 #[derive(Debug)]
-pub enum BirthError {
+pub enum LaunchError {
     /// The job could not be started, for the same reasons as without a terminal.
     Job(SpawnError),
     /// Its leader could not be started, or failed to start the job.
     Leader(io::Error),
 }
 
-impl fmt::Display for BirthError {
+impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Job(error) => write!(f, "{error:?}"),
@@ -107,9 +107,9 @@ impl Leader {
         slave: &OwnedFd,
         is_announced: bool,
         stack: &mut ChildStack,
-    ) -> Result<Self, BirthError> {
-        let (ours, theirs) = UnixStream::pair().map_err(BirthError::Leader)?;
-        let news = is_announced.then(reports_pair).transpose().map_err(BirthError::Leader)?;
+    ) -> Result<Self, LaunchError> {
+        let (ours, theirs) = UnixStream::pair().map_err(LaunchError::Leader)?;
+        let news = is_announced.then(reports_pair).transpose().map_err(LaunchError::Leader)?;
         Ok(Self { process: start_leader(plan, &theirs, slave, stack)?, orders: ours, news })
     }
 
@@ -132,23 +132,23 @@ impl Leader {
         order: &JobOrder,
         given: &[BorrowedFd<'_>],
         announcing: Option<Announcing<'_>>,
-    ) -> Result<(i32, PidFd), BirthError> {
+    ) -> Result<(i32, PidFd), LaunchError> {
         let Self { process, orders, news } = self;
         let passed = announcing.zip(news.as_ref()).map(|(Announcing { socket, descriptors }, (_, its))| {
             [its.as_fd(), socket].into_iter().chain(descriptors).collect::<Vec<_>>()
         });
         let talked = talk(orders, &process.pidfd, order, given, passed.as_deref());
         talked
-            .map_err(BirthError::Leader)
-            .and_then(|job| job.map_err(BirthError::Job))
+            .map_err(LaunchError::Leader)
+            .and_then(|job| job.map_err(LaunchError::Job))
             .inspect_err(|_| end(process))
     }
 
     /// Combines the leader with its job.
-    pub fn with(self, (job, job_handle): (i32, PidFd)) -> Born {
+    pub fn with(self, (job, job_handle): (i32, PidFd)) -> LaunchedJob {
         let Self { process: leader, orders, news } = self;
         let news = news.map_or_else(|| orders.into(), |(ours, _)| ours);
-        Born { leader, news, job, job_handle }
+        LaunchedJob { leader, news, job, job_handle }
     }
 }
 
@@ -164,7 +164,7 @@ fn start_leader(
     socket: &UnixStream,
     slave: &OwnedFd,
     stack: &mut ChildStack,
-) -> Result<Spawned, BirthError> {
+) -> Result<Spawned, LaunchError> {
     let text = |text: &str| CString::new(text).unwrap_or_default();
     let folder = CString::new(plan.folder.as_os_str().as_bytes()).unwrap_or_default();
     let plan = Plan {
@@ -183,9 +183,9 @@ fn start_leader(
     };
     spawn(&plan, stack).map_err(|error| match error.stage {
         // The leader's program can't be executed, not the job's.
-        Stage::Exec | Stage::Folder | Stage::Announce => BirthError::Leader(error.errno.into()),
+        Stage::Exec | Stage::Folder | Stage::Announce => LaunchError::Leader(error.errno.into()),
         Stage::Clone | Stage::Session | Stage::Terminal | Stage::Cgroup | Stage::Limits | Stage::Streams => {
-            BirthError::Job(error)
+            LaunchError::Job(error)
         }
     })
 }

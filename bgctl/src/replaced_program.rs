@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r124_nobody_asks_before_it_is_time_and_a_clock_set_back_silences_nobody() {
+    fn r124_replaced_program_check_is_rate_limited_but_due_if_clock_is_set_back() {
         let folder = tempfile::tempdir().unwrap();
         let (file, now) = (folder.path().join("look"), SystemTime::now());
         assert!(is_due(&file, now), "nobody has looked yet");

@@ -221,7 +221,7 @@ impl Waiters {
     }
 
     /// Notes that a task became ready, finished or settled. Returns the waits that this ends, oldest first.
-    pub fn became(&mut self, ordinal: Ordinal, what: Until) -> Vec<WaiterId> {
+    pub fn note_change(&mut self, ordinal: Ordinal, what: Until) -> Vec<WaiterId> {
         let Some(waiting) = self.by_task.get(&ordinal) else { return Vec::new() };
         let mut over = Vec::new();
         for id in waiting {
@@ -369,12 +369,12 @@ mod tests {
         let all = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
         let any = waiters.insert(waiter(2, &[1, 2], 1, Then::Block));
         let cancel = waiters.insert(waiter(3, &[1], 1, Then::Cancel));
-        let over = waiters.became(Ordinal(1), Until::Finished);
+        let over = waiters.note_change(Ordinal(1), Until::Finished);
         assert_eq!(over, [any], "one is settled later, and one waits for two");
         assert_eq!(waiters.take_all(Ordinal(1), &over).len(), 1);
-        assert_eq!(waiters.became(Ordinal(1), Until::Settled), [cancel]);
+        assert_eq!(waiters.note_change(Ordinal(1), Until::Settled), [cancel]);
         assert!(waiters.remove(cancel).is_some());
-        assert_eq!(waiters.became(Ordinal(2), Until::Finished), [all]);
+        assert_eq!(waiters.note_change(Ordinal(2), Until::Finished), [all]);
         assert_eq!(waiters.take_all(Ordinal(2), &[all]).len(), 1);
         assert!(is_empty(&waiters), "{waiters:?}");
     }
@@ -383,9 +383,9 @@ mod tests {
     fn task_that_ends_twice_is_counted_once() {
         let mut waiters = Waiters::default();
         let both = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
-        assert!(waiters.became(Ordinal(1), Until::Finished).is_empty());
-        assert!(waiters.became(Ordinal(1), Until::Finished).is_empty(), "the other has not ended");
-        assert_eq!(waiters.became(Ordinal(2), Until::Finished), [both]);
+        assert!(waiters.note_change(Ordinal(1), Until::Finished).is_empty());
+        assert!(waiters.note_change(Ordinal(1), Until::Finished).is_empty(), "the other has not ended");
+        assert_eq!(waiters.note_change(Ordinal(2), Until::Finished), [both]);
     }
 
     #[test]
@@ -397,8 +397,8 @@ mod tests {
         let ended: Vec<WaiterId> = waiters.disconnect(1).into_iter().map(|(id, _)| id).collect();
         assert_eq!(ended, [block]);
         assert!(waiters.disconnect(1).is_empty(), "it has gone already");
-        assert_eq!(waiters.became(Ordinal(1), Until::Finished), [other]);
-        assert_eq!(waiters.became(Ordinal(1), Until::Settled), [clear]);
+        assert_eq!(waiters.note_change(Ordinal(1), Until::Finished), [other]);
+        assert_eq!(waiters.note_change(Ordinal(1), Until::Settled), [clear]);
         assert!(waiters.remove(clear).is_some_and(|waiter| waiter.to.is_none()));
         assert!(waiters.remove(other).is_some());
         assert!(is_empty(&waiters), "{waiters:?}");

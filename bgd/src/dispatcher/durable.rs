@@ -105,7 +105,7 @@ impl Dispatcher {
         let did_more = self.core.number_after(self.now(), told);
         self.subscribers.continue_numbering_after(self.core.seq());
         // Must precede later notices.
-        self.tell_again(notices);
+        self.notify_again(notices);
         if let Some(durable) = &mut self.durable {
             durable.trouble.clone_from(&durable.journal.trouble);
         }

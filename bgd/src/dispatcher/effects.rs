@@ -55,7 +55,7 @@ impl Dispatcher {
                     ended.extend(Some(task.id).filter(|_| kind.is_terminal()));
                     self.publish(seq, at, kind, &task);
                 }
-                Effect::Notice { notice, seen_by: _ } => self.tell(notice),
+                Effect::Notice { notice, seen_by: _ } => self.notify(notice),
                 Effect::Reply { to, reply } => {
                     if let Reply::ShutDown { cancelled, left } = reply {
                         log_stop(cancelled, left);

@@ -203,7 +203,7 @@ impl Dispatcher {
                 count = mailbox.facts.recv_many(&mut facts, BATCH), if !is_others_turn => {
                     is_others_turn = count == BATCH;
                     for seen in facts.drain(..) {
-                        self.seen(seen);
+                        self.handle_executor_message(seen);
                     }
                 }
                 () = self.executors.attend() => {}
@@ -297,7 +297,7 @@ impl Dispatcher {
     }
 
     /// Handles a message from an executor.
-    fn seen(&mut self, seen: Seen) {
+    fn handle_executor_message(&mut self, seen: Seen) {
         if self.ended && self.ending.leaves != Leaves::Nothing {
             // Remaining tasks belong to the next daemon.
             return;

@@ -50,22 +50,22 @@ impl Dispatcher {
     }
 
     /// Passes a notice to the task's channel.
-    pub(super) fn tell(&mut self, notice: Arc<Notice>) {
+    pub(super) fn notify(&mut self, notice: Arc<Notice>) {
         let number = notice.number;
-        if !self.notifier.tell(notice) {
+        if !self.notifier.notify(notice) {
             self.write_notices(vec![(number, None)]);
         }
     }
 
     /// Passes on the notices that an earlier daemon did not deliver.
-    pub(super) fn tell_again(&mut self, rows: Vec<(u64, NoticeRow)>) {
+    pub(super) fn notify_again(&mut self, rows: Vec<(u64, NoticeRow)>) {
         let mut lost = Vec::new();
         for (number, row) in rows {
             let (task, run) = (row.notice.task.id, row.notice.task.run);
             if let Some(durable) = &mut self.durable {
                 durable.notices.insert(number);
             }
-            if !self.notifier.tell_again(row) {
+            if !self.notifier.notify_again(row) {
                 lost.push((number, None));
             } else if self.core.get(&task.into()).is_err() {
                 self.kept_for_notices.insert(task, run);

@@ -57,7 +57,7 @@ impl Dispatcher {
         };
         self.ending.leaves = leaves;
         // Clients that wait for the daemon do not restart it from now on, however it ends.
-        self.say(holder::Phase::Ending);
+        self.record_phase(holder::Phase::Ending);
         Request::Shutdown { grace_ms, leaves }
     }
 

@@ -99,15 +99,15 @@ impl Dispatcher {
     }
 
     /// Stops holding back requests and starts, which began at `since`.
-    fn rest(&mut self, since: Stamp) {
+    fn end_hold_since(&mut self, since: Stamp) {
         if let Some(upgrade) = &mut self.upgrade {
             upgrade.held += since.elapsed();
         }
-        self.let_go();
+        self.end_hold();
     }
 
     /// Stops holding back requests and starts.
-    fn let_go(&mut self) {
+    fn end_hold(&mut self) {
         if let Some(premises) = &self.premises {
             premises.connections.gate.open();
         }
@@ -120,7 +120,7 @@ impl Dispatcher {
     }
 
     fn give_up_upgrade(&mut self, why: &RpcError) {
-        self.let_go();
+        self.end_hold();
         self.notifier.hold(false);
         if let Some(upgrade) = self.upgrade.take() {
             upgrade.trial.give_up();
@@ -182,7 +182,7 @@ impl Dispatcher {
                 }
                 let is_over = since.elapsed() > HOLD.max(waits / 2);
                 let phase = if is_over {
-                    self.rest(since);
+                    self.end_hold_since(since);
                     Phase::Resting { until: Instant::now() + REST, program, was_tried }
                 } else {
                     Phase::Holding { since, program, was_tried }
@@ -235,7 +235,7 @@ impl Dispatcher {
     /// Has a worker test whether the program can read the state, while everything else continues.
     fn try_program(&mut self, state: &State, named: &Named, since: Stamp, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
-        self.rest(since);
+        self.end_hold_since(since);
         self.notifier.hold(false);
         let (file, digest) = match written {
             Ok(written) => written,
@@ -256,14 +256,14 @@ impl Dispatcher {
     fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
         tracing::info!(to = program.formats.bgd, "the next program takes over");
         // If that program hangs, this one continues only after more time than clients wait for a daemon that is ready.
-        self.say(holder::Phase::Starting);
+        self.record_phase(holder::Phase::Starting);
         let why = handover::hand_over(state, named, program);
-        self.say(holder::Phase::Ready);
+        self.record_phase(holder::Phase::Ready);
         self.refuse_upgrade(&why);
     }
 
     /// Records the daemon's phase in the lock file.
-    pub(super) fn say(&self, phase: holder::Phase) {
+    pub(super) fn record_phase(&self, phase: holder::Phase) {
         if let Some(premises) = &self.premises {
             (premises.says)(phase);
         }

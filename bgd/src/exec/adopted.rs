@@ -46,7 +46,7 @@ impl Adopted {
     }
 
     /// Also looks for orphans of a killed daemon among the children of these processes.
-    pub fn look_at(&self, fosters: impl IntoIterator<Item = i32>) {
+    pub fn search_children_of(&self, fosters: impl IntoIterator<Item = i32>) {
         self.fosters.lock().unwrap_or_else(PoisonError::into_inner).extend(fosters);
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::adopted::Adopted;
-use super::helper::Lives;
+use super::helper::UnclaimedHelpers;
 use super::messages::{Facts, Reports};
 use super::output::OutputFolder;
 use super::output::follow::OutputWatch;
@@ -27,7 +27,7 @@ pub struct Context {
     pub reports: Reports,
     pub adopted: Arc<Adopted>,
     /// Helpers that came over an upgrade.
-    pub helpers: Lives,
+    pub helpers: UnclaimedHelpers,
     /// Clients that wait for other machines.
     pub waits: Waits,
     /// Counts the bytes that clients have written and tasks have not read.
@@ -56,7 +56,7 @@ impl Context {
             facts,
             reports,
             adopted: Arc::default(),
-            helpers: Lives::default(),
+            helpers: UnclaimedHelpers::default(),
             waits: Waits::default(),
             unread: Unread::default(),
             is_told_to_end: Arc::default(),

@@ -217,7 +217,7 @@ impl<K: Kind> Durable for PlaceExecutor<K> {
     }
 
     fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.over(task, run);
+        self.places.end_recorded(task, run);
     }
 
     fn report_recorded(&mut self, task: TaskId, run: u32) {

@@ -53,11 +53,11 @@ pub enum Life {
 
 /// The helpers that came over an upgrade, until their requesters reclaim them.
 #[derive(Clone, Debug, Default)]
-pub struct Lives(Arc<Mutex<Kept>>);
+pub struct UnclaimedHelpers(Arc<Mutex<Kept>>);
 
 type Kept = HashMap<TaskId, (Purpose, watch::Receiver<Life>)>;
 
-impl Lives {
+impl UnclaimedHelpers {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +75,7 @@ impl Lives {
     }
 
     /// Removes and returns all helpers for a purpose that were not reclaimed.
-    pub fn rest(&self, purpose: Purpose) -> Vec<TaskId> {
+    pub fn take_unclaimed(&self, purpose: Purpose) -> Vec<TaskId> {
         self.lock().extract_if(|_, (of, _)| *of == purpose).map(|(id, _)| id).collect()
     }
 }

@@ -67,7 +67,7 @@ impl Host {
 
     /// Kills the processes for the same purpose that came over an upgrade and were not reclaimed.
     pub fn end_rest(&self, context: &Context) {
-        for process in context.helpers.rest(self.purpose) {
+        for process in context.helpers.take_unclaimed(self.purpose) {
             self.reports.send(Report::EndHelper { process, signal: SIGKILL });
         }
     }
@@ -182,7 +182,7 @@ impl Process {
     }
 
     /// Waits until its whole tree has ended, and returns the leader's exit.
-    pub async fn gone(&self) -> Exit {
+    pub async fn until_ended(&self) -> Exit {
         self.until(|life| match life {
             Life::Running | Life::Exited(_) => None,
             Life::Gone(exit) => Some(exit.clone()),

@@ -45,12 +45,12 @@ impl Loss {
         self.unreported = self.unreported.saturating_add(bytes as u64);
         self.why = reason(error);
         if self.told_at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            self.tell();
+            self.report();
         }
     }
 
     /// Reports everything lost so far to the core.
-    pub fn tell(&mut self) {
+    pub fn report(&mut self) {
         let bytes = std::mem::take(&mut self.unreported);
         if bytes == 0 {
             return;
@@ -63,7 +63,7 @@ impl Loss {
 
 impl Drop for Loss {
     fn drop(&mut self) {
-        self.tell();
+        self.report();
     }
 }
 

@@ -54,7 +54,7 @@ pub enum Order<R, S> {
         id: Box<str>,
     },
     /// The end of a run has been written to the journal.
-    Over { task: TaskId, run: u32 },
+    EndRecorded { task: TaskId, run: u32 },
     /// A report about a run has been written to the journal: a loss of its output, or that it is about to be submitted.
     Written { task: TaskId, run: u32 },
     /// Write to a standard input.
@@ -135,8 +135,8 @@ impl<R, S> Places<R, S> {
     }
 
     /// Notifies the place that the end of a run is in the journal.
-    pub fn over(&self, task: TaskId, run: u32) {
-        self.order(task, Order::Over { task, run });
+    pub fn end_recorded(&self, task: TaskId, run: u32) {
+        self.order(task, Order::EndRecorded { task, run });
     }
 
     /// Notifies the place that a report about a run is in the journal.

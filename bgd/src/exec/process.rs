@@ -249,12 +249,12 @@ impl Processes {
     }
 
     /// Passes on the exit of a handed-over process, as reported by the program that handed it over.
-    pub fn told(&self, task: TaskId, exit: Exit) {
+    pub fn report_exit(&self, task: TaskId, exit: Exit) {
         self.tell(task, Control::Reported(exit));
     }
 
     /// Notes that the program that handed over this task's process has disconnected.
-    pub fn left(&self, task: TaskId) {
+    pub fn client_disconnected(&self, task: TaskId) {
         self.tell(task, Control::Left);
     }
 
@@ -311,7 +311,7 @@ impl Processes {
     }
 
     /// Forgets a run whose tree has ended. Returns whether it was the task's latest run.
-    pub fn gone(&mut self, task: TaskId, run: u32) -> bool {
+    pub fn forget_ended(&mut self, task: TaskId, run: u32) -> bool {
         let is_latest = self.supervised.get(&task).is_none_or(|supervised| supervised.run == run);
         if is_latest {
             self.supervised.remove(&task);
@@ -398,11 +398,11 @@ impl Supervisor {
         self.tree.leader_is_ours = false;
         self.has_ended = true;
         self.unpause().await;
-        let members = self.rest().await;
+        let members = self.survivors().await;
         let others = !members.is_empty();
         let drains = self.drains();
         drains.settle().await;
-        let unknown = self.tell_output(others || !drains.have_ended()).await;
+        let unknown = self.report_output(others || !drains.have_ended()).await;
         // A terminal's leader exits as its job did, unless it does not know how the job ended.
         let exit = unknown.map_or(exit, Exit::Unknown);
         self.usage = self.report_usage(usage).await;
@@ -419,7 +419,7 @@ impl Supervisor {
 
     /// Saves all output and reports its size. Returns the reason why the exit of a terminal's job is unknown, if its
     /// leader reported one.
-    pub(super) async fn tell_output(&self, lives_on: bool) -> Option<Box<str>> {
+    pub(super) async fn report_output(&self, lives_on: bool) -> Option<Box<str>> {
         let mut unknown = None;
         let handed = self.handed.as_ref().and_then(|handed| handed.terminal.as_ref());
         if let Some(terminal) = self.job.as_ref().map(|job| &job.terminal).or(handed) {
@@ -529,8 +529,8 @@ impl Supervisor {
 
     pub(super) async fn handle_control(&mut self, order: Control) {
         match order {
-            Control::Reported(exit) => self.know(|handed| handed.reported = Some(exit)),
-            Control::Left => self.know(|handed| handed.is_left = true),
+            Control::Reported(exit) => self.update_handed(|handed| handed.reported = Some(exit)),
+            Control::Left => self.update_handed(|handed| handed.is_left = true),
             Control::Signal { signal, done, .. } => {
                 self.signal_as_ordered(signal).await;
                 // The client may have disconnected.
@@ -540,12 +540,12 @@ impl Supervisor {
                 self.set_paused(paused).await;
                 let _ = done.send(());
             }
-            Control::Usage { done } => self.tell_live_usage(done),
+            Control::Usage { done } => self.measure_live_usage(done),
             Control::End { signal } => self.end_as_ordered(signal).await,
         }
     }
 
-    fn know(&mut self, change: impl FnOnce(&mut Handed)) {
+    fn update_handed(&mut self, change: impl FnOnce(&mut Handed)) {
         if let Some(handed) = &mut self.handed {
             change(handed);
         }
@@ -553,7 +553,7 @@ impl Supervisor {
 
     /// Returns the processes of the tree that have outlived its leader. There are nearly always none, so the cheap
     /// check comes first.
-    pub(super) async fn rest(&mut self) -> Vec<Member> {
+    pub(super) async fn survivors(&mut self) -> Vec<Member> {
         if self.tree.is_plainly_empty() {
             return Vec::new();
         }

@@ -16,7 +16,7 @@ impl Supervisor {
     pub(super) async fn go_on_with_rest(mut self) {
         self.tree.leader_is_ours = false;
         self.has_ended = true;
-        let (members, drains) = (self.rest().await, self.drains());
+        let (members, drains) = (self.survivors().await, self.drains());
         self.until_empty(members, &drains).await;
         self.finish(&drains).await;
     }
@@ -30,7 +30,7 @@ impl Supervisor {
     pub(super) async fn finish(mut self, drains: &Drains) {
         if !drains.have_ended() {
             drains.end().await;
-            let _ = self.tell_output(false).await;
+            let _ = self.report_output(false).await;
         }
         self.remove_cgroup();
     }
@@ -46,10 +46,10 @@ impl Supervisor {
             if self.give_up_at.is_some_and(|at| at <= Instant::now()) {
                 self.give_up().await;
             }
-            members = self.rest().await;
+            members = self.survivors().await;
         }
         drains.settle().await;
-        let _ = self.tell_output(!drains.have_ended()).await;
+        let _ = self.report_output(!drains.have_ended()).await;
         if self.tree.cgroup.is_some() {
             self.report_usage(self.usage).await;
         }

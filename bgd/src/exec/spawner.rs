@@ -312,7 +312,7 @@ impl Common {
                 _ => Err(error),
             });
             let file = made.map_err(|error| {
-                format!("cannot create its output in {}: {}", folder.path().display(), say(&error))
+                format!("cannot create its output in {}: {}", folder.path().display(), describe_error(&error))
             })?;
             let is_kept_back = descriptors::are_reserved(&file, descriptors::User::Task);
             if is_kept_back { Err(descriptors::NONE_LEFT.into()) } else { Ok(file) }
@@ -323,8 +323,10 @@ impl Common {
             (None, _) => (None, None),
             (Some(Stdin::Fd), sent) => (sent, None),
             (Some(Stdin::Pipe), _) => {
-                let (theirs, ours) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-                    .map_err(|error| format!("cannot create its standard input: {}", say(&error.into())))?;
+                let (theirs, ours) =
+                    nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|error| {
+                        format!("cannot create its standard input: {}", describe_error(&error.into()))
+                    })?;
                 set_blocking(&theirs)
                     .map_err(|error| format!("cannot create its standard input: {error}"))?;
                 (Some(theirs), Some(ours))
@@ -340,7 +342,7 @@ impl Common {
         }
         let socket = NotifySocket::bind(&self.settings.socket, task).map_err(|error| {
             let folder = self.settings.socket.parent().unwrap_or(Path::new("/")).display();
-            format!("cannot create its notification socket in {folder}: {}", say(&error))
+            format!("cannot create its notification socket in {folder}: {}", describe_error(&error))
         })?;
         Ok(Some(socket))
     }
@@ -512,7 +514,7 @@ fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
 }
 
 /// Describes a system error, naming the limit that was reached.
-fn say(error: &io::Error) -> String {
+fn describe_error(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
         Some(Errno::ENFILE) => "the whole system has no file descriptors left".to_owned(),

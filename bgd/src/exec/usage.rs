@@ -32,7 +32,7 @@ impl Supervisor {
     }
 
     /// Measures the tree on a worker, and sends the result.
-    pub(super) fn tell_live_usage(&self, done: oneshot::Sender<LiveUsage>) {
+    pub(super) fn measure_live_usage(&self, done: oneshot::Sender<LiveUsage>) {
         let tree = self.tree.clone();
         self.context.workers.later(move || {
             // The client may have disconnected.

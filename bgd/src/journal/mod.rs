@@ -158,7 +158,7 @@ fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
 }
 
 /// Describes why a write has failed, for users. `SQLite` does not distinguish a read-only disk from a broken one.
-fn why_unwritten(error: &rusqlite::Error, folder: &Path) -> String {
+fn describe_write_error(error: &rusqlite::Error, folder: &Path) -> String {
     let is_of_disk = matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly)
@@ -367,7 +367,7 @@ impl Writer {
                 *unwritten = Merged::default();
                 None
             }
-            Err(error) => Some(why_unwritten(&error, &self.folder).into()),
+            Err(error) => Some(describe_write_error(&error, &self.folder).into()),
         }
     }
 

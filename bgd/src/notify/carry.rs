@@ -176,7 +176,7 @@ impl Notifier {
         for (task, channel, session) in typing {
             self.show_typing(task, channel, session);
         }
-        for process in self.context.helpers.rest(Purpose::Hook) {
+        for process in self.context.helpers.take_unclaimed(Purpose::Hook) {
             self.context.reports.send(Report::EndHelper { process, signal: SIGKILL });
         }
     }

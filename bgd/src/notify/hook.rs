@@ -107,10 +107,10 @@ impl Hook {
         let exit = tokio::time::timeout_at(self.deadline, process.exited()).await.ok();
         if exit.is_none() {
             process.end(SIGTERM);
-            let _ = tokio::time::timeout(GRACE, process.gone()).await;
+            let _ = tokio::time::timeout(GRACE, process.until_ended()).await;
         }
         process.end(SIGKILL);
-        process.gone().await;
+        process.until_ended().await;
         exit
     }
 }

@@ -201,7 +201,7 @@ impl Notifier {
     }
 
     /// Queues a notice on the task's channel. Returns whether it was queued.
-    pub fn tell(&mut self, notice: Arc<Notice>) -> bool {
+    pub fn notify(&mut self, notice: Arc<Notice>) -> bool {
         let name = match notice.task.spec.channel.as_deref() {
             None => return self.warn_unreported(&notice, "the task has no channel"),
             Some(NONE) => return false,
@@ -229,7 +229,7 @@ impl Notifier {
 
     /// Queues a notice that an earlier daemon did not deliver, regardless of the queue's limit. Returns whether it was
     /// queued.
-    pub fn tell_again(&mut self, row: NoticeRow) -> bool {
+    pub fn notify_again(&mut self, row: NoticeRow) -> bool {
         let NoticeRow { notice, tried } = row;
         let name = notice.task.spec.channel.as_deref().unwrap_or(NONE);
         let Some(channel) = self.channels.get(name).cloned() else {

@@ -110,7 +110,7 @@ pub struct Terminals {
 
 impl Adapter for Terminals {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let outcome = self.tell(notification).map_err(Undelivered);
+        let outcome = self.write_or_hold(notification).map_err(Undelivered);
         let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
         if let Err(why) = &outcome
             && let Some(terminal) = terminal
@@ -218,7 +218,7 @@ impl Terminals {
     }
 
     /// Writes a notice now, or holds it until its terminal can be written to.
-    fn tell(&self, notification: &Notification) -> Result<(), String> {
+    fn write_or_hold(&self, notification: &Notification) -> Result<(), String> {
         let terminal = notification.place.as_ref().and_then(|place| place.terminal.as_ref());
         let terminal = terminal.ok_or("the task was not submitted from a terminal")?;
         let mut all = self.held.borrow_mut();

@@ -68,7 +68,7 @@ impl Shown {
     }
 
     /// Returns a function that writes the daemon's phase into the lock file.
-    pub fn says(self) -> Box<dyn Fn(Phase)> {
+    pub fn phase_writer(self) -> Box<dyn Fn(Phase)> {
         Box::new(move |phase| {
             let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             held.lock.write_note(&Note { phase, ..held.note.clone() });
@@ -128,13 +128,13 @@ impl Address {
         Shown(Arc::clone(&self.held))
     }
 
-    /// Returns the note in the lock file: that of the previous daemon, until [`Self::tell`] replaces it.
+    /// Returns the note in the lock file: that of the previous daemon, until [`Self::write_note`] replaces it.
     pub fn note(&self) -> Note {
         self.held().note.clone()
     }
 
     /// Writes this daemon's note into the lock file.
-    pub fn tell(&mut self, note: Note) {
+    pub fn write_note(&mut self, note: Note) {
         let mut held = self.held();
         held.note = note;
         held.lock.write_note(&held.note);

@@ -128,7 +128,7 @@ impl Instance {
     }
 
     /// Writes a note that identifies the daemon, for clients that can't find its socket.
-    pub fn tell(&self, note: Note) {
+    pub fn write_note(&self, note: Note) {
         let mut held = self.held();
         held.lock.write_note(&note);
         held.note = note;

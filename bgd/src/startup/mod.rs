@@ -179,7 +179,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
     let instance = Instance::begin(&state, id, before.is_some(), &spared)
         .map_err(failed(state.display().to_string()))?;
-    let (instance, mut note) = known(instance, &socket, before.is_some());
+    let (instance, mut note) = record_daemon(instance, &socket, before.is_some());
     instance::sweep_noted(&state, &address.note());
     let keeper = keeper(before.as_ref(), &instance)?;
     if let Some(keeper) = &keeper {
@@ -244,11 +244,11 @@ fn ready_words(instance: &Instance) -> String {
 
 /// Records in the instance's directory which daemon it belongs to, so that clients find the daemon if its socket is
 /// gone.
-fn known(instance: Instance, socket: &SocketPath, durable: bool) -> (Arc<Instance>, Note) {
+fn record_daemon(instance: Instance, socket: &SocketPath, durable: bool) -> (Arc<Instance>, Note) {
     let socket = socket.as_path().as_os_str().into();
     let pid = NonZeroI32::new(std::process::id().cast_signed());
     let note = Note { instance: instance.id.clone(), socket, pid, durable, ..Note::default() };
-    instance.tell(note.clone());
+    instance.write_note(note.clone());
     (Arc::new(instance), note)
 }
 
@@ -264,7 +264,7 @@ fn prepare_cgroup(
         instance.note_cgroup(cgroup).map_err(failed(instance.path.display().to_string()))?;
     }
     note.cgroup = cgroup.as_ref().map(|path| path.as_os_str().into());
-    instance.tell(note.clone());
+    instance.write_note(note.clone());
     Ok(cgroup)
 }
 

@@ -146,7 +146,7 @@ impl Daemon {
         let wall_clock = WallClock::new().map_err(failed("timer"))?;
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
-        let says = address.shown().says();
+        let says = address.shown().phase_writer();
         let state = Box::new(move |named: &mut Named| taken.state(named));
         let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });
         Ok(Self {
@@ -192,7 +192,7 @@ impl Daemon {
         let (closing, closing_seen) = watch::channel(false);
         let (made, listeners) = tokio::sync::mpsc::channel(1);
         let server = tokio::spawn(server::run(listener, listeners, limits, (shared, before), closing_seen));
-        address.tell(note.clone());
+        address.write_note(note.clone());
         let (leaving, leaves) = watch::channel(false);
         let keeping = tokio::spawn(address.keep(made, leaves));
         ready(&instance);
@@ -211,8 +211,8 @@ impl Daemon {
         let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
         let note = Note { phase: Phase::Ending, left: !ending.left().is_empty(), ..note };
         // Clients find one or the other, and must not mistake this daemon for one that has lost its socket.
-        instance.tell(note.clone());
-        address.tell(note);
+        instance.write_note(note.clone());
+        address.write_note(note);
         address.leave();
         // Responses being read from output files are still sent.
         if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
@@ -302,7 +302,7 @@ fn end_all(
         let Note { instance, durable, left, .. } = address.note();
         // By its ID, clients recognize that the next daemon continues its tasks.
         let instance = if durable { instance } else { String::new() };
-        address.tell(Note { phase: Phase::Ending, instance, durable, left, ..Note::default() });
+        address.write_note(Note { phase: Phase::Ending, instance, durable, left, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }
@@ -332,7 +332,7 @@ fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context)
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
     let limit = config.limits.output_bytes.0;
     let context = Context::new(folder, limit, workers, facts, reports, socket);
-    context.adopted.look_at(fosters.iter().copied());
+    context.adopted.search_children_of(fosters.iter().copied());
     reaper::start(Arc::clone(&context.adopted)).map_err(failed("SIGCHLD"))?;
     let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());
     Ok((local, context))

@@ -105,7 +105,7 @@ impl Core {
             agent.questions.remove(place);
             agent.note_activity(now);
         });
-        self.tell_questions(now, ordinal);
+        self.publish_questions(now, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));
         }
@@ -279,7 +279,7 @@ impl Core {
 
     pub(super) fn withdrawn(&mut self, now: Now, ordinal: Ordinal, key: u64) {
         if self.change_agent(ordinal, |agent| agent.withdrawn(now, key)) == Some(true) {
-            self.tell_questions(now, ordinal);
+            self.publish_questions(now, ordinal);
         }
     }
 
@@ -334,11 +334,11 @@ impl Core {
         let Some(task) = self.registry.get(ordinal).filter(|_| !questions.is_empty()) else { return };
         let denied = questions.iter().map(|question| orders::deny(task, question.key));
         self.effects.extend(denied);
-        self.tell_questions(now, ordinal);
+        self.publish_questions(now, ordinal);
     }
 
     /// Publishes a change of the pending questions: the next one, or that there is none.
-    fn tell_questions(&mut self, now: Now, ordinal: Ordinal) {
+    fn publish_questions(&mut self, now: Now, ordinal: Ordinal) {
         let kind = if self.asks(ordinal) { EventKind::NeedsInput } else { EventKind::Progress };
         self.event(now, kind, ordinal);
         self.notify_question(now, ordinal);

@@ -275,7 +275,7 @@ impl Core {
     }
 
     /// Judges the conditions of the tasks that are still to be added.
-    pub(super) fn tell_entering(&mut self, ordinal: Ordinal, became: DependencyStatus) {
+    pub(super) fn judge_entering(&mut self, ordinal: Ordinal, became: DependencyStatus) {
         for entering in self.batches.entering.iter_mut().filter(|entering| entering.never.is_none()) {
             entering.judge(ordinal, became);
         }

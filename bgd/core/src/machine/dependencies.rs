@@ -165,7 +165,7 @@ impl Core {
             for dependent in dependents {
                 self.judge_one(now, dependent, watched, became);
             }
-            self.tell_entering(watched, became);
+            self.judge_entering(watched, became);
         }
     }
 
@@ -251,7 +251,7 @@ pub(super) fn became(task: &Task) -> Option<DependencyStatus> {
             status: task.status(),
             has_begun: finished.started_at.is_some(),
             was_ready: task.ready_at.is_some(),
-            how: how(finished),
+            how: end_reason(finished),
         })
     };
     match &task.state {
@@ -268,7 +268,7 @@ pub(super) fn became(task: &Task) -> Option<DependencyStatus> {
 }
 
 /// Returns a short reason for an end, if there is one.
-const fn how(finished: &Finished) -> Option<EndReason> {
+const fn end_reason(finished: &Finished) -> Option<EndReason> {
     match (&finished.outcome, &finished.exit) {
         (Outcome::Failed(Failure::TimedOut { .. }), _) => Some(EndReason::TimedOut),
         (Outcome::Failed(Failure::NotReady { .. }), _) => Some(EndReason::NotReady),

@@ -212,7 +212,7 @@ impl Core {
         while let Some((at, ordinal)) = self.wall_timers.first().copied()
             && at <= now.wall
         {
-            self.may_start(ordinal);
+            self.clear_not_before(ordinal);
         }
         self.propagate(now);
         self.fill_slots();

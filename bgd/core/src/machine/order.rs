@@ -243,7 +243,7 @@ impl Core {
     }
 
     /// Drops the earliest start of a pending task, as that time has come.
-    pub(super) fn may_start(&mut self, ordinal: Ordinal) {
+    pub(super) fn clear_not_before(&mut self, ordinal: Ordinal) {
         if self.registry.get(ordinal).is_some_and(|task| task.plan().not_before.is_some()) {
             self.replan(ordinal, |plan| plan.not_before = None);
         }

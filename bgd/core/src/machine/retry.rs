@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubling_has_no_end_but_the_largest_number() {
+    fn doubled_delay_saturates_at_maximum() {
         assert_eq!([0, 1, 5].map(|times| doubled(1000, times)), [1000, 2000, 32_000]);
         assert_eq!([63, 64, 1000].map(|times| doubled(1000, times)), [u64::MAX; 3]);
         assert_eq!(doubled(0, 1000), 0);

@@ -112,7 +112,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill = orders::end(task, SIGKILL);
         let next = match &task.state {
-            State::Queued { .. } => return self.may_start(ordinal),
+            State::Queued { .. } => return self.clear_not_before(ordinal),
             State::Starting { stop: Some(order), .. } => {
                 return self.give_up_start(now, ordinal, order.reason);
             }

@@ -127,7 +127,7 @@ impl Core {
     /// Completes the waits that end because a task reached a state. Waits that only read tasks come before those that
     /// remove them, so that they still see the tasks; the one that ends the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
-        let over = self.waiters.became(ordinal, what);
+        let over = self.waiters.note_change(ordinal, what);
         self.end_waits(now, ordinal, &over);
     }
 

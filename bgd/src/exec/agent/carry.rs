@@ -180,7 +180,7 @@ impl Manager {
             self.close_later(seat, rest, keep_warm.unwrap_or_default());
         }
         // End the processes of starts that are repeated.
-        for process in self.context.helpers.rest(Purpose::Agent) {
+        for process in self.context.helpers.take_unclaimed(Purpose::Agent) {
             self.context.reports.send(Report::EndHelper { process, signal: SIGKILL });
         }
     }

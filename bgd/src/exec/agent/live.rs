@@ -327,12 +327,12 @@ impl Live {
         }
         if ask {
             process.0.end(SIGTERM);
-            if tokio::time::timeout(GRACE, process.0.gone()).await.is_ok() {
+            if tokio::time::timeout(GRACE, process.0.until_ended()).await.is_ok() {
                 return;
             }
         }
         process.0.end(SIGKILL);
-        process.0.gone().await;
+        process.0.until_ended().await;
     }
 }
 

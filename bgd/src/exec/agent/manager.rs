@@ -83,7 +83,7 @@ struct Occupancy {
 
 impl Drop for Occupancy {
     fn drop(&mut self) {
-        Manager::give_back(&self.manager, self.seat, self.ending.get(), self.keep_warm);
+        Manager::free_place(&self.manager, self.seat, self.ending.get(), self.keep_warm);
     }
 }
 
@@ -193,11 +193,11 @@ impl Manager {
     /// Releases the session of a task that was cleared.
     fn forget(self: &Rc<Self>, task: TaskId) {
         let Some((seat, key)) = self.sessions.borrow_mut().remove(&task) else { return };
-        self.let_go(seat, key);
+        self.release_session(seat, key);
     }
 
     /// Asks a process to release a session that is no longer needed.
-    fn let_go(self: &Rc<Self>, seat: ProcessId, key: Arc<str>) {
+    fn release_session(self: &Rc<Self>, seat: ProcessId, key: Arc<str>) {
         self.pool.borrow_mut().forget(seat, &key);
         let live = self.seats.borrow().get(&seat).and_then(|seat| seat.outcome.borrow().clone());
         if let Some(Ok(live)) = live {
@@ -212,7 +212,7 @@ impl Manager {
             let before = self.sessions.borrow_mut().insert(task, (seat, Arc::clone(key)));
             // The copy in an earlier process is now outdated.
             if let Some((old, key)) = before.filter(|(old, _)| *old != seat) {
-                self.let_go(old, key);
+                self.release_session(old, key);
             }
         }
     }
@@ -323,7 +323,7 @@ impl Manager {
 
     /// Frees a turn's place. A process is closed after being idle for `keep_warm`, or as soon as it is idle if it is
     /// retired.
-    fn give_back(self: &Rc<Self>, seat: ProcessId, was_ending: bool, keep_warm: Duration) {
+    fn free_place(self: &Rc<Self>, seat: ProcessId, was_ending: bool, keep_warm: Duration) {
         let rest = self.pool.borrow_mut().give_back(seat, was_ending);
         let manager = Rc::clone(self);
         match rest {

@@ -161,7 +161,7 @@ impl Recorder {
     }
 
     /// Reports a fact to the core.
-    fn tell(&self, fact: Fact) {
+    fn report(&self, fact: Fact) {
         self.context.facts.send(self.task, self.run, fact);
     }
 
@@ -179,13 +179,13 @@ impl Recorder {
     /// Sends the pending reports to the core.
     pub fn send_pending(&mut self) {
         for fact in self.pending.take(Instant::now()) {
-            self.tell(fact);
+            self.report(fact);
         }
     }
 
     /// Sends the pending reports to the core if they are due: an agent may report more than anybody reads. After the
     /// end of the turn they are sent at once, as the next run may begin at any time.
-    fn tell_soon(&mut self) {
+    fn report_if_due(&mut self) {
         if self.is_late || self.pending.due().is_some_and(|at| at <= Instant::now()) {
             self.send_pending();
         }
@@ -226,7 +226,7 @@ impl Recorder {
     pub fn tool(&mut self, name: &str) {
         self.answer.tool_called();
         self.pending.tool(shortened(name).into());
-        self.tell_soon();
+        self.report_if_due();
     }
 
     /// Notes that a tool makes progress, or that the agent asks for permission to use one.
@@ -283,7 +283,7 @@ impl Recorder {
         }
         self.pending.consumed(&report);
         self.last_report = Some(report);
-        self.tell_soon();
+        self.report_if_due();
     }
 
     /// Records the agent's plan, unless it is unchanged.
@@ -293,7 +293,7 @@ impl Recorder {
         }
         self.pending.planned(steps.as_slice().into());
         self.last_plan = steps;
-        self.tell_soon();
+        self.report_if_due();
     }
 
     /// Reports something that people should know about the agent.
@@ -302,9 +302,9 @@ impl Recorder {
         match note {
             Note::LastWords => {
                 self.pending.last_words(text);
-                self.tell_soon();
+                self.report_if_due();
             }
-            Note::Suspect | Note::Warning => self.tell(Fact::Noted { note, text }),
+            Note::Suspect | Note::Warning => self.report(Fact::Noted { note, text }),
         }
     }
 
@@ -313,21 +313,21 @@ impl Recorder {
         let now = Instant::now();
         if self.last_moved.is_none_or(|last| now.duration_since(last) >= MOVED_EVERY) {
             self.last_moved = Some(now);
-            self.tell(Fact::Activity);
+            self.report(Fact::Activity);
         }
     }
 
     /// Reports that the agent was denied something.
     pub fn denied(&mut self, what: &str) {
         self.pending.denied(shortened(what).into());
-        self.tell_soon();
+        self.report_if_due();
     }
 
     /// Reports a question of the agent, after the pending reports. It needs no rate limit, as the number of open
     /// questions is limited.
     pub fn asked(&mut self, key: u64, question: &str, options: Vec<InputOption>) {
         self.send_pending();
-        self.tell(Fact::Asked { key, question: question.into(), options: options.into() });
+        self.report(Fact::Asked { key, question: question.into(), options: options.into() });
     }
 
     /// Ends the turn. Its output and result can be read before the end is reported.
@@ -356,14 +356,14 @@ impl Recorder {
             self.failed(&error);
         }
         if let Some(fact) = self.context.outputs.settle(self.task, self.run, false).await {
-            self.tell(fact);
+            self.report(fact);
         }
-        self.loss.tell();
+        self.loss.report();
         let result = match self.error.take() {
             Some(error) => result.and(Err(error.into())),
             None => result,
         };
-        self.tell(Fact::TurnEnded { result });
+        self.report(Fact::TurnEnded { result });
     }
 
     /// Appends text that arrives after the end of the turn, marked as late. Nothing else changes.
@@ -380,9 +380,9 @@ impl Recorder {
         self.write(text);
         // Report the size at once: nobody tracks the output of a finished task.
         self.file = None;
-        self.loss.tell();
+        self.loss.report();
         let bytes = self.context.folder.sizes(self.task, self.split);
-        self.tell(Fact::Output { bytes, dropped: [0; 2], tell: false });
+        self.report(Fact::Output { bytes, dropped: [0; 2], tell: false });
     }
 
     fn write(&mut self, text: &str) {

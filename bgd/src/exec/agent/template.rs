@@ -176,7 +176,7 @@ impl Template {
         let from = running.as_ref().map(|running| running.from).unwrap_or_default();
         // The turn is over, so kill any processes that the program left behind.
         process.end(SIGKILL);
-        process.gone().await;
+        process.until_ended().await;
         let folder = &self.context.folder;
         let unusable = |error: io::Error| format!("its output can't be used: {error}");
         let files = folder.files(turn.task, true);
@@ -285,7 +285,7 @@ impl Template {
         let process = self.process.borrow().clone();
         if let Some(process) = process {
             process.end(SIGKILL);
-            process.gone().await;
+            process.until_ended().await;
         }
         // Before the end is reported: the prompt of the task's next turn is in a file of the same name.
         drop(self.running.take());

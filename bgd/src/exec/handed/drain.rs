@@ -366,7 +366,7 @@ impl Stream {
                 Some(ask) = asked.recv() => match ask {
                     Ask::Settle(done) => {
                         let has_ended = self.settle();
-                        self.to.tell_loss();
+                        self.to.report_loss();
                         // The requester checks next whether the drain has ended.
                         if has_ended {
                             drop(asked);
@@ -377,7 +377,7 @@ impl Stream {
                     }
                     Ask::Discard => self.to.discard(),
                     Ask::KeepStill(order) => {
-                        self.to.tell_loss();
+                        self.to.report_loss();
                         order.keep(self.still()).await;
                     }
                     Ask::Copy(tell) => {
@@ -401,7 +401,7 @@ impl Stream {
                 }
             }
         }
-        self.to.tell_loss();
+        self.to.report_loss();
     }
 
     fn still(&self) -> StillFlow {
@@ -560,9 +560,9 @@ impl Sink {
     }
 
     /// Reports all losses: anything that waits for the drain must know of them.
-    fn tell_loss(&mut self) {
+    fn report_loss(&mut self) {
         if let Some(loss) = &mut self.loss {
-            loss.tell();
+            loss.report();
         }
     }
 }

@@ -43,7 +43,7 @@ impl HandedTree {
             leads_group: AtomicBool::new(false),
             held: Mutex::default(),
         };
-        tree.look_at_leader();
+        tree.current_leads();
         tree
     }
 
@@ -74,7 +74,7 @@ impl HandedTree {
 
     /// Reports whether nothing can be left once the leader has ended.
     pub fn is_plainly_empty(&self) -> bool {
-        let leads = self.look_at_leader();
+        let leads = self.current_leads();
         let has_group = leads.group && group_exists(self.leader);
         !leads.session && !has_group && self.living().is_empty()
     }
@@ -145,7 +145,7 @@ impl HandedTree {
 
     /// Returns what the leader leads, as far as known: it may begin to lead at any time, and that can't be looked up
     /// any more once it has been reaped.
-    fn look_at_leader(&self) -> Leads {
+    fn current_leads(&self) -> Leads {
         if let Some(stat) = Stat::of(self.leader)
             && self.leader_is_there()
         {
@@ -164,7 +164,7 @@ impl HandedTree {
 
     /// Returns the pids of processes that seem to belong to the tree, which includes `held`.
     fn pids(&self, held: &HashSet<i32>) -> Vec<i32> {
-        let leads = self.look_at_leader();
+        let leads = self.current_leads();
         let mut roots: Vec<i32> = held.iter().copied().collect();
         if self.leader_is_there() {
             roots.push(self.leader);
@@ -172,7 +172,7 @@ impl HandedTree {
         if leads.session || (leads.group && group_exists(self.leader)) {
             roots.extend(processes_of_user().into_iter().filter(|pid| self.is_led(*pid, leads)));
         }
-        let spared = spared();
+        let spared = protected_processes();
         let mut seen = HashSet::new();
         let mut found = descendants_of(&roots);
         found.retain(|pid| !spared.contains(pid) && seen.insert(*pid));
@@ -196,7 +196,7 @@ impl HandedTree {
     /// Reports whether a process that was found in the tree still belongs to it: it or one of its ancestors is held, is
     /// the leader, or is in the session or group that the leader leads.
     fn is_mine(&self, pid: i32, held: &HashSet<i32>) -> bool {
-        let leads = self.look_at_leader();
+        let leads = self.current_leads();
         let leader_is_there = self.leader_is_there();
         let mut current = pid;
         for _ in 0..MAX_DEPTH {
@@ -224,7 +224,7 @@ fn group_exists(group: i32) -> bool {
 }
 
 /// Returns the daemon and the processes that it runs under, which belong to no task's tree.
-fn spared() -> HashSet<i32> {
+fn protected_processes() -> HashSet<i32> {
     ancestors_of(std::process::id().cast_signed())
 }
 

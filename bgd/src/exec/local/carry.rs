@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 
 use super::Local;
 use super::handoffs::Running;
-use super::shows::OpenTerminals;
+use super::open_terminals::OpenTerminals;
 use crate::carry::{Came, Fd, Named, Obstacle};
 use crate::exec::carried::{
     HandedState, InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState,
@@ -93,7 +93,7 @@ impl Local {
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
         let LocalState { processes, starts, outputs, drains, helpers, fosters } = state;
-        self.context.adopted.look_at(fosters);
+        self.context.adopted.search_children_of(fosters);
         // First, so that the end of a leader is not mistaken for that of an orphan.
         let is_child = |process: &&ProcessState| process.handed.is_none();
         let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
@@ -103,7 +103,7 @@ impl Local {
         let mut all_drains = HashMap::new();
         for state in drains {
             let (task, run) = (state.task, state.run);
-            let drains = self.handoffs.rest(state, &self.context.facts, came)?;
+            let drains = self.handoffs.add_carried(state, &self.context.facts, came)?;
             all_drains.insert(task, (run, drains));
         }
         for process in processes {
@@ -282,7 +282,7 @@ impl TerminalState {
         let Self { job, followed, owed } = self;
         let taken = followed.map(|followed| followed.take(came)).transpose()?;
         let loss = Loss::new(task, run, context.facts.clone());
-        let terminal = terminals.rest(task, taken, owed, loss)?;
+        let terminal = terminals.add_carried(task, taken, owed, loss)?;
         let job = job.map(|JobState { pid, handle, name }| {
             let handle = Arc::new(came.take(handle)?.into());
             Ok::<_, io::Error>(TerminalJob { pid, handle, name, terminal: terminal.clone() })

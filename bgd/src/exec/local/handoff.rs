@@ -31,7 +31,13 @@ use crate::os::watch;
 
 impl Local {
     /// Has a worker check an offered process; [`Self::prepared`] follows.
-    pub(super) fn look_at(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
+    pub(super) fn check_offer(
+        &mut self,
+        task: TaskId,
+        handoff: Box<Handoff>,
+        client: &Client,
+        tell: TellOffer,
+    ) {
         let thread = match self.handoffs.thread() {
             Ok(thread) => thread,
             Err(error) => {
@@ -137,7 +143,7 @@ impl Local {
         self.processes.take_over(task, run, taken);
         self.handoffs.running.insert(task, Running { pid, client });
         if client.is_none() {
-            self.processes.left(task);
+            self.processes.client_disconnected(task);
         }
     }
 
@@ -163,7 +169,7 @@ impl Local {
         }
         for (task, running) in &self.handoffs.running {
             if running.client == Some(client) {
-                self.processes.left(*task);
+                self.processes.client_disconnected(*task);
             }
         }
     }

@@ -103,7 +103,7 @@ impl Handoffs {
         !self.ready.is_empty() || !self.prepared.is_empty()
     }
 
-    /// Holds all drains until [`Self::let_go`]. Returns whether they have been still since the previous call, so that
+    /// Holds all drains until [`Self::release`]. Returns whether they have been still since the previous call, so that
     /// everything they had reported has arrived.
     pub(super) fn keep_still(&mut self) -> bool {
         let Self { drained, holds, .. } = self;
@@ -116,7 +116,7 @@ impl Handoffs {
     }
 
     /// Releases the drains.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release(&mut self) {
         self.holds.clear();
     }
 
@@ -141,7 +141,12 @@ impl Handoffs {
     }
 
     /// Adds drains of the previous program, which resume in [`Self::resume`].
-    pub(super) fn rest(&mut self, state: DrainsState, facts: &Facts, came: &mut Came) -> io::Result<Drains> {
+    pub(super) fn add_carried(
+        &mut self,
+        state: DrainsState,
+        facts: &Facts,
+        came: &mut Came,
+    ) -> io::Result<Drains> {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
         let flows = flows.into_iter().map(|flow| {

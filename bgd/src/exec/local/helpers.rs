@@ -9,7 +9,7 @@ use crate::carry::Obstacle;
 use crate::core::Fact;
 use crate::exec::carried::HelperState;
 use crate::exec::executor::Close;
-use crate::exec::helper::Lives;
+use crate::exec::helper::UnclaimedHelpers;
 use crate::exec::host::{Alive, Purpose, SIGKILL, Watcher};
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Helpers {
     }
 
     /// Restores helpers of another program. Their requesters reclaim them from `lives`.
-    pub(super) fn restore(&mut self, all: Vec<HelperState>, lives: &Lives) {
+    pub(super) fn restore(&mut self, all: Vec<HelperState>, lives: &UnclaimedHelpers) {
         for HelperState { id, purpose, life } in all {
             let watcher = lives.keep(id, purpose, life);
             self.all.insert(id, Helper { purpose, waiting: None, watcher });

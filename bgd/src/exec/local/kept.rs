@@ -281,7 +281,7 @@ impl Local {
         if resumed.is_ready
             && let Some(probe) = &mut process.probe
         {
-            probe.is_told();
+            probe.note_reported();
         }
         match &resumed.spec.output_file {
             Some(file) => self.context.outputs.track_own(task, run, file.as_os_str().as_ref()),
@@ -290,7 +290,7 @@ impl Local {
         let drains = if flows.is_empty() {
             Drains::default()
         } else {
-            self.handoffs.rest(DrainsState { task, run, flows }, &self.context.facts, &mut came)?
+            self.handoffs.add_carried(DrainsState { task, run, flows }, &self.context.facts, &mut came)?
         };
         if resumed.ended == Ended::Tree {
             self.close_when_drained(task, run, &drains);

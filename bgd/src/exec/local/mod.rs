@@ -7,8 +7,8 @@ mod handoffs;
 mod helpers;
 mod hosting;
 mod kept;
+mod open_terminals;
 mod replaced;
-mod shows;
 mod terminals;
 
 use std::collections::HashMap;
@@ -24,8 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
+use self::open_terminals::OpenTerminals;
 use self::replaced::Replaced;
-use self::shows::OpenTerminals;
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{
@@ -147,7 +147,7 @@ impl Local {
 
     /// Forgets a run whose tree has ended, with its terminal if it was the task's latest run.
     fn gone(&mut self, task: TaskId, run: u32) {
-        if self.processes.gone(task, run) {
+        if self.processes.forget_ended(task, run) {
             self.terminals.close(task);
         }
     }
@@ -308,11 +308,11 @@ impl Interactive for Local {
     }
 
     fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
-        self.look_at(task, handoff, client, tell);
+        self.check_offer(task, handoff, client, tell);
     }
 
     fn exited(&mut self, task: TaskId, exit: Exit) {
-        self.processes.told(task, exit);
+        self.processes.report_exit(task, exit);
     }
 
     fn disconnected(&mut self, client: u64) {
@@ -377,8 +377,8 @@ impl Upgradable for Local {
     fn hold_starts(&mut self, holds: bool) {
         self.holds_starts = holds;
         self.answered();
-        self.terminals.let_go();
-        self.handoffs.let_go();
+        self.terminals.release();
+        self.handoffs.release();
     }
 
     fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
@@ -403,7 +403,7 @@ impl Upgradable for Local {
         // A client that is gone reports nothing any more.
         for (task, running) in &self.handoffs.running {
             if running.client.is_some_and(|client| !clients.contains_key(&client)) {
-                self.processes.left(*task);
+                self.processes.client_disconnected(*task);
             }
         }
     }

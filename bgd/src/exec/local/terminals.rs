@@ -6,7 +6,7 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 
 use super::Local;
-use super::shows::new_viewer;
+use super::open_terminals::new_viewer;
 use crate::client::Client;
 use crate::exec::handed::HandedTerminal;
 use crate::exec::job::Job;

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r151_outputs_come_home_from_the_folder_that_is_removed() {
+    fn r151_outputs_are_moved_home_from_a_removed_folder() {
         let (home, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let other = tempfile::tempdir().unwrap();
         let folder = OutputFolder::open(home.path().to_owned()).unwrap();

@@ -70,7 +70,7 @@ impl ProbeState {
     }
 
     /// Notes that the outcome was reported.
-    pub fn is_told(&mut self) {
+    pub fn note_reported(&mut self) {
         self.is_told = true;
     }
 }
@@ -181,7 +181,7 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
         Ready::Http(url) => net::until_answered(url).await,
         Ready::File(path) => file::until_there(awaited.folder.join(&**path), &context.workers).await,
         Ready::Notify => match &awaited.socket {
-            Some(socket) => notify::until_told(socket, tree, &context.workers).await,
+            Some(socket) => notify::until_notified(socket, tree, &context.workers).await,
             None => std::future::pending().await,
         },
     }

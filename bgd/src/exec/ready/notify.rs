@@ -21,7 +21,7 @@ const MESSAGE_FDS: usize = 253;
 
 /// Waits until a process of this tree reports that it is ready. Leaves that message in the socket for [`drain`]: if
 /// another program takes over before the dispatcher is notified, it finds the message there.
-pub async fn until_told(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
+pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
     let Some(messages) = messages(socket) else { return std::future::pending().await };
     loop {
         let message = next(&messages, MsgFlags::MSG_PEEK).await;

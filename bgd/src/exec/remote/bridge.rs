@@ -100,7 +100,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
         Ok(Err(_)) => {
             // The process has closed its streams, and is about to exit.
             let _ = tokio::time::timeout(MARGIN, process.0.exited()).await;
-            return Err(said(&errors));
+            return Err(reported_error(&errors));
         }
         Err(_) => return Err(BridgeError::passing(format!("no answer within {} s", patience.as_secs()))),
     };
@@ -164,7 +164,7 @@ fn no_bgctl() -> BridgeError {
 }
 
 /// Returns the trouble that the process reported before it exited.
-fn said(errors: &OwnedFd) -> BridgeError {
+fn reported_error(errors: &OwnedFd) -> BridgeError {
     let mut bytes = Vec::new();
     // The process has exited, so everything has been written, and our end does not block.
     if let Ok(copy) = errors.try_clone() {

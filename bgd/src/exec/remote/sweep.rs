@@ -238,7 +238,7 @@ pub async fn end_session(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
 ///
 /// # Errors
 /// They can't be listed now.
-pub async fn left(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientError> {
+pub async fn leftover_tasks(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task>, ClientError> {
     let session = Some(origin.session.clone());
     let mut params = ListParams { session, limit: Some(PAGE), ..ListParams::default() };
     let mut tasks = Vec::new();

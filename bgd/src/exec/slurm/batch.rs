@@ -28,7 +28,7 @@ const IN_ORDER: usize = 20;
 
 /// The requests of a run to the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct JobRequest {
     pub resources: Resources,
     /// The time limit, in milliseconds.
     pub time_limit_ms: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Wish {
     pub nice: u32,
 }
 
-impl Wish {
+impl JobRequest {
     /// Returns the requests of a run with this dependency; `defaults` supplies the resources that the run does not
     /// specify.
     pub fn of(run: &Run, defaults: &Resources, dependency: Option<Arc<str>>) -> Self {
@@ -60,7 +60,7 @@ impl Wish {
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub key: Arc<str>,
-    pub wish: Wish,
+    pub wish: JobRequest,
     /// The tasks with their runs, in the order of their indexes.
     pub tasks: Vec<(TaskId, u32)>,
 }
@@ -69,7 +69,7 @@ pub struct Batch {
 #[derive(Debug, Default)]
 pub struct Gathering {
     /// By their turns, which determine the order of submission.
-    waiting: BTreeMap<u64, (Wish, TaskId, u32)>,
+    waiting: BTreeMap<u64, (JobRequest, TaskId, u32)>,
     /// When the first of them was added.
     first: Option<Instant>,
     due: Option<Instant>,
@@ -77,7 +77,7 @@ pub struct Gathering {
 
 impl Gathering {
     /// Adds a run. Runs with lower turns are submitted before it; each turn must be unique.
-    pub fn add(&mut self, now: Instant, wish: Wish, (task, run): (TaskId, u32), turn: u64) {
+    pub fn add(&mut self, now: Instant, wish: JobRequest, (task, run): (TaskId, u32), turn: u64) {
         self.waiting.insert(turn, (wish, task, run));
         let first = *self.first.get_or_insert(now);
         self.due = Some((now + GATHER).min(first + GATHER_MOST));
@@ -167,8 +167,11 @@ mod tests {
     use super::*;
     use crate::exec::slurm::job;
 
-    fn wish(cpus: u32) -> Wish {
-        Wish { resources: Resources { cpus: Some(cpus), ..Resources::default() }, ..Wish::default() }
+    fn wish(cpus: u32) -> JobRequest {
+        JobRequest {
+            resources: Resources { cpus: Some(cpus), ..Resources::default() },
+            ..JobRequest::default()
+        }
     }
 
     fn add(gathering: &mut Gathering, turn: u64, cpus: u32) {

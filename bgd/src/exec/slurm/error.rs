@@ -159,7 +159,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn r151_a_cluster_that_can_not_be_asked_decides_nothing() {
+    fn r151_connection_errors_are_classified_as_unreachable_or_unanswered() {
         for text in [
             "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn r146_a_refusal_names_what_is_wrong_and_what_to_do() {
+    fn r146_sbatch_refusal_names_the_problem_and_the_option() {
         let refused = |stderr: &str| match of(stderr) {
             CommandError::Refused(message) => message,
             other => panic!("{other:?}"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_has_ended_is_no_trouble() {
+    fn error_about_an_ended_job_counts_as_gone() {
         for text in [
             "Invalid job id specified for job 9999\nslurm_suspend error: Invalid job id specified\n",
             "Job has already finished for job 1\nslurm_suspend error: Job has already finished\n",
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_printed_becomes_one_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
+        fn arbitrary_error_output_becomes_one_bounded_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
             let message = message(&stderr);
             prop_assert!(message.chars().count() <= MESSAGE_CHARS && !message.contains('\n'));
             let _ = of(&stderr);

@@ -8,7 +8,7 @@ use bgd_shared::request::TerminalSize;
 use bgd_shared::text::Env;
 use nix::errno::Errno;
 
-use super::{Common, InTerminal, Open, announce_to, c_string, explain, say};
+use super::{Common, InTerminal, Open, announce_to, c_string, describe_error, explain};
 use crate::core::SpawnFailure;
 use crate::exec::left::StartingIn;
 use crate::exec::members::TASK_MARK;
@@ -75,7 +75,7 @@ impl Common {
             Failed::Pty(failure) => failure,
             Failed::Birth(LaunchError::Job(error)) => explain(job.spec, error),
             Failed::Birth(LaunchError::Leader(error)) => {
-                format!("cannot start the leader of its terminal: {}", say(&error)).into()
+                format!("cannot start the leader of its terminal: {}", describe_error(&error)).into()
             }
         })
     }
@@ -130,7 +130,7 @@ fn open_pty(size: TerminalSize) -> Result<Pty, SpawnFailure> {
     let pty =
         Pty::open(size).map_err(|error: io::Error| match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ENOSPC) => "all terminals of the system are in use (kernel.pty.max)".to_owned(),
-            _ => format!("cannot create its terminal: {}", say(&error)),
+            _ => format!("cannot create its terminal: {}", describe_error(&error)),
         })?;
     if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
         return Err(descriptors::NONE_LEFT.into());

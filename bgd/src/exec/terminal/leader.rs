@@ -48,7 +48,7 @@ const SIGCONT: i32 = libc::SIGCONT;
 /// Runs a leader. Its standard input is a socket to the daemon, its standard output the terminal; its standard error is
 /// not read.
 pub fn main() -> ExitCode {
-    match live() {
+    match run_job() {
         Ok(Exit::Code(code)) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         Ok(Exit::Signal(signal)) => {
             mirror::end_by(signal);
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Starts the job and lives as long as it does. Returns its exit.
-fn live() -> io::Result<Exit> {
+fn run_job() -> io::Result<Exit> {
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None)?;
     // Not 0 to 2, which are used for the job's streams.
     let daemon = UnixStream::from(fcntl_dupfd_cloexec(io::stdin(), 3)?);

@@ -132,7 +132,7 @@ impl Session {
     pub async fn run(mut self) {
         loop {
             self.catch_up().await;
-            self.tell_stop().await;
+            self.notify_stop().await;
             let may_read = !self.is_at_end && !self.viewers.hold_back();
             tokio::select! {
                 biased;
@@ -140,7 +140,7 @@ impl Session {
                     Some(order) => self.obey(order).await,
                     None => return,
                 },
-                () = readable(self.leader_news.as_ref()) => self.hear_leader(),
+                () = readable(self.leader_news.as_ref()) => self.read_leader_reports(),
                 ready = self.master.writable(), if !self.writes.is_empty() => match ready {
                     Ok(mut ready) => {
                         if write(self.master.get_ref(), &mut self.writes) {
@@ -191,8 +191,8 @@ impl Session {
             Order::Drain(done) => {
                 self.drain().await;
                 // The caller reports the job's exit next, and a loss must be known by then.
-                self.output.loss.tell();
-                self.hear_leader();
+                self.output.loss.report();
+                self.read_leader_reports();
                 let why = self.unknown_end.as_deref();
                 let _ = done.send(why.map(|why| String::from_utf8_lossy(why).into()));
                 return;
@@ -283,11 +283,11 @@ impl Session {
     }
 
     /// Notifies viewers that have room that the job has stopped.
-    async fn tell_stop(&mut self) {
+    async fn notify_stop(&mut self) {
         if self.viewers.is_stop_due() {
             // Send first the output written before the stop.
             self.drain().await;
-            self.viewers.tell_stop(&news::stopped(self.task));
+            self.viewers.notify_stop(&news::stopped(self.task));
         }
     }
 
@@ -304,7 +304,7 @@ impl Session {
     }
 
     /// Handles the leader's reports about its job.
-    fn hear_leader(&mut self) {
+    fn read_leader_reports(&mut self) {
         let mut words = [0; 64];
         while let Some(leader) = &self.leader_news {
             match nix::unistd::read(leader.get_ref(), &mut words) {
@@ -345,7 +345,7 @@ impl Session {
     async fn keep_still(&mut self, order: KeepStill) {
         self.parse().await;
         // The holder must know of a loss.
-        self.output.loss.tell();
+        self.output.loss.report();
         order.keep(Box::new(self.still())).await;
     }
 

@@ -198,7 +198,7 @@ impl Viewers {
 
     /// Notifies every viewer that has room, and was not notified yet, that the job has stopped. The others are notified
     /// when they have room.
-    pub fn tell_stop(&mut self, line: &[u8]) {
+    pub fn notify_stop(&mut self, line: &[u8]) {
         for shown in self.0.iter_mut().filter(|shown| shown.can_notify_stop()) {
             shown.viewer.door.tell(&shown.viewer.client, line);
             shown.stop_pending = false;
@@ -269,8 +269,8 @@ mod tests {
         viewers.note_stop(true);
         assert_eq!(read(&slow).await.len(), 600);
         assert!(viewers.is_stop_due());
-        viewers.tell_stop(b"stopped");
-        viewers.tell_stop(b"stopped");
+        viewers.notify_stop(b"stopped");
+        viewers.notify_stop(b"stopped");
         assert!(!viewers.is_stop_due());
         assert_eq!(read(&slow).await, b"stopped");
         assert_eq!(read(&quick).await, b"stopped");

@@ -169,7 +169,7 @@ impl Bot {
         let route = call.route(&chat);
         let shown = async move {
             loop {
-                bot.silence.over(&route).await;
+                bot.silence.until_allowed(&route).await;
                 if let Err(trouble) = bot.call(&call).await {
                     tracing::debug!(channel = %bot.channel, why = %trouble.why, "typing is not shown");
                     bot.silence.record_wait(&route, &trouble);

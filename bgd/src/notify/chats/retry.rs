@@ -75,14 +75,14 @@ impl RateLimits {
     }
 
     /// Returns the remaining wait for a route, if any.
-    fn left(&self, route: &str) -> Option<Duration> {
+    fn remaining_wait(&self, route: &str) -> Option<Duration> {
         let until = self.all.get().max(self.by_route.borrow().get(route).copied())?;
         until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
     }
 
     /// Waits until a route may be used.
-    pub async fn over(&self, route: &str) {
-        while let Some(left) = self.left(route) {
+    pub async fn until_allowed(&self, route: &str) {
+        while let Some(left) = self.remaining_wait(route) {
             sleep(left).await;
         }
     }
@@ -140,10 +140,10 @@ pub async fn deliver(
     let mut why = met.map(|tried| with_tries(&tried.retry.error, tries)).unwrap_or_default();
     if let Some(Tried { retry, .. }) = before {
         // The next try happens even if it is the last one.
-        progress.wait(left(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
+        progress.wait(until_next_try(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
     }
     loop {
-        if let Some(left) = silence.left(route) {
+        if let Some(left) = silence.remaining_wait(route) {
             if is_too_late(left) {
                 return Err(Undelivered(silenced(&why, left)));
             }
@@ -151,7 +151,7 @@ pub async fn deliver(
                 note(retried(0, "the server asked to wait", left));
             }
             if !progress.wait(left).await {
-                return Err(Undelivered(gone(&silenced(&why, left))));
+                return Err(Undelivered(removed_message(&silenced(&why, left))));
             }
         }
         tries += 1;
@@ -163,10 +163,14 @@ pub async fn deliver(
             Some(wait) => {
                 // The server's requested wait is handled at the start of the loop.
                 let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
-                note(retried(tries, &trouble.why, wait.max(silence.left(route).unwrap_or_default())));
+                note(retried(
+                    tries,
+                    &trouble.why,
+                    wait.max(silence.remaining_wait(route).unwrap_or_default()),
+                ));
                 tracing::debug!(%why, "it is tried again");
                 if !progress.wait(wait).await {
-                    return Err(Undelivered(gone(&why)));
+                    return Err(Undelivered(removed_message(&why)));
                 }
             }
         }
@@ -179,7 +183,7 @@ fn with_tries(met: &str, tries: usize) -> String {
 }
 
 /// Returns the time until the next try, according to the wall clock.
-fn left(retry: &ChannelRetry) -> Duration {
+fn until_next_try(retry: &ChannelRetry) -> Duration {
     let ms = retry.next_at.unix_ms().saturating_sub(Timestamp::now().unix_ms());
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
@@ -192,7 +196,7 @@ fn retried(tries: usize, error: &str, wait: Duration) -> ChannelRetry {
 }
 
 /// Returns the message for a channel that was removed before another try.
-fn gone(why: &str) -> String {
+fn removed_message(why: &str) -> String {
     format!("{why}; it is not tried again, as the channel is no longer configured")
 }
 
@@ -332,9 +336,9 @@ mod tests {
         silence.record_wait("", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(2)) });
         let again = RateLimits::default();
         again.resume(&silence.state().unwrap());
-        assert!(again.left("messages") > Some(Duration::from_mins(4)));
-        assert!(again.left("typing") > Some(Duration::from_mins(1)));
-        assert!(again.left("typing") <= Some(Duration::from_mins(2)));
+        assert!(again.remaining_wait("messages") > Some(Duration::from_mins(4)));
+        assert!(again.remaining_wait("typing") > Some(Duration::from_mins(1)));
+        assert!(again.remaining_wait("typing") <= Some(Duration::from_mins(2)));
     }
 
     #[test]
@@ -357,11 +361,11 @@ mod tests {
         silence.record_wait("typing", &busy(Duration::from_mins(5)));
         // A later, shorter wait does not shorten it.
         silence.record_wait("typing", &busy(Duration::ZERO));
-        assert!(silence.left("typing") > Some(Duration::from_mins(4)));
-        assert_eq!(silence.left("messages"), None);
+        assert!(silence.remaining_wait("typing") > Some(Duration::from_mins(4)));
+        assert_eq!(silence.remaining_wait("messages"), None);
         silence.record_wait("typing", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(9)) });
-        assert!(silence.left("messages") > Some(Duration::from_mins(8)));
-        assert!(silence.left("typing") > Some(Duration::from_mins(8)));
+        assert!(silence.remaining_wait("messages") > Some(Duration::from_mins(8)));
+        assert!(silence.remaining_wait("typing") > Some(Duration::from_mins(8)));
     }
 
     #[test]
@@ -370,7 +374,7 @@ mod tests {
         for (later, number) in (1..).zip(0..=ROUTES) {
             silence.record_wait(&number.to_string(), &busy(Duration::from_secs(60 + later)));
         }
-        let route = |number: usize| silence.left(&number.to_string());
+        let route = |number: usize| silence.remaining_wait(&number.to_string());
         assert_eq!((silence.by_route.borrow().len(), route(0)), (ROUTES, None));
         assert!(route(1).is_some() && route(ROUTES).is_some());
     }

@@ -95,7 +95,7 @@ mod tests {
     use crate::wire::mailbox::{self, Internal};
 
     #[test]
-    fn of_too_many_held_notices_the_oldest_are_forgotten_but_for_their_number() {
+    fn excess_held_notices_are_only_counted() {
         let counts = Arc::new(Counts::default());
         let (_calls, _facts, internals, mut mailbox) = mailbox::new();
         let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };

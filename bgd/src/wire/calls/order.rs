@@ -205,12 +205,12 @@ fn edit(params: EditParams) -> Result<Request, RpcError> {
 
 /// `task.hold` and `task.release`
 fn hold(params: SelectParams, held: bool) -> Result<Request, RpcError> {
-    Ok(Request::Hold { which: some(params)?, held })
+    Ok(Request::Hold { which: selected(params)?, held })
 }
 
 /// `task.pause` and `task.continue`
 fn set_paused(params: SelectParams, paused: bool) -> Result<Request, RpcError> {
-    Ok(Request::SetPaused { which: some(params)?, paused })
+    Ok(Request::SetPaused { which: selected(params)?, paused })
 }
 
 /// `task.rerun`
@@ -218,13 +218,13 @@ fn rerun(params: RerunParams) -> Result<Request, RpcError> {
     let RerunParams { ids, matching, failed, with_dependents, key } = params;
     check_label("key", key.as_deref())?;
     let key = key.map(Into::into);
-    let which = some(SelectParams { ids, matching })?;
+    let which = selected(SelectParams { ids, matching })?;
     let seed = TaskId::random().as_u128();
     Ok(Request::Rerun(Box::new(Rerun { which, failed, with_dependents, key, seed })))
 }
 
 /// Returns the tasks that a call selects. The call must name tasks or give criteria.
-fn some(params: SelectParams) -> Result<Selection, RpcError> {
+fn selected(params: SelectParams) -> Result<Selection, RpcError> {
     let which = select(params.ids, params.matching)?;
     match which {
         Selection::Ids(ids) if ids.is_empty() => Err(invalid("no task given: give `ids` or `matching`")),

@@ -98,7 +98,7 @@ fn login(methods: &[(&str, Option<&str>)]) -> Box<str> {
 
 /// Builds the refusal for a program that does not speak the protocol.
 fn no_acp(wire: &Wire, why: &str) -> Refusal {
-    let message = format!("the agent did not speak ACP: {why}{}", wire.noise.told());
+    let message = format!("the agent did not speak ACP: {why}{}", wire.noise.as_suffix());
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 

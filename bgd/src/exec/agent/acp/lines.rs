@@ -168,7 +168,7 @@ impl Noise {
     }
 
     /// Returns the lines as the end of a sentence; empty if there are none.
-    pub fn told(&self) -> String {
+    pub fn as_suffix(&self) -> String {
         let noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: Vec<&str> = noise.1.iter().map(String::as_str).collect();
         match noise.0 {

@@ -209,7 +209,7 @@ async fn listen(api: &Api, routes: &Routes, begun: impl FnOnce()) -> ApiError {
 }
 
 /// Waits until the server is reported as gone, and returns the reason.
-pub async fn told(mut gone: watch::Receiver<Option<Box<str>>>) -> Box<str> {
+pub async fn wait_until_lost(mut gone: watch::Receiver<Option<Box<str>>>) -> Box<str> {
     let why = match gone.wait_for(Option::is_some).await {
         Ok(why) => why.clone(),
         Err(_) => None,

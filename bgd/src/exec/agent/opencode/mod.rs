@@ -250,7 +250,7 @@ impl Opencode {
     /// Waits until the server is gone for good, and returns the reason. An interruption of the stream of events does
     /// not count.
     pub async fn closed(&self) -> Box<str> {
-        follow::told(self.gone.clone()).await
+        follow::wait_until_lost(self.gone.clone()).await
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Handle>> {

@@ -157,7 +157,7 @@ impl Session {
 
     /// Runs until no more prompts can come.
     pub async fn run(mut self) {
-        let gone = follow::told(self.parts.gone.clone());
+        let gone = follow::wait_until_lost(self.parts.gone.clone());
         let mut gone = std::pin::pin!(gone);
         loop {
             let runs = self.reply.is_some();
@@ -169,7 +169,7 @@ impl Session {
                     Some(order) => self.start(order).await,
                     None => return,
                 },
-                () = given_up(&mut self.reply), if runs => self.over(),
+                () = until_abandoned(&mut self.reply), if runs => self.reset_after_turn(),
                 why = &mut gone, if runs => self.finish(TurnEnd::Broken(why)),
                 () = self.parts.stop.look.notified() => self.hurry(),
                 () = tokio::time::sleep_until(self.due), if runs && !holds => self.look().await,
@@ -206,7 +206,7 @@ impl Session {
             self.reply = Some(order.reply);
             return self.lose_track();
         };
-        self.over();
+        self.reset_after_turn();
         let id = message_id();
         let began = Instant::now();
         let mut turn = Turn::new(id.clone(), began.into_std());
@@ -466,7 +466,7 @@ impl Session {
     /// Ends the turn, and reports its end. All updates of the turn are already in the channel.
     fn finish(&mut self, end: TurnEnd) {
         let reply = self.reply.take();
-        self.over();
+        self.reset_after_turn();
         if let Some(reply) = reply {
             // Fails if the caller has abandoned the turn.
             let _ = reply.send(end);
@@ -474,7 +474,7 @@ impl Session {
     }
 
     /// Resets the state after a turn.
-    fn over(&mut self) {
+    fn reset_after_turn(&mut self) {
         self.reply = None;
         self.stale = false;
         self.asks.take_all_back();
@@ -482,7 +482,7 @@ impl Session {
 }
 
 /// Waits until nothing waits for the end of the turn any more.
-async fn given_up(reply: &mut Option<oneshot::Sender<TurnEnd>>) {
+async fn until_abandoned(reply: &mut Option<oneshot::Sender<TurnEnd>>) {
     match reply {
         Some(reply) => reply.closed().await,
         None => std::future::pending().await,

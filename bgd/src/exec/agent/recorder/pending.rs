@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_told_now_and_then_and_completely() {
+    fn flood_of_updates_is_batched_without_loss() {
         let (mut pending, begin) = (PendingReports::default(), Instant::now());
         assert_eq!((pending.due(), pending.take(begin)), (None, vec![]));
         pending.tool("first".into());

@@ -27,7 +27,7 @@ impl Recorder {
             file: _,
             last_moved: _,
         } = self;
-        loss.tell();
+        loss.report();
         RecorderState {
             task: *task,
             run: *run,

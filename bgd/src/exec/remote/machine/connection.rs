@@ -77,7 +77,7 @@ impl Machine {
         self.runs.values_mut().for_each(Run::cut);
         self.early.clear();
         if self.runs.is_empty() {
-            return self.rest();
+            return self.disconnect_idle();
         }
         // The connection may have been open for a moment only, and so may the next one.
         self.failed(BridgeError { message: why.into(), hint: None, is_final: false }, PAUSES[0]);
@@ -85,7 +85,7 @@ impl Machine {
 
     /// Drops the connection, as no run needs one. If tasks of an earlier daemon could not be looked for, or ended tasks
     /// could not be cleared, that is retried.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn disconnect_idle(&mut self) {
         self.link = Link::Idle;
         if self.sweeps && !self.has_swept || !self.concluded.is_empty() {
             self.sweep_again();
@@ -119,7 +119,7 @@ impl Machine {
             self.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Unknown { why }));
         }
         if self.runs.is_empty() {
-            return self.rest();
+            return self.disconnect_idle();
         }
         self.link = Link::Broken(Instant::now() + self.next_pause(at_least), trouble);
         self.has_connected = true;

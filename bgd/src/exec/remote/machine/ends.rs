@@ -9,7 +9,7 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{ClearParams, TaskClear};
 use bgd_shared::task::Task;
 
-use super::{Called, Machine, Outcome, PAUSES};
+use super::{CallResult, Machine, Outcome, PAUSES};
 use crate::core::Fact;
 use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
@@ -53,7 +53,7 @@ impl Machine {
     }
 
     /// Marks the concluded runs that pass the filter for clearing, as their ends are in the journal.
-    pub(super) fn over(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
+    pub(super) fn clear_recorded(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
         let over = self.unwritten.extract_if(|(task, run), _| filter(*task, *run));
         self.concluded.extend(over.map(|(_, there)| there.into()));
     }
@@ -84,7 +84,7 @@ impl Machine {
                 },
             };
             let (task, outcome) = (TaskId::from_u128(0), Outcome::Cleared(left));
-            Called { task, run: 0, bridge: Some(bridge), outcome }
+            CallResult { task, run: 0, bridge: Some(bridge), outcome }
         }));
     }
 
@@ -98,12 +98,12 @@ impl Machine {
         if bridge.is_some_and(|asked| self.is_current(asked)) {
             self.cut("it did not answer");
         } else if matches!(self.link, Link::Idle) {
-            self.rest();
+            self.disconnect_idle();
         }
     }
 
     /// Reports to the dispatcher that the end of a run can't be confirmed. The machine is still ordered to end it.
-    pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
+    pub(super) fn report_unconfirmed_end(&mut self, task: TaskId, number: u32) {
         let why =
             format!("{}: it may still run there, and will be ended as soon as possible", self.unreachable());
         let is_ending = |run: &&mut Run| run.number == number && run.stop.is_some() && !run.is_given_up;

@@ -61,7 +61,7 @@ pub struct Machine {
     early: HashMap<TaskId, Box<Task>>,
     /// Runs that may have a next step.
     ready: VecDeque<TaskId>,
-    calls: FuturesUnordered<BoxFuture<'static, Called>>,
+    calls: FuturesUnordered<BoxFuture<'static, CallResult>>,
     link: Link,
     /// The instance of the daemon that has the runs.
     instance: Option<String>,
@@ -99,7 +99,7 @@ pub struct Machine {
 }
 
 /// The result of a call for a run.
-struct Called {
+struct CallResult {
     task: TaskId,
     run: u32,
     /// The connection that was used, if any.
@@ -217,9 +217,11 @@ impl Machine {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
-                self.over(|known, _| known == task);
+                self.clear_recorded(|known, _| known == task);
             }
-            Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
+            Order::EndRecorded { task, run } => {
+                self.clear_recorded(|known, its_run| (known, its_run) == (task, run))
+            }
             Order::Written { task, run } => self.written(task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
@@ -264,7 +266,7 @@ impl Machine {
         bridge: Option<Arc<Bridge>>,
         call: impl Future<Output = Outcome> + Send + 'static,
     ) {
-        self.calls.push(Box::pin(async move { Called { task, run, bridge, outcome: call.await } }));
+        self.calls.push(Box::pin(async move { CallResult { task, run, bridge, outcome: call.await } }));
     }
 
     fn end(&mut self, task: TaskId, number: u32, signal: i32) {
@@ -276,12 +278,12 @@ impl Machine {
         if signal == SIGKILL || run.is_waiting() {
             self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
         }
-        self.tell_to_end(task);
+        self.order_end(task);
         self.ready.push_back(task);
     }
 
     /// Orders the machine to end a run, unless a signal at least as strong was already ordered.
-    fn tell_to_end(&mut self, task: TaskId) {
+    fn order_end(&mut self, task: TaskId) {
         let Some(bridge) = self.bridge() else { return };
         let Some(run) = self.runs.get_mut(&task) else { return };
         let (Some(there), Some(signal)) = (run.there, run.stop) else { return };
@@ -438,8 +440,8 @@ impl Machine {
         }
     }
 
-    fn called(&mut self, called: Called) {
-        let Called { task, run: number, bridge, outcome } = called;
+    fn called(&mut self, called: CallResult) {
+        let CallResult { task, run: number, bridge, outcome } = called;
         let outcome = match outcome {
             Outcome::Cleared(left) => return self.cleared(bridge.as_ref(), left),
             Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),
@@ -508,7 +510,7 @@ impl Machine {
         }
         self.catch_up(task);
         if self.runs.get(&task).is_some_and(|run| run.stop.is_some()) {
-            self.tell_to_end(task);
+            self.order_end(task);
         }
         self.ready.push_back(task);
     }
@@ -544,7 +546,7 @@ impl Machine {
             && at <= now
         {
             self.give_up.pop_first();
-            self.give_up_on(task, number);
+            self.report_unconfirmed_end(task, number);
         }
         let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {
@@ -559,7 +561,7 @@ impl Machine {
                 if self.has_swept {
                     self.origin.forget();
                 }
-                self.rest();
+                self.disconnect_idle();
             }
             Link::Idle | Link::Opening(_) | Link::Open(..) | Link::Broken(..) => {}
         }

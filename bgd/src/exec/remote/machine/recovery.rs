@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 use tokio::sync::oneshot;
 
-use super::{Called, Machine, Order, Outcome};
+use super::{CallResult, Machine, Order, Outcome};
 use crate::exec::remote::bridge::Bridge;
 use crate::exec::remote::run::{Run, key_of};
 use crate::exec::remote::sweep;
@@ -82,11 +82,11 @@ impl Machine {
         let (origin, is_own_left) = (Arc::clone(&self.origin), self.may_have_left);
         self.calls.push(Box::pin(async move {
             let left = match sweep::end_earlier(&bridge, &origin).await {
-                Ok(()) if is_own_left => sweep::left(&bridge, &origin).await,
+                Ok(()) if is_own_left => sweep::leftover_tasks(&bridge, &origin).await,
                 ended => ended.map(|()| Vec::new()),
             };
             let outcome = left.map_or(Outcome::Swept(false), Outcome::Left);
-            Called { task: TaskId::from_u128(0), run: 0, bridge: Some(bridge), outcome }
+            CallResult { task: TaskId::from_u128(0), run: 0, bridge: Some(bridge), outcome }
         }));
     }
 
@@ -107,7 +107,7 @@ impl Machine {
         let origin = Arc::clone(&self.origin);
         self.calls.push(Box::pin(async move {
             let is_done = sweep::end_tasks(&bridge, &origin, &unknown).await.is_ok();
-            Called { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Swept(is_done) }
+            CallResult { task: TaskId::from_u128(0), run: 0, bridge: None, outcome: Outcome::Swept(is_done) }
         }));
     }
 

@@ -11,7 +11,7 @@ use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::acts::{Act, Action};
-use crate::exec::slurm::batch::Wish;
+use crate::exec::slurm::batch::JobRequest;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
@@ -21,7 +21,7 @@ pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a prior
 
 impl Cluster {
     /// Orders the end of a run, unless the cluster was already asked at least as strongly.
-    pub(super) fn tell_to_end(&mut self, task: TaskId) {
+    pub(super) fn order_end(&mut self, task: TaskId) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(_), Some(signal)) = (run.id, run.stop) else { return };
         if run.told == Some(signal) || run.told == Some(SIGKILL) {
@@ -87,7 +87,7 @@ impl Cluster {
     }
 
     /// Orders the changes that came too late to be included in a run's submission.
-    pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &Wish) {
+    pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &JobRequest) {
         let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
         if hold != wish.is_held {
             self.order_act(now, Action::Hold(hold), task, None);

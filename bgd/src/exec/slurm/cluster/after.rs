@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 use super::Cluster;
 use super::acts::ONLY_LOWER;
 use crate::core::{Conclusion, Fact, PlaceFact, Verdict};
-use crate::exec::slurm::batch::{Batch, Wish};
+use crate::exec::slurm::batch::{Batch, JobRequest};
 use crate::exec::slurm::work;
 
 /// What to do with a run that may depend on others.
@@ -42,7 +42,7 @@ impl Cluster {
             Following::Never => return self.give_back(task),
         };
         let (wish, number, turn) =
-            (Wish::of(run, &self.settings.resources, dependency), run.number, run.turn);
+            (JobRequest::of(run, &self.settings.resources, dependency), run.number, run.turn);
         if run.priority > 0 {
             self.refused(task, number, None, ONLY_LOWER);
         }

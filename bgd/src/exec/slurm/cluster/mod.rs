@@ -279,7 +279,7 @@ impl Cluster {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
-                self.over(|known, _| known == task);
+                self.remove_concluded(|known, _| known == task);
                 self.written_down(task);
                 if !self.is_far() {
                     let folder = Arc::clone(&self.tools.folder);
@@ -287,7 +287,9 @@ impl Cluster {
                 }
             }
             Order::Count { task, run, id } => self.count(now, task, run, &id),
-            Order::Over { task, run } => self.over(|known, its_run| (known, its_run) == (task, run)),
+            Order::EndRecorded { task, run } => {
+                self.remove_concluded(|known, its_run| (known, its_run) == (task, run))
+            }
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
@@ -339,7 +341,7 @@ impl Cluster {
         if is_last {
             self.give_up.insert((now + CONFIRMED_WITHIN, task, number));
         }
-        self.tell_to_end(task);
+        self.order_end(task);
     }
 
     fn remove(&mut self, task: TaskId) {
@@ -385,7 +387,7 @@ impl Cluster {
             && at <= now
         {
             self.give_up.pop_first();
-            self.give_up_on(task, number);
+            self.report_unconfirmed_end(task, number);
         }
         self.tick(now);
         self.scan(now);

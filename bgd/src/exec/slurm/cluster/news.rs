@@ -236,7 +236,7 @@ impl Cluster {
     }
 
     /// Reports to the core that the end of a run can't be confirmed. The cluster is still asked to end it.
-    pub(super) fn give_up_on(&mut self, task: TaskId, number: u32) {
+    pub(super) fn report_unconfirmed_end(&mut self, task: TaskId, number: u32) {
         let why = match (self.reach.why(), self.reading.why()) {
             (Some(why), _) => format!("the cluster can't be queried: {why}"),
             (None, Some(why)) => why.to_owned(),

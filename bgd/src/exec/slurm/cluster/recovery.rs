@@ -8,7 +8,7 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 
 use super::Cluster;
-use crate::exec::slurm::batch::{Batch, Unsure, Wish};
+use crate::exec::slurm::batch::{Batch, JobRequest, Unsure};
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
 use crate::exec::slurm::run::Run;
@@ -46,7 +46,7 @@ impl Cluster {
     /// Notes that a run may have been submitted.
     fn doubt(&mut self, now: Instant, (key, index): (Arc<str>, u32), run: (TaskId, u32)) {
         let unsure = self.unsure.entry(Arc::clone(&key)).or_insert_with(|| {
-            let wish = Wish::default();
+            let wish = JobRequest::default();
             Unsure::new(now, Batch { key, wish, tasks: Vec::new() })
         });
         // The runs of the same submission that are not known here belong to nobody.
@@ -113,7 +113,7 @@ impl Cluster {
     }
 
     /// Removes the files of the runs that pass the filter; their ends are recorded.
-    pub(super) fn over(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
+    pub(super) fn remove_concluded(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
         let over: Vec<Files> =
             self.ended.extract_if(|(task, run), _| filter(*task, *run)).map(|(_, files)| files).collect();
         for files in over {

@@ -175,7 +175,7 @@ impl Cluster {
             if !is_taken_up {
                 self.order_late(now, task, &batch.wish);
             }
-            self.tell_to_end(task);
+            self.order_end(task);
         }
         self.pace.moved(now);
         self.scan_by(now);

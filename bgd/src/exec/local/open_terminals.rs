@@ -64,14 +64,14 @@ pub(super) struct OpenTerminals {
     /// Hold the terminals for an upgrade.
     holds: HashMap<TaskId, Hold>,
     /// Terminals of the previous program that are not followed yet.
-    resting: Vec<Rests>,
+    resting: Vec<CarriedTerminal>,
     /// Jobs that nobody would continue if they stop now.
     unseen: Vec<TaskId>,
 }
 
 /// A terminal of the previous program.
 #[derive(Debug)]
-struct Rests {
+struct CarriedTerminal {
     task: TaskId,
     taken: Taken,
     loss: Loss,
@@ -96,7 +96,7 @@ impl OpenTerminals {
         Ok(terminal)
     }
 
-    /// Holds all terminals until [`Self::let_go`]. Returns whether they have been still since the previous call, so
+    /// Holds all terminals until [`Self::release`]. Returns whether they have been still since the previous call, so
     /// that everything they had sent has arrived.
     pub(super) fn keep_still(&mut self) -> bool {
         let Self { open, holds, .. } = self;
@@ -108,7 +108,7 @@ impl OpenTerminals {
     }
 
     /// Releases the terminals.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release(&mut self) {
         self.holds.clear();
     }
 
@@ -128,7 +128,7 @@ impl OpenTerminals {
     }
 
     /// Adds a terminal of the previous program, which is followed from [`Self::resume`] on.
-    pub(super) fn rest(
+    pub(super) fn add_carried(
         &mut self,
         task: TaskId,
         taken: Option<Taken>,
@@ -140,14 +140,14 @@ impl OpenTerminals {
         let terminal = resting.terminal.clone();
         self.open.insert(task, Shown::new(terminal.clone(), BTreeMap::new()));
         if let Some(taken) = taken {
-            self.resting.push(Rests { task, taken, loss, owed, resting });
+            self.resting.push(CarriedTerminal { task, taken, loss, owed, resting });
         }
         Ok(terminal)
     }
 
     /// Starts following the terminals of the previous program.
     pub(super) fn resume(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
-        for Rests { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
+        for CarriedTerminal { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
             let Some(shown) = self.open.get_mut(&task) else { continue };
             let Taken { mut state, master, slave, leader_news, output } = taken;
             let writes = std::mem::take(&mut state.writes);

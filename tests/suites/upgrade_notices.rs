@@ -149,6 +149,21 @@ fn r121_notice_waiting_for_retry_is_sent_after_upgrade() {
 }
 
 #[test]
+fn r121_time_of_next_notice_retry_survives_upgrades() {
+    let server = HookServer::start();
+    server.order(Reply::later(503, "60"));
+    let daemon = with_server(&server);
+    let task = ended(&daemon, "true");
+    let retry = || wait::poll_until("it waits for the next try", || daemon.channel("ops").retry);
+    let before = retry();
+    for _ in 0..3 {
+        upgrade(&daemon);
+        assert_eq!(retry(), before);
+    }
+    assert_eq!(keys(&server), [key(task)], "the server asked to wait");
+}
+
+#[test]
 fn r121_each_notice_arrives_once_over_twenty_upgrades_under_load() {
     const TASKS: usize = 40;
     let daemon = with_hook("cat > /dev/null; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"", "");

@@ -53,6 +53,10 @@ impl Progress {
     /// Creates the progress of a delivery, continuing earlier tries and a command left by the program before an
     /// upgrade.
     pub fn new(of: &Rc<Outcomes>, number: u64, tried: Option<Tried>, left: Option<HookLeft>) -> Self {
+        #[cfg(feature = "chats")]
+        if let Some(tried) = &tried {
+            of.counts.tried(tried.retry.clone());
+        }
         let tried = tried.map(|tried| (tried, Instant::now()));
         let stage = RefCell::new(Stage::Waiting);
         Self { of: Rc::clone(of), number, tried: tried.into(), left: left.into(), stage }

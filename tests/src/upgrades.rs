@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{DaemonUpgrade, UpgradeParams, UpgradeResult};
@@ -47,6 +48,27 @@ pub fn until(daemon: &TestDaemon, name: &str, code: u8) -> TaskId {
     let task = daemon.submit_shell(&line);
     wait::for_file(&daemon.home().join(name));
     task
+}
+
+/// Upgrades again and again until a task has ended: a clock that starts over with each daemon would never end it.
+/// Returns the number of upgrades that the task has outlived.
+#[track_caller]
+pub fn upgrade_until_ended(daemon: &TestDaemon, task: TaskId) -> usize {
+    let mut outlived = 0;
+    wait::poll_until("the end of the task", || {
+        upgrade(daemon);
+        let is_active = daemon.task(task).status.is_active();
+        outlived += usize::from(is_active);
+        (!is_active).then_some(())
+    });
+    outlived
+}
+
+/// Tries with longer and longer times, as a busy machine may upgrade too late for a short one.
+#[track_caller]
+pub fn in_time(mut attempt: impl FnMut(Duration) -> bool) {
+    let mut times = (0..5).map(|doubled| Duration::from_secs(2 << doubled));
+    assert!(times.any(&mut attempt), "no upgrade came before the time was over");
 }
 
 /// Lets the task of [`until`] end.

@@ -6,7 +6,7 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{BlockParams, BlockUntil, SubmitParams, TaskBlock};
 use bgd_tests::shared::task::Status;
-use bgd_tests::upgrades::upgrade;
+use bgd_tests::upgrades::{in_time, upgrade, upgrade_until_ended};
 use bgd_tests::{TestDaemon, ports, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -59,16 +59,18 @@ fn r121_every_kind_of_readiness_check_works_after_upgrade() {
 #[test]
 fn r121_readiness_timeout_still_applies_after_upgrade() {
     let daemon = TestDaemon::start();
-    let ready = Some("file:never".parse().expect("a condition"));
-    let params = SubmitParams {
-        shell: Some("sleep 1000".into()),
-        ready,
-        ready_timeout_ms: Some(10_000),
-        ..daemon.params()
-    };
-    let id = daemon.submit_with(&params).id;
-    daemon.wait_running(id);
-    upgrade(&daemon);
-    let task = daemon.block(&[id]).remove(0);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("not ready after 10s")));
+    in_time(|time| {
+        let params = SubmitParams {
+            shell: Some("sleep 1000".into()),
+            ready: Some("file:never".parse().expect("a condition")),
+            ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
+            ..daemon.params()
+        };
+        let id = daemon.submit_with(&params).id;
+        let upgrades = upgrade_until_ended(&daemon, id);
+        let task = daemon.task(id);
+        let error = format!("not ready after {}s", time.as_secs());
+        assert_eq!((task.status, task.error), (Status::Failed, Some(error)));
+        upgrades >= 3
+    });
 }

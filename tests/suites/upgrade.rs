@@ -134,19 +134,19 @@ fn r121_pending_tasks_keep_waiting_after_upgrade() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let run = |args: &[&str]| daemon.run(args).success().word::<TaskId>();
     let first = until(&daemon, "first", 0);
-    let session = ["submit", "--session", "s"];
-    let pending = run(&[&session[..], &["--", "sh", "-c", "echo $MARK"]].concat());
+    let mut submit = daemon.bgctl(&["submit", "--session", "s", "--", "sh", "-c", "echo $MARK"]);
+    let pending = Outcome::of(submit.env("MARK", "of its submitter")).success().word::<TaskId>();
     let after = run(&["submit", "--after", &format!("{pending}:ok"), "--", "true"]);
     let delayed = run(&["submit", "--in", "1h", "--", "true"]);
     let held = run(&["submit", "--hold", "--", "true"]);
     daemon.run(&["group", "set", "g", "--slots", "2"]).success();
     daemon.run(&["group", "pause", "g"]).success();
     let grouped = run(&["submit", "--group", "g", "--", "true"]);
-    let paused = run(&["submit", "--group", "default", "--retry", "2", "--", "false"]);
+    let retried = run(&["submit", "--retry", "2", "--retry-delay", "0s", "--", "false"]);
 
     upgrade(&daemon);
 
-    for task in [pending, after, delayed, held, grouped, paused] {
+    for task in [pending, after, delayed, held, grouped, retried] {
         assert_eq!(daemon.task(task).status, Status::Pending, "{task}");
     }
     release(&daemon, "first");
@@ -155,12 +155,16 @@ fn r121_pending_tasks_keep_waiting_after_upgrade() {
     daemon.run(&["release", &held.to_string()]).success();
     daemon.run(&["group", "continue", "g"]).success();
     daemon.block(&[held, grouped]);
-    // The environments of its submitter are kept, and one inbox has the end of its task.
+    assert_eq!((daemon.block(&[retried])[0].status, daemon.task(retried).attempt), (Status::Failed, Some(3)));
+    // The submitter's environment is kept for a rerun, and its inbox has the end of the task.
     let again = run(&["rerun", &pending.to_string()]);
     assert_eq!(exit_of(&daemon, again), Exit::Code(0));
+    for id in [pending, again] {
+        assert_eq!(daemon.output(id), b"of its submitter\n");
+    }
     assert_eq!(daemon.inbox("s")[0].notice.task.id, pending);
     assert_eq!(daemon.task(delayed).status, Status::Pending);
-    daemon.cancel(&[delayed, paused]);
+    daemon.cancel(&[delayed]);
 }
 
 #[test]

@@ -65,9 +65,10 @@ fn r121_conversation_between_prompts_keeps_its_process_after_upgrade() {
 
 #[test]
 fn r121_turn_in_progress_continues_after_upgrade() {
+    const TEXT: &str = "half a word";
     let daemon = FakeDaemon::start(&[], "");
-    let id = daemon.prompt("say before ; await go; say and after");
-    output_is(&daemon, id, "before");
+    let id = daemon.prompt("say half a wo; await go; say rd");
+    output_is(&daemon, id, "half a wo");
     let before = daemon.task(id);
     let mut watch = daemon.watch();
     upgrade(&daemon);
@@ -76,7 +77,8 @@ fn r121_turn_in_progress_continues_after_upgrade() {
     daemon.touch("go");
     let task = daemon.ends_as(id, Status::Completed);
     assert_eq!((task.pid, task.agent_session, task.run), (before.pid, before.agent_session, 1));
-    assert_eq!(daemon.result(id), daemon.output(id).trim_ascii_end().escape_ascii().to_string());
+    assert_eq!(daemon.result(id), TEXT);
+    assert_eq!(daemon.output(id), format!("{TEXT}\n").into_bytes());
     watch.until_kind(id, EventKind::Completed);
     assert_eq!(daemon.fake_home().received("session/prompt").len(), 1, "the prompt is given once");
     daemon.resume(id, "count");

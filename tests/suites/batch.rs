@@ -15,7 +15,8 @@ use bgd_tests::shared::request::{
     DaemonUpgrade, ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList,
     TaskSubmitMany, UpgradeParams,
 };
-use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::templates::Gate;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
@@ -126,15 +127,21 @@ fn r112_batch_cancels_remaining_tasks_after_max_fails() {
 }
 
 #[test]
-fn r112_batch_leaves_no_active_task_after_max_fails() {
+fn r112_batch_ends_running_tasks_after_max_fails() {
     let daemon = TestDaemon::start();
+    let mut gate = Gate::new(daemon.home(), "gate");
     let words = ["--max-fails", "1", "--", "sh", "-c"];
-    let batch: TaskId = each(&daemon, b"exec cat\nread x < gate; exit 1\n", &words).success().word();
+    let items = b"exec sleep 1000\nread x < gate; exit 1\n";
+    let batch: TaskId = each(&daemon, items, &words).success().word();
     let tasks = of_batch(&daemon, batch);
     assert_eq!(tasks[1].argv.as_ref().map(Vec::len), Some(3));
+    tasks.iter().for_each(|task| _ = daemon.wait_running(task.id));
+    gate.open();
     block(&daemon, batch).expect_code(1);
     let ended = of_batch(&daemon, batch);
-    assert!(ended.iter().all(|task| !task.status.is_active()), "{ended:?}");
+    let found: Vec<_> = ended.into_iter().map(|task| (task.status, task.exit, task.cancel_reason)).collect();
+    let was_ended = (Status::Cancelled, Some(Exit::Signal(15)), Some(CancelReason::MaxFails));
+    assert_eq!(found, [was_ended, (Status::Failed, Some(Exit::Code(1)), None)]);
 }
 
 #[test]

@@ -68,7 +68,9 @@ fn r152_agent_runs_on_remote_machine_for_local_task() {
     let shown = |daemon: &TestDaemon| daemon.processes().iter().any(|one| one.cmdline().contains("s3cret"));
     assert!(!shown(far.here()) && !shown(&far.daemon));
     let checked = far.run_here(&["agents", "--check", "fake"]).success().stdout_text();
-    assert!(checked.contains("fake"), "{checked}");
+    let columns: Vec<&str> = checked.split('\t').collect();
+    assert_eq!((columns[0], columns[3]), ("fake", env!("CARGO_PKG_VERSION")), "{checked}");
+    assert!(columns[2].starts_with("starts in "), "{checked}");
     // The agent shares its connection with nobody.
     far.run(&["list"]).success();
     far.hang_up();

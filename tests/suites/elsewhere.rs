@@ -390,14 +390,18 @@ fn r145_tasks_of_ended_local_daemon_are_ended_on_remote_machine() {
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.here().kill_by(Signal::SIGKILL);
     assert_eq!(there(&far).iter().filter(|task| task.status == Status::Running).count(), 1);
+    // Other tasks on the machine are left alone.
+    let others = [far.daemon.submit(&["true"]), far.daemon.submit(&["sleep", "1000"])];
+    far.daemon.block(&others[..1]);
+    far.daemon.wait_running(others[1]);
     far.here().launch();
-    wait::poll_until("nothing is left there", || there(&far).is_empty().then_some(()));
-    // Tasks of other daemons there are left alone.
-    far.here().stop();
-    let other = far.daemon.submit(&["true"]);
-    far.daemon.block(&[other]);
-    far.here().launch();
-    assert_eq!(there(&far).len(), 1);
+    let notes = far.here().state_dir().join("executors");
+    wait::poll_until("its note is removed, as nothing of it is left there", || {
+        (fs::read_dir(&notes).unwrap().count() == 0).then_some(())
+    });
+    let left = there(&far).into_iter().rev().map(|task| (task.id, task.status));
+    assert!(left.eq([(others[0], Status::Completed), (others[1], Status::Running)]), "{:?}", there(&far));
+    far.daemon.cancel(&others[1..]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use bgd_shared::request::{
     NoParams, Stdin, SubmitParams, TaskBlock, TaskClear, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 /// Tasks that run, all at once, until [`open`] is called.
 fn gates(daemon: &TestDaemon, count: usize) -> Vec<TaskId> {
@@ -254,18 +254,26 @@ fn bgctl_block_exit_code_reflects_outcome() {
     daemon.run(&["cancel", &id]).success();
 }
 
+/// Starts a `bgctl block` in a terminal. Its progress is drawn once it waits for the task.
+#[track_caller]
+fn blocked(daemon: &TestDaemon, task: TaskId) -> Terminal {
+    let mut block = Terminal::bgctl(daemon, &["block", "--no-start", "--timeout", "none", &task.to_string()]);
+    block.wait_text(" cat");
+    block
+}
+
 #[test]
-fn bgctl_block_fails_when_daemon_stops() {
+fn bgctl_block_fails_when_daemon_stops_or_is_killed() {
     let mut daemon = TestDaemon::start();
-    let gate = gates(&daemon, 1)[0];
-    let mut watch = daemon.watch();
-    let waiting = spawn(&daemon, &["block", "--no-start", "--timeout", "none", &gate.to_string()]);
+    let mut block = blocked(&daemon, gates(&daemon, 1)[0]);
     assert!(daemon.stop().success());
-    let outcome = waiting.wait_with_output().unwrap();
-    // It either waits until the shutdown has cancelled the task, or misses that.
-    let code = outcome.status.code().unwrap();
-    assert!(code == 1 || code == 69, "{code}: {}", String::from_utf8_lossy(&outcome.stderr));
-    assert_eq!(watch.until(|event| event.kind.is_terminal()).task.status, Status::Cancelled);
+    assert_eq!(block.ended().code(), Some(1));
+    assert!(block.screen().contains("cancelled"), "{block:?}");
+    daemon.launch();
+    let mut block = blocked(&daemon, gates(&daemon, 1)[0]);
+    daemon.kill9();
+    assert_eq!(block.ended().code(), Some(69));
+    assert!(block.screen().contains("the daemon closed the connection before it answered"), "{block:?}");
 }
 
 #[test]

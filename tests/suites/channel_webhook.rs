@@ -161,6 +161,19 @@ fn busy_server_is_retried_until_delivered() {
 }
 
 #[test]
+fn busy_server_decides_when_it_is_tried_again() {
+    let server = HookServer::start();
+    server.order(Reply::later(503, "60"));
+    let daemon = daemon(hook("hook", &server.url("/"), ""));
+    run_for(&daemon, "hook", &["true"]);
+    let retry = wait::poll_until("it is tried again", || daemon.channel("hook").retry);
+    let seconds = (retry.next_at.unix_ms() - retry.at.unix_ms()) / 1000;
+    // The daemon's own first pause is a second or two.
+    assert!((30..=60).contains(&seconds), "{retry:?}");
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
 fn server_error_is_retried_until_delivered() {
     tried_again(&[Reply::status(500)], "");
 }

@@ -1,5 +1,6 @@
 //! The command line as users and scripts meet it: every verb through the real `bgctl`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,8 +19,7 @@ fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
 }
 
 /// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that runs and
-/// has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. `answer`, which needs an agent that
-/// asks, and `inbox`, which prints a line for each notice, are missing.
+/// has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. The other verbs are in [`OTHERS`].
 const GOOD: &[&[&str]] = &[
     &["submit", "--", "true"],
     &["submit", "--agent", "echo", "-d", "text", "a prompt"],
@@ -28,6 +28,9 @@ const GOOD: &[&[&str]] = &[
     &["resume", "AGENT", "a prompt"],
     &["agents"],
     &["agents", "--check", "echo"],
+    &["executors"],
+    &["doctor"],
+    &["rerun", "ID"],
     &["list"],
     &["ls", "--all"],
     &["status", "ID"],
@@ -58,8 +61,30 @@ const GOOD: &[&[&str]] = &[
     &["daemon", "stop"],
 ];
 
+/// Verbs that print something other than one object, such as a script, or a line for each event. `answer` needs an agent
+/// that asks.
+const OTHERS: &[&str] = &[
+    "run",
+    "top",
+    "attach",
+    "console",
+    "mcp",
+    "handoff",
+    "answer",
+    "events",
+    "inbox",
+    "dial",
+    "completions",
+    "man",
+    "shell-init",
+    "shell-prompt",
+];
+
 #[test]
 fn json_output_of_verbs_is_exactly_one_line() {
+    let named = GOOD.iter().map(|words| if words[0] == "ls" { "list" } else { words[0] });
+    let named: BTreeSet<&str> = named.chain(OTHERS.iter().copied()).collect();
+    assert_eq!(named, bgctl::cli::Verb::NAMES.iter().copied().collect());
     let line = "echo '{\"session_id\":\"s\",\"result\":\"x\"}'";
     let config = format!("default_agent = \"echo\"\n{}", remembering_agent("echo", line));
     let mut daemon = TestDaemon::builder().config(config).start();

@@ -1,5 +1,6 @@
 //! Much at once: bursts of events, lost events, sizes that change while output comes (R163).
 
+use bgd_shared::event::News;
 use bgd_shared::request::{CancelParams, SubmitManyParams, SubmitParams, TaskCancel, TaskSubmitMany};
 use bgd_tests::TestDaemon;
 use rustix::process::Signal;
@@ -40,9 +41,11 @@ fn r163_top_reloads_list_after_losing_events() {
     top.wait_text("no tasks");
     let process = top.process();
     process.signal(Signal::STOP).unwrap();
-    // More than the daemon keeps for a client that does not read.
+    let mut unread = daemon.watch();
     burst(&daemon, 10_000);
     burst(&daemon, 10_000);
+    // That is more than the daemon keeps for a client that does not read, such as this one.
+    while !matches!(unread.next_params().news, News::Gap(gap) if gap.ended) {}
     process.signal(Signal::CONT).unwrap();
     top.wait_text("nothing waits for you | 20000 done\n");
     assert_eq!(daemon.status().summary.cancelled, 20_000);

@@ -45,10 +45,11 @@ fn r162_keys_hold_and_release_marked_tasks_and_rerun_selected_one() {
     for id in &ids {
         top.wait_text(&format!("{} pending (held)", id.short()));
     }
-    top.type_keys("h");
-    top.wait_text("released ");
+    top.type_keys("\x1b[A\x1b[A   h");
+    top.wait_text("released 3 tasks");
     open_gate(&daemon, "gate");
     daemon.block(&[running]);
+    assert!(daemon.block(&ids).iter().all(|task| task.status == Status::Completed));
     top.wait_text(&format!(" {} completed ", running.short()));
     top.type_keys("/gate\r");
     top.wait_text("/gate (1)");
@@ -137,7 +138,7 @@ fn r162_enter_and_o_open_output_and_enter_attaches_to_running_task() {
     }
     top.wait_text("nothing waits for you");
     let running = task_waiting_at(&daemon, "gate", "echo done; exit 0");
-    // Enter shows the output of a row that is still pending.
+    // Enter would show the output of a task that does not run yet.
     top.wait_text(&format!(" {} running ", running.short()));
     top.type_keys("\x1b[H\x1b[B\r");
     top.wait_text("[Ctrl-B] Detach");

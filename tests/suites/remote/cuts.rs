@@ -54,7 +54,9 @@ fn r142_submit_with_lost_reply_runs_once() {
         "case \"$*\" in *dial*) if [ ! -e {used} ]; then echo >{used}; $SSH \"$@\" | head -n 1; exit 255; fi;; esac",
         used = used.display()
     ));
-    let id: TaskId = far.run(&["submit", "--", "true"]).success().word();
+    let outcome = far.run(&["submit", "--", "true"]).success();
+    assert!(outcome.stderr.contains("connected to far again"), "{}", outcome.stderr);
+    let id: TaskId = outcome.word();
     assert_eq!(tasks(&far).iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
 }
 

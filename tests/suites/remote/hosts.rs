@@ -62,15 +62,21 @@ fn r164_running_tasks_of_several_hosts_are_measured_on_their_host() {
     let line = format!("perl -e '$x = \"x\" x (64 << 20); open F, \">{name}\"; close F; sleep 1000'");
     let big = submit("near", &line);
     bgd_tests::wait::for_file(&there);
-    let small = submit("far", "exec sleep 1000");
+    let [small, newest] = ["far", "near"].map(|host| submit(host, "exec sleep 1000"));
     near.daemon.wait_running(big);
+    near.daemon.wait_running(newest);
     far.daemon.wait_running(small);
-    let columns =
-        ["-H", "far,near", PATIENT, "--json", "list", "--columns", "host,memory", "--sort", "-memory"];
-    far.run(&columns).success();
-    let listed = rows(&far.run(&["-H", "far,near", PATIENT, "list", "--columns", "host,memory"]).success());
-    assert_eq!((&*listed[0][0], &*listed[1][0]), ("far", "near"));
-    assert!(listed[0][1].contains(|c: char| c.is_ascii_digit()), "{listed:?}");
+    let list = ["-H", "far,near", PATIENT, "list", "--columns", "host,memory", "--sort", "-memory"];
+    let sorted: Value = far.run(&[&["--json"], &list[..]].concat()).success().json();
+    let tasks = sorted["tasks"].as_array().unwrap();
+    let ids: Vec<&str> = tasks.iter().filter_map(|task| task["id"].as_str()).collect();
+    assert_eq!(ids, [small, big, newest].map(|id| id.to_string()), "by host, then memory");
+    let listed = rows(&far.run(&list).success());
+    let hosts: Vec<&str> = listed.iter().map(|row| &*row[0]).collect();
+    assert_eq!(hosts, ["far", "near", "near"]);
+    for row in [&listed[0], &listed[2]] {
+        assert!(row[1].contains(|c: char| c.is_ascii_digit()), "{listed:?}");
+    }
     let size = listed[1][1].split_once([' ', 'M']).and_then(|(number, _)| number.parse::<f64>().ok());
     assert!(size.is_some_and(|size| (64.0..200.0).contains(&size)), "{listed:?}");
 }

@@ -166,6 +166,7 @@ fn r142_job_with_lost_start_reply_is_started_once_and_shown() {
     let (mut terminal, id) = run(&far, &[], "echo up; read line; exit 4");
     terminal.wait_text("up");
     wait_shown(&far, 1, id);
+    assert!(used.exists() && text(&terminal).contains("connected to far again"), "{terminal:?}");
     terminal.type_line("");
     assert_eq!(terminal.ended().code(), Some(4));
     assert_eq!(tasks(&far).len(), 1);

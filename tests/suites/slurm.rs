@@ -419,8 +419,14 @@ fn r150_cancel_ends_jobs_even_if_they_ignore_sigterm_as_root() {
             (Status::Cancelled, Some(CancelReason::User), false)
         );
     }
-    site.cluster.wait_for_state(&job, "CANCELLED");
-    site.cluster.wait_for_state(&deaf_job, "CANCELLED");
+    for job in [job, deaf_job] {
+        assert_ne!(
+            site.cluster.field(&job, "JobState").as_deref(),
+            Some("RUNNING"),
+            "the cluster has confirmed it"
+        );
+        site.cluster.wait_for_state(&job, "CANCELLED");
+    }
 }
 
 #[test]

@@ -75,6 +75,11 @@ fn r150_output_arrives_while_job_runs_and_cancel_ends_job_as_root() {
     let job = site.job(id);
     let task = site.daemon.cancel(&[id]).remove(0);
     assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::User)));
+    assert_ne!(
+        site.cluster.field(&job, "JobState").as_deref(),
+        Some("RUNNING"),
+        "the cluster has confirmed it"
+    );
     site.cluster.wait_for_state(&job, "CANCELLED");
     assert_eq!(site.daemon.output(id).len(), 3_000_004);
     // Output written just before the end is here with the end.

@@ -263,15 +263,14 @@ fn r146_jobs_reach_cluster_in_submission_order_as_root() {
     let site = Site::start();
     site.ended(site.submit(&[], "true"));
     let programs = site.cluster.programs();
-    // The first one takes longer than those after it.
-    programs.before("sbatch", "! mkdir $folder/slow 2>/dev/null || sleep 1");
+    // The first one reaches the cluster once all of them are submitted here.
+    let all = "until [ -e $folder/all ]; do sleep 0.1; done";
+    programs.before("sbatch", &format!("! mkdir $folder/slow 2>/dev/null || {all}"));
     let jobs = numbers(&site, &[1, 2, 1, 3]);
     assert!(jobs.is_sorted_by(|one, next| one < next), "{jobs:?}");
-    // The first one does not reach the cluster at first.
+    // The first one does not reach the cluster at first, which is reported once all of them are submitted here.
     let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
-    // It reports the failure once all of them are submitted.
     fs::remove_file(programs.path().join("all")).unwrap();
-    let all = "until [ -e $folder/all ]; do sleep 0.1; done";
     programs.before("sbatch", &format!("! mkdir $folder/failed 2>/dev/null || {{ {all}; {fails}; }}"));
     let jobs = numbers(&site, &[3, 1, 1, 2]);
     assert!(jobs[0] < jobs[1] && jobs[1] == jobs[2] && jobs[2] < jobs[3], "{jobs:?}");

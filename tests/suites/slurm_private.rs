@@ -41,6 +41,7 @@ fn r149_polling_slows_when_quiet_and_stops_without_jobs_as_root() {
     let id = site.submit(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 3", gate.display()));
     site.running(id);
     let [before, ..] = calls();
+    site.cluster.programs().wait_for_calls("squeue", before as u64 + 2);
     // The waits grow: 2, 3, 4.5, 6.75 s.
     site.ended(here("sleep 14"));
     let [after, settings, records] = calls();

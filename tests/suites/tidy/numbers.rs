@@ -8,15 +8,21 @@ use bgd_tests::docs::root;
 use super::source::sources;
 use super::{PROGRAMS, TESTS, none};
 
-/// Returns the numbers in a name, `r22_…` or `r22_to_r24_…`: one, or all of a range.
+/// Returns the numbers in a name, such as `r22_r30_…_and_r112_…`; of `r22_to_r24_…`, all of the range.
 fn of_name(name: &str) -> Vec<u32> {
-    let mut words = name.split('_');
-    let number = |word: Option<&str>| word?.strip_prefix('r')?.parse::<u32>().ok();
-    let Some(first) = number(words.next()) else { return Vec::new() };
-    match (words.next(), number(words.next())) {
-        (Some("to"), Some(last)) => (first..=last).collect(),
-        _ => vec![first],
+    let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    let number = |word: &str| {
+        let digits = word.strip_prefix('r').filter(|digits| (2..=3).contains(&digits.len()))?;
+        digits.parse::<u32>().ok()
+    };
+    let mut numbers: Vec<u32> = words.iter().filter_map(|word| number(word)).collect();
+    for range in words.windows(3).filter(|range| range[1] == "to") {
+        if let (Some(first), Some(last)) = (number(range[0]), number(range[2])) {
+            numbers.extend(first + 1..last);
+        }
     }
+    numbers.sort_unstable();
+    numbers
 }
 
 /// Returns the numbers that a comment or a text mentions: `R22`.
@@ -46,7 +52,8 @@ fn used() -> BTreeSet<u32> {
 #[test]
 fn requirement_numbers_in_sources_match_requirements_page() {
     assert_eq!(of_name("r22_to_r24_a_wait"), [22, 23, 24]);
-    assert_eq!(of_name("r112_parts_fit"), [112]);
+    assert_eq!(of_name("r112_parts_fit() {"), [112]);
+    assert_eq!(of_name("r20_r21_a_wait_and_r112_b_as_root(); r1()"), [20, 21, 112]);
     assert_eq!((of_name("read_all"), of_text("as R03 says (R112), not R1")), (vec![], vec![3, 112]));
     let page = fs::read_to_string(root().join("tests/REQUIREMENTS.md")).expect("tests/REQUIREMENTS.md");
     let rows: Vec<u32> =

@@ -312,7 +312,7 @@ fn r168_shell_setup_is_checked_and_hints_fix_it() {
 
 #[test]
 fn r124_r168_replaced_or_removed_daemon_program_is_reported() {
-    let mut daemon = TestDaemon::home_only();
+    let daemon = TestDaemon::home_only();
     let bin = daemon.home().join("bin");
     fs::create_dir(&bin).unwrap();
     let program = bin.join("bgd");
@@ -350,7 +350,6 @@ fn r124_r168_replaced_or_removed_daemon_program_is_reported() {
     assert_eq!(check(&report, "daemon", "program")["state"], "fails");
     assert!(status().contains(&format!("{} was removed", program.display())), "{}", status());
     run(&["daemon", "stop"]).success();
-    drop(daemon.try_launch());
 }
 
 /// The file that completions go to, for each shell.

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
+use bgd_tests::shared::task::Status;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 
 use super::{at_prompt, console, fifo, hanging, run_line, task_of};
@@ -105,7 +106,8 @@ fn stopped_job_waits_beside_prompt_until_resumed() {
     console.wait_text("three\nthree");
     console.type_keys("\x02");
     at_prompt(&mut console);
-    assert!(!daemon.task(task.id).status.as_str().is_empty());
+    let task = daemon.task(task.id);
+    assert_eq!((task.status, task.foreground), (Status::Running, false));
     daemon.cancel(&[task.id]);
     console.wait_text(&format!("[BACKGROUND TASK CANCELLED] {}", task.id.short()));
 }

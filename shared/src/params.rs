@@ -218,7 +218,7 @@ mod tests {
                 r#"`env.A` of task.submit must be a string, or {"base64": "…"} for bytes that are not UTF-8, not an array"#,
             ),
             (r#"{"argv":["ls",null],"cwd":"/"}"#, "argv[1]"),
-            (r#"5"#, "params of task.submit must be an object, not the number 5"),
+            ("5", "params of task.submit must be an object, not the number 5"),
             (r#"{"argv":["ls"],"cwdd":"/"}"#, "task.submit has no param `cwdd`; did you mean `cwd`?"),
             (r#"{"argv":["ls"],"something_else":1}"#, "task.submit has no param `something_else`"),
             (

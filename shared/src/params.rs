@@ -80,7 +80,7 @@ fn names(path: &Path) -> String {
     let mut names = String::new();
     for segment in path {
         match segment {
-            Segment::Seq { index } => names.push_str(&format!("[{index}]")),
+            Segment::Seq { index } => names.extend(["[", &index.to_string(), "]"]),
             Segment::Map { key } => {
                 let dot = if names.is_empty() { "" } else { "." };
                 names.push_str(dot);

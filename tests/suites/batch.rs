@@ -135,7 +135,9 @@ fn r112_batch_ends_running_tasks_after_max_fails() {
     let batch: TaskId = each(&daemon, items, &words).success().word();
     let tasks = of_batch(&daemon, batch);
     assert_eq!(tasks[1].argv.as_ref().map(Vec::len), Some(3));
-    tasks.iter().for_each(|task| _ = daemon.wait_running(task.id));
+    for task in &tasks {
+        daemon.wait_running(task.id);
+    }
     gate.open();
     block(&daemon, batch).expect_code(1);
     let ended = of_batch(&daemon, batch);

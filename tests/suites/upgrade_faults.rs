@@ -458,6 +458,69 @@ fn r126_durable_daemon_loses_nothing_when_new_program_dies_during_takeover() {
 }
 
 #[test]
+fn r122_removed_output_folder_is_recreated_by_upgrade() {
+    let daemon = TestDaemon::start();
+    let task = until(&daemon, "first", 7);
+    let instances = daemon.state_dir().join("instances");
+    let may_go_on = || {
+        let next = daemon.submit_shell("echo said");
+        assert_eq!(daemon.block(&[next])[0].status, Status::Completed);
+        assert_eq!(daemon.output(next), b"said\n");
+        // It holds the lock of its folder, so a daemon that cleans up leaves its tasks alone.
+        let other = daemon.home().join("other/bgd.sock");
+        let other = ["--socket", other.to_str().unwrap(), "daemon"];
+        daemon.run(&[&other[..], &["start"]].concat()).success();
+        assert_eq!(daemon.task(task).status, Status::Running);
+        daemon.run(&[&other[..], &["stop"]].concat()).success();
+    };
+    fs::remove_dir_all(&instances).unwrap();
+    upgrade(&daemon);
+    may_go_on();
+    fs::remove_dir_all(&instances).unwrap();
+    let text = refused(&daemon, &failing(&daemon, "late"));
+    assert!(text.contains("it failed late"), "{text}");
+    may_go_on();
+    // The next program removes it, recreates it, and fails only then.
+    let text = refused(&daemon, &failing(&daemon, "removing"));
+    assert!(text.contains("it failed late"), "{text}");
+    may_go_on();
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
+fn r123_upgrade_is_refused_without_journal_or_output_folder() {
+    let daemon = TestDaemon::builder().config("durable = true").start();
+    let task = until(&daemon, "first", 7);
+    let (state, aside) = (daemon.state_dir(), daemon.home().join("aside"));
+    let journal = state.join("journal");
+    fs::rename(&journal, &aside).unwrap();
+    for is_another in [false, true] {
+        if is_another {
+            fs::create_dir(&journal).unwrap();
+            fs::copy(aside.join("journal.db"), journal.join("journal.db")).unwrap();
+        }
+        let text = refused(&daemon, &bgd_path());
+        let why =
+            format!("the journal {} was removed, moved or replaced", journal.join("journal.db").display());
+        assert!(text.contains(&why), "{text}");
+    }
+    fs::remove_dir_all(&journal).unwrap();
+    fs::rename(&aside, &journal).unwrap();
+
+    fs::rename(&state, &aside).unwrap();
+    fs::write(&state, "in the way").unwrap();
+    let text = refused(&daemon, &bgd_path());
+    assert!(text.contains("was removed and can't be recreated: "), "{text}");
+    fs::remove_file(&state).unwrap();
+    fs::rename(&aside, &state).unwrap();
+
+    upgrade(&daemon);
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(7));
+}
+
+#[test]
 fn r122_upgrade_rolls_back_when_new_program_hangs_during_takeover() {
     let daemon = TestDaemon::start();
     let task = until(&daemon, "first", 7);

@@ -5,6 +5,7 @@
 //! changing it. If anything fails, the gate is reopened, and nothing has changed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -17,7 +18,8 @@ use super::upgrading::{Phase, Upgrade, refusal, shutting_down};
 use crate::carry::program::{Candidate, Found, Trial};
 use crate::carry::{Named, Obstacle, handover};
 use crate::client::answer::Answer;
-use crate::journal;
+use crate::exec::output::OutputFolder;
+use crate::journal::{self, JournalFile};
 use crate::os::clock::Stamp;
 use crate::os::memory;
 use crate::wire::connection::ConnectionsState;
@@ -41,6 +43,16 @@ const MACHINES: Duration = Duration::from_secs(2);
 
 /// How long all of that may take, once before the trial and once after it; the time of the trial itself is not counted.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Checks that a program that takes over finds the folder of the outputs, which is recreated if it was removed, and the
+/// journal.
+fn has_files(outputs: &OutputFolder, journal: Option<&JournalFile>) -> Result<(), String> {
+    outputs.ensure().map_err(|error| {
+        let path = outputs.path().display();
+        format!("the output folder {path} was removed and can't be recreated: {error}")
+    })?;
+    journal.map_or(Ok(()), JournalFile::check)
+}
 
 impl Dispatcher {
     /// Begins an upgrade by having a worker check the program.
@@ -245,9 +257,13 @@ impl Dispatcher {
         let (tasks, connections) = (self.core.summary().total(), state.connections.all.len() as u64);
         let expected = Found { digest, tasks, connections };
         let internals = self.internals.clone();
+        let outputs = Arc::clone(&self.context.folder);
+        let journal = self.durable.as_ref().and_then(|durable| durable.journal.file().cloned());
         self.context.workers.later(move || {
             let tried = program.try_with(&file, &expected);
-            let program = tried.map(|()| program).map_err(|why| format!("the program was tried: {why}"));
+            let tried = tried.map_err(|why| format!("the program was tried: {why}"));
+            // As late as possible: neither the next program nor this one could do without them any more.
+            let program = tried.and_then(|()| has_files(&outputs, journal.as_ref())).map(|()| program);
             internals.send(Internal::Upgrade { program, was_tried: true });
         });
     }

@@ -33,7 +33,7 @@ pub use self::salvage::Damage;
 use self::store::{FILE, LOG, Merged, Read, Store};
 pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
-use crate::os::lock::ProcessLock;
+use crate::os::lock::{FileId, ProcessLock};
 
 /// Maximum number of steps per transaction.
 const GROUP: usize = 4096;
@@ -189,7 +189,38 @@ pub struct Journal {
     writes: Writes,
     /// Why no work should be added initially ([`Recorded::trouble`]).
     pub trouble: Option<Arc<str>>,
+    /// Its file; `None` in a simulation.
+    file: Option<JournalFile>,
     is_stopped: Arc<AtomicBool>,
+}
+
+/// The file of an open journal, as its path named it when it was opened.
+#[derive(Clone, Debug)]
+pub struct JournalFile {
+    path: PathBuf,
+    id: Option<FileId>,
+}
+
+impl JournalFile {
+    fn in_folder(folder: &Path) -> Self {
+        let path = folder.join(FILE);
+        Self { id: FileId::of(&path), path }
+    }
+
+    /// Checks that the file can be opened again: it is still at its path.
+    ///
+    /// # Errors
+    /// Returns what is wrong and what to do, as a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        if self.id.is_some() && FileId::of(&self.path) == self.id {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(format!(
+            "the journal {path} was removed, moved or replaced: put its folder back, or restart the daemon, which then \
+             begins without these tasks"
+        ))
+    }
 }
 
 /// The destination of changes.
@@ -232,6 +263,7 @@ impl Journal {
         let (next_mark, tell, told) = (Box::new(next_mark), Box::new(tell), Arc::clone(&is_stopped));
         let mut writer =
             Writer { store, room: None, folder, head, next_mark, tell, is_stopped: told, _lock: lock };
+        let file = Some(JournalFile::in_folder(&writer.folder));
         let trouble: Option<Arc<str>> = writer.is_short().then(|| FULL.into());
         let found = trouble.clone();
         let (ending, ended) = mpsc::channel();
@@ -241,12 +273,18 @@ impl Journal {
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
         let thread = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
-        Ok(Self { writes: thread, trouble, is_stopped })
+        Ok(Self { writes: thread, trouble, file, is_stopped })
     }
 
     /// Creates a journal without thread and file for a simulation; `take` receives the changes of each step.
     pub fn simulated(take: impl Fn(u64, Changes) + 'static) -> Self {
-        Self { writes: Writes::Simulated(Box::new(take)), trouble: None, is_stopped: Arc::default() }
+        let writes = Writes::Simulated(Box::new(take));
+        Self { writes, trouble: None, file: None, is_stopped: Arc::default() }
+    }
+
+    /// Returns its file; `None` in a simulation.
+    pub fn file(&self) -> Option<&JournalFile> {
+        self.file.as_ref()
     }
 
     /// Makes the journal record at its end that the daemon was stopped on request.

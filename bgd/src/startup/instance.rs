@@ -97,16 +97,25 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Restores the instance of the program before an upgrade.
+    /// Restores the instance of the program before an upgrade, and its directory if it was removed meanwhile: neither
+    /// program could continue without it.
+    ///
+    /// # Errors
+    /// The directory can't be recreated.
     pub fn take_over(
         state: &Path,
         id: String,
         (lost, is_kept): (usize, bool),
-        held: (ProcessLock, Note),
-    ) -> Self {
+        (lock, note): (ProcessLock, Note),
+    ) -> io::Result<Self> {
         let path = state.join("instances").join(&id);
-        let (lock, note) = held;
-        Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) }
+        // A program that failed to take over may have recreated the directory, with a lock that ended with it.
+        let is_there = lock.is_at(&path.join("lock")) && path.join("output").is_dir();
+        let instance = Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) };
+        if !is_there {
+            instance.restore()?;
+        }
+        Ok(instance)
     }
 
     /// Adds the instance's lock to the descriptors for an upgrade.

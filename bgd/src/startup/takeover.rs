@@ -217,7 +217,8 @@ struct Built {
     program: OwnedFd,
 }
 
-/// Rebuilds every part of the daemon from the state in this file. Must not change anything outside this process.
+/// Rebuilds every part of the daemon from the state in this file. Must not change anything outside this process, except
+/// that it recreates a folder that was removed.
 fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
     let state: State = Image::read(file)
@@ -296,7 +297,8 @@ fn take(
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
-    let instance = Arc::new(Instance::take_over(&state_dir, instance, (lost, is_kept), (lock, note.clone())));
+    let instance = Instance::take_over(&state_dir, instance, (lost, is_kept), (lock, note.clone()));
+    let instance = Arc::new(instance.map_err(failed("the folder of this daemon"))?);
     let path = SocketPath::new(&socket_path)?;
     let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
     let address = Address::take_over(path.clone(), lock, note, (socket, is_given));

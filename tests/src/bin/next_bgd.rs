@@ -57,6 +57,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         "turning-back" if has(CARRIED) => turn_back(&args),
+        "removing" if has(CARRIED) => {
+            if !has(REFUSED) {
+                let _ = fs::remove_dir_all(bgd_tests::shared::dirs::state().join("instances"));
+            }
+            fail_late(&args, has(REFUSED))
+        }
         "late" if has(CARRIED) => fail_late(&args, has(REFUSED)),
         "nameless" if has(CARRIED) => forget_pid(&args),
         _ => bgd::startup::main(),

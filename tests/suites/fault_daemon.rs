@@ -12,7 +12,7 @@ use bgd_tests::shared::request::{
     TaskBlock, TaskGet,
 };
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
 use rustix::process::Signal;
 
 /// A grace period that never expires unless the test wants it to.
@@ -98,6 +98,29 @@ fn r09_clients_of_killed_daemon_get_error_and_bgctl_starts_another() {
     assert!(tree.iter().all(Process::is_alive));
     assert_eq!(daemon.run(&["list", "-q"]).success().stdout_text(), "");
     assert!(tree.iter().all(|process| !process.is_alive()), "{tree:?}");
+    nothing_is_left(&daemon, 1);
+}
+
+#[test]
+fn r09_next_daemon_ends_old_task_that_started_it() {
+    let mut daemon = TestDaemon::builder().config("tree = \"session\"").start();
+    let bgctl = bgctl_path();
+    let line = format!(
+        "(mkfifo go; read word <go; {} list; sleep 1000) & sleep 1000 & wait; sleep 1000",
+        bgctl.display()
+    );
+    daemon.submit_shell(&line);
+    wait::for_file(&daemon.home().join("go"));
+    let old = daemon.task_processes();
+    daemon.kill9();
+    assert!(old.iter().all(Process::is_alive), "a killed daemon can end nobody");
+
+    fs::write(daemon.home().join("go"), "go\n").unwrap();
+
+    old.iter().for_each(Process::gone);
+    // The daemon that the task has started serves on.
+    daemon.run(&["--no-start", "list"]).success();
+    assert_eq!(daemon.task_processes().len(), 0);
     nothing_is_left(&daemon, 1);
 }
 

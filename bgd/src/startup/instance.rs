@@ -347,7 +347,7 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared
 }
 
 /// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all their
-/// descendants; never this daemon or its ancestors.
+/// descendants, also if one of them has started this daemon; never this daemon itself.
 fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
@@ -364,9 +364,9 @@ fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
     let in_session = |pid: i32| members::session_of(pid).is_some_and(|session| sessions.contains(&session));
     let mut roots = marked;
     roots.extend(everyone.into_iter().filter(|pid| in_session(*pid)));
-    let spared = members::ancestors_of(std::process::id().cast_signed());
+    let own = std::process::id().cast_signed();
     let mut found = members::descendants_of(&roots);
-    found.retain(|pid| !spared.contains(pid) && !sparing.owns(*pid, &output));
+    found.retain(|pid| *pid != own && !sparing.owns(*pid, &output));
     found.sort_unstable();
     found.dedup();
     // Open the handle first, then check again, as the PID may have been reused.

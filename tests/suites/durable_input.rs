@@ -5,8 +5,8 @@ use std::fs;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
-use bgd_tests::shared::task::Exit;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::{Process, TestDaemon, wait};
 
 use super::durable_kills::kill_keeper;
 
@@ -55,6 +55,39 @@ fn r126_process_outliving_its_command_reads_end_of_input() {
         }
         has_read_the_end(&daemon, task);
     }
+}
+
+/// A keeper has the limit of the daemon that started it.
+#[test]
+fn r126_keeper_lacking_descriptors_is_replaced_and_ended() {
+    const LOW: u64 = 64;
+    let config = "durable = true\nmax_concurrent_tasks = 100";
+    let prelude = "ulimit -n \"$(cat \"$HOME/limit\")\"";
+    let mut daemon = TestDaemon::builder().config(config).prelude(prelude).home_only();
+    let limit = daemon.home().join("limit");
+    fs::write(&limit, LOW.to_string()).unwrap();
+    daemon.launch();
+    let reader = piped(&daemon, "cat; echo end; exit 3", None);
+    daemon.wait_running(reader);
+    let first = daemon.keeper();
+    daemon.kill9();
+    fs::write(&limit, (16 * LOW).to_string()).unwrap();
+    daemon.launch();
+    let many: Vec<TaskId> = (0..LOW).map(|_| daemon.submit(&["sleep", "1000"])).collect();
+    first.gone();
+    wait::poll_until("another keeper has everything", || {
+        let has_all = |keeper: &Process| keeper.descriptors() > Some(many.len());
+        daemon.keepers().first().is_some_and(has_all).then_some(())
+    });
+
+    let end = WriteParams { id: reader.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
+    daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");
+
+    has_read_the_end(&daemon, reader);
+    daemon.kill9();
+    daemon.launch();
+    assert!(many.iter().all(|task| daemon.task(*task).status == Status::Running));
+    daemon.cancel(&many);
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl Keeper {
                 }
             };
             let _ = tell.send(Ok(Arc::clone(&link)));
-            Sender { folder, link, unsent: counter, wanted: None, place: None }.run(&ordered);
+            Sender { folder, link, unsent: counter, wanted: None, before: None, place: None }.run(&ordered);
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
         let link = told.recv().map_err(io::Error::other)??;
@@ -292,6 +292,8 @@ struct Sender {
     unsent: Arc<AtomicUsize>,
     /// The notification for another keeper, and when to try to start that one.
     wanted: Option<(Tell, Instant)>,
+    /// The keeper to be replaced, if it lives: it has left this process for lack of descriptors.
+    before: Option<Reached>,
     /// Moves another keeper to its place.
     place: Option<Placing>,
 }
@@ -308,6 +310,7 @@ impl Sender {
                 Ok(Order::Send { message, descriptors }) => self.send(&message, &descriptors),
                 Ok(Order::Renew(tell)) => {
                     self.wanted = Some((tell, Instant::now()));
+                    self.before = self.living();
                     self.renew();
                 }
                 Ok(Order::PlaceNext(place)) => self.place = Some(place),
@@ -327,6 +330,12 @@ impl Sender {
         self.unsent.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Connects to the keeper that has left this process. Later, its socket is out of reach.
+    fn living(&self) -> Option<Reached> {
+        let own = self.link.lock().pid;
+        Reached::connect(&self.folder).ok().flatten().filter(|reached| reached.pid() == Some(own))
+    }
+
     /// Starts another keeper. If that fails, tries again later, as no event reports when it would succeed.
     fn renew(&mut self) {
         let Some((tell, _)) = self.wanted.take() else { return };
@@ -344,6 +353,10 @@ impl Sender {
             Ok(socket) => {
                 let gone = std::mem::replace(&mut *self.link.lock(), Arc::new(socket));
                 self.link.is_new.notify_all();
+                // It would hold open what this daemon closes, such as the standard input of a task.
+                if let Some(before) = self.before.take() {
+                    before.end();
+                }
                 bury(gone.child.as_ref());
                 drop(gone);
                 self.unsent.fetch_sub(1, Ordering::AcqRel);

@@ -287,6 +287,15 @@ impl Keeper {
             Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::ConnectionReset => {
                 return Heard::Something;
             }
+            // Its descriptors exceed the limit of this process: the daemon replaces a keeper that leaves it. Until
+            // then, the next daemon must not take what is missing here for a process that has not started.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let message = Message::bare(Word::Keep);
+                self.latest += 1;
+                let doubt = Held { message: message.encode(), descriptors: Vec::new(), number: self.latest };
+                self.held.insert(message.key, doubt);
+                return Heard::Gone;
+            }
             Err(_) => return Heard::Gone,
         };
         bytes.truncate(count);

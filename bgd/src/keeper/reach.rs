@@ -103,6 +103,17 @@ impl Reached {
         }
     }
 
+    /// Ends the keeper, which closes everything that it holds.
+    pub(super) fn end(self) {
+        if fds::send(&self.socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
+            // The keeper sends everything first. Received descriptors are closed, as is the connection at the end.
+            let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
+            while self.wait(PATIENCE).is_ok()
+                && matches!(fds::receive(&self.socket, &mut bytes), Ok((1.., _)))
+            {}
+        }
+    }
+
     /// Waits for a message from the keeper.
     fn wait(&self, at_most: Duration) -> Result<(), NotFound> {
         let begun = Instant::now();
@@ -131,7 +142,7 @@ impl Reached {
         }
     }
 
-    fn pid(&self) -> Option<i32> {
+    pub(super) fn pid(&self) -> Option<i32> {
         self.process.as_ref().map(|(pid, _)| *pid)
     }
 
@@ -160,13 +171,8 @@ fn is_one(pid: i32) -> bool {
 
 /// Ends the keeper of a daemon that had this folder, as the processes it holds will not be taken over.
 pub fn dismiss(folder: &Path) {
-    let Ok(Some(reached)) = Reached::connect(folder) else { return };
-    if fds::send(&reached.socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
-        // The keeper sends everything first. Received descriptors are closed, as is the connection at the end.
-        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
-        while reached.wait(PATIENCE).is_ok()
-            && matches!(fds::receive(&reached.socket, &mut bytes), Ok((1.., _)))
-        {}
+    if let Ok(Some(reached)) = Reached::connect(folder) {
+        reached.end();
     }
 }
 

@@ -54,7 +54,7 @@ impl Local {
     pub(super) fn replace_keeper(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         let gone = keeper.socket();
-        tracing::warn!(pid = gone.pid, "the keeper of running tasks was ended: another one takes its place");
+        tracing::warn!(pid = gone.pid, "the keeper of running tasks is gone: another one takes its place");
         self.context.adopted.remove(gone.pid);
         self.replaced.gone.push(Arc::downgrade(&gone));
         self.replaced.is_due = false;

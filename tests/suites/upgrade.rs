@@ -198,6 +198,44 @@ fn r121_unread_standard_input_survives_upgrade() {
 }
 
 #[test]
+fn r121_all_writes_accepted_for_standard_input_survive_upgrade() {
+    const WRITES: u64 = 70;
+    let daemon = TestDaemon::start();
+    let line = "mkfifo go; read go < go; wc -c; exit 6";
+    let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let task = daemon.submit_with(&params).id;
+    wait::for_file(&daemon.home().join("go"));
+    let mut raw = Raw::connect(daemon.socket());
+    // The first one fills the pipe, and is in progress when the others come.
+    raw.request(0, "task.write", &json!({"id": task, "data": "x".repeat(100_000)}));
+    (0..2).for_each(|_| assert!(raw.is_served()));
+    (1..WRITES).for_each(|n| raw.request(n, "task.write", &json!({"id": task, "data": "x"})));
+    let mut refused = 0;
+    // The second answer comes after all that the daemon has to say about the writes.
+    for last in [WRITES, WRITES + 1] {
+        raw.request(last, "hello", &json!({}));
+        loop {
+            let answer = raw.receive().expect("an answer");
+            if answer["id"] == json!(last) {
+                break;
+            }
+            assert_eq!(answer["error"]["data"]["kind"], "too_many_requests", "{answer}");
+            refused += 1;
+        }
+    }
+    (0..2).for_each(|_| _ = upgrade(&daemon));
+    release(&daemon, "go");
+    for _ in refused..WRITES {
+        let answer = raw.receive().expect("an answer");
+        assert!(answer["result"]["written"].is_u64(), "{answer}");
+    }
+    raw.call(0, "task.write", &json!({"id": task, "data": "", "eof": true}));
+    assert_eq!(exit_of(&daemon, task), Exit::Code(6));
+    let bytes = format!("{}\n", 100_000 + WRITES - refused - 1);
+    assert_eq!(String::from_utf8_lossy(&daemon.output(task)), bytes);
+}
+
+#[test]
 fn r121_hundred_upgrades_under_load_lose_and_leak_nothing() {
     const UPGRADES: usize = 100;
     let daemon = TestDaemon::start();

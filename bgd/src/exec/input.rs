@@ -16,8 +16,8 @@ use super::terminal::still::WriteState;
 use crate::client::Client;
 use crate::client::answer::AnswerState;
 
-/// How many writes may be queued for one task.
-const QUEUE: usize = 64;
+/// How many writes may be pending for one task, including the one in progress.
+const MOST: usize = 64;
 
 /// A write to a task's standard input.
 #[derive(Debug)]
@@ -81,8 +81,8 @@ impl Writes {
 /// The write end of a task's standard input. It closes when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct InputPipe {
-    /// Counts the pending writes, to limit them to [`QUEUE`].
-    queued: mpsc::Sender<()>,
+    /// Announces each pending write to the runtime task that writes.
+    queued: mpsc::UnboundedSender<()>,
     writes: Writes,
     /// Dangling once the pipe is closed.
     pipe: Weak<pipe::Sender>,
@@ -100,15 +100,9 @@ impl InputPipe {
     /// The pipe can't be registered with the runtime.
     pub fn new(end: OwnedFd) -> io::Result<Self> {
         let pipe = Arc::new(pipe::Sender::from_owned_fd(end)?);
-        let (queued, mut queue) = mpsc::channel(QUEUE);
-        let input = Self {
-            queued,
-            writes: Writes::default(),
-            pipe: Arc::downgrade(&pipe),
-            owed: Owed::default(),
-            is_kept: Arc::new(AtomicBool::new(true)),
-        };
-        let writes = input.writes.clone();
+        let (queued, mut queue) = mpsc::unbounded_channel();
+        let (writes, weak) = (Writes::default(), Arc::downgrade(&pipe));
+        let all = writes.clone();
         tokio::spawn(async move {
             while let Some(()) = queue.recv().await {
                 let result = writes.write_first(&pipe).await;
@@ -123,7 +117,13 @@ impl InputPipe {
             drop(queue);
             writes.lock().clear();
         });
-        Ok(input)
+        Ok(Self {
+            queued,
+            writes: all,
+            pipe: weak,
+            owed: Owed::default(),
+            is_kept: Arc::new(AtomicBool::new(true)),
+        })
     }
 
     /// Returns the descriptor's number; `None` if the pipe is closed.
@@ -150,22 +150,27 @@ impl InputPipe {
     ///
     /// # Errors
     /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed the pipe; `WouldBlock` if too many writes
-    /// are queued.
+    /// are pending.
     pub fn write(
         &self,
         number: u64,
         data: Vec<u8>,
         eof: bool,
     ) -> impl Future<Output = io::Result<u64>> + Send + use<> {
-        self.go_on_writing(InputWrite { write: WriteState { number, data, written: 0 }, eof })
+        let is_full = !self.queued.is_closed() && self.writes.lock().len() >= MOST;
+        let state = InputWrite { write: WriteState { number, data, written: 0 }, eof };
+        let taken = (!is_full).then(|| self.go_on_writing(state));
+        async move {
+            match taken {
+                Some(written) => written.await,
+                None => Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
     }
 
-    /// Like [`Self::write`], for a write that another program has begun.
+    /// Like [`Self::write`], for a write that another program has accepted, however many are pending.
     pub fn go_on_writing(&self, state: InputWrite) -> impl Future<Output = io::Result<u64>> + Send + use<> {
-        let queued = self.queued.try_send(()).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(()) => io::Error::from(io::ErrorKind::WouldBlock),
-            mpsc::error::TrySendError::Closed(()) => io::Error::from(io::ErrorKind::BrokenPipe),
-        });
+        let queued = self.queued.send(()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
         let ordered = queued.map(|()| {
             let (done, result) = oneshot::channel();
             // The runtime task that writes runs on this thread, and so has not looked for the write yet.

@@ -236,6 +236,25 @@ fn r121_all_writes_accepted_for_standard_input_survive_upgrade() {
 }
 
 #[test]
+fn r121_pending_write_fails_at_end_of_task_and_delays_no_upgrade() {
+    let daemon = TestDaemon::start();
+    let line = "exec 3<&0; sleep 1000 <&3 & exec 3<&-; mkfifo go; read go < go; exit 6";
+    let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let task = daemon.submit_with(&params).id;
+    wait::for_file(&daemon.home().join("go"));
+    let mut raw = Raw::connect(daemon.socket());
+    raw.request(1, "task.write", &json!({"id": task, "data": "x".repeat(200_000)}));
+    assert!(raw.is_served(), "it waits");
+    release(&daemon, "go");
+    assert_eq!(exit_of(&daemon, task), Exit::Code(6));
+    upgrade(&daemon);
+    let answer = raw.receive().expect("an answer");
+    assert_eq!((&answer["id"], &answer["error"]["data"]["kind"]), (&json!(1), &json!("not_running")));
+    assert!(daemon.task(task).lingering);
+    daemon.cancel(&[task]);
+}
+
+#[test]
 fn r121_hundred_upgrades_under_load_lose_and_leak_nothing() {
     const UPGRADES: usize = 100;
     let daemon = TestDaemon::start();

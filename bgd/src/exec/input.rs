@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use super::owed::Owed;
 use super::terminal::still::WriteState;
@@ -78,12 +79,14 @@ impl Writes {
     }
 }
 
-/// The write end of a task's standard input. It closes when the last clone is dropped.
+/// The write end of a task's standard input. It closes when the last clone is dropped and everything is written, or by
+/// [`Self::close`].
 #[derive(Clone, Debug)]
 pub struct InputPipe {
     /// Announces each pending write to the runtime task that writes.
     queued: mpsc::UnboundedSender<()>,
     writes: Writes,
+    writer: AbortHandle,
     /// Dangling once the pipe is closed.
     pipe: Weak<pipe::Sender>,
     /// The answers owed for writes.
@@ -103,7 +106,7 @@ impl InputPipe {
         let (queued, mut queue) = mpsc::unbounded_channel();
         let (writes, weak) = (Writes::default(), Arc::downgrade(&pipe));
         let all = writes.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             while let Some(()) = queue.recv().await {
                 let result = writes.write_first(&pipe).await;
                 let Some(Write { state, done }) = writes.lock().pop_front() else { break };
@@ -120,10 +123,17 @@ impl InputPipe {
         Ok(Self {
             queued,
             writes: all,
+            writer: task.abort_handle(),
             pipe: weak,
             owed: Owed::default(),
             is_kept: Arc::new(AtomicBool::new(true)),
         })
+    }
+
+    /// Closes the pipe. Pending writes fail: a process that outlives the task may have the read end, and never read.
+    pub fn close(&self) {
+        self.writer.abort();
+        self.writes.lock().clear();
     }
 
     /// Returns the descriptor's number; `None` if the pipe is closed.
@@ -149,8 +159,8 @@ impl InputPipe {
     /// Writes all of the data, waiting while the pipe is full. `number` is that of the owed answer.
     ///
     /// # Errors
-    /// `BrokenPipe` if the task, or an earlier write with `eof`, has closed the pipe; `WouldBlock` if too many writes
-    /// are pending.
+    /// `BrokenPipe` if the pipe was closed: by the task, its end, or an earlier write with `eof`; `WouldBlock` if too
+    /// many writes are pending.
     pub fn write(
         &self,
         number: u64,
@@ -183,7 +193,7 @@ impl InputPipe {
     /// Returns the input that the task has not read; `None` while a completed write is unanswered.
     pub fn unread(&self) -> Option<UnreadState> {
         // The pipe is named with its process. While it is open, the keeper has a copy.
-        let Self { writes, owed, queued: _, pipe: _, is_kept: _ } = self;
+        let Self { writes, owed, queued: _, writer: _, pipe: _, is_kept: _ } = self;
         let writes: Vec<InputWrite> =
             writes.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
         let owed = owed.state();

@@ -157,8 +157,11 @@ impl Local {
         // An abandoned attempt may end after the next one has begun, whose state must stay.
         let has_exited = matches!(fact, Fact::Exited { .. });
         // Processes that outlive the leader read the end of the input.
-        if has_exited && self.processes.take_input(task, run).is_some_and(|input| input.take_kept()) {
-            self.close_kept_input(task, run);
+        if has_exited && let Some(input) = self.processes.take_input(task, run) {
+            input.close();
+            if input.take_kept() {
+                self.close_kept_input(task, run);
+            }
         }
         if matches!(fact, Fact::Exited { others: false, .. } | Fact::TreeEmpty) {
             self.gone(task, run);

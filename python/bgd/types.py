@@ -1842,12 +1842,13 @@ class Output(_Output, total=False):
     """The output of a task."""
 
     lost_because: str
-    """Error of the last lost write."""
+    """Error of the last lost write, or that the file was truncated."""
 
     lost_bytes: int
     """Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a
-    handed-over pipe. They are in no file and not counted in `bytes`. A process that writes to its
-    file directly gets the error itself.
+    handed-over pipe. A process that writes to its file directly gets the error itself. Also bytes
+    that were in the file when something truncated it, as `>/dev/stderr` in a script does. They are
+    in no file and not counted in `bytes`.
     """
 
     stderr_dropped_bytes: int

@@ -226,11 +226,11 @@ pub struct Output {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stderr_dropped_bytes: u64,
     /// Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a handed-over
-    /// pipe. They are in no file and not counted in `bytes`. A process that writes to its file directly gets the error
-    /// itself.
+    /// pipe. A process that writes to its file directly gets the error itself. Also bytes that were in the file when
+    /// something truncated it, as `>/dev/stderr` in a script does. They are in no file and not counted in `bytes`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_bytes: u64,
-    /// Error of the last lost write.
+    /// Error of the last lost write, or that the file was truncated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_because: Option<String>,
 }

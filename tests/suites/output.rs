@@ -329,6 +329,26 @@ fn growing_output_emits_events() {
 }
 
 #[test]
+fn r20_output_erased_by_truncating_its_file_is_reported_as_lost() {
+    let daemon = TestDaemon::start();
+    let line = "echo the first line; read x; echo oops >/dev/stderr; read x; echo last";
+    let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let mut watch = daemon.watch();
+    let id = daemon.submit_with(&params).id;
+    watch.until(|event| event.task.output.bytes == 15);
+    write(&daemon, id, "go on\n", false);
+    let task = watch.until(|event| event.task.output.lost_bytes > 0).task;
+    assert_eq!((task.output.lost_bytes, task.status), (15, Status::Running));
+    write(&daemon, id, "go on\n", false);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.output.bytes, task.output.lost_bytes), (10, 15));
+    let outcome = daemon.run(&["output", &id.to_string()]).success();
+    assert_eq!(outcome.stdout_text(), "oops\nlast\n");
+    let why = "bgctl: output incomplete: 15 bytes lost: its file was truncated, as by `>/dev/stderr`";
+    assert!(outcome.stderr.starts_with(why), "{}", outcome.stderr);
+}
+
+#[test]
 fn task_that_wrote_nothing_has_empty_output() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "true");

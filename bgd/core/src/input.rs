@@ -490,6 +490,13 @@ pub enum Fact {
         /// Why, for people.
         why: Box<str>,
     },
+    /// An output file was truncated by something other than the daemon; later output starts at its beginning.
+    Erased {
+        /// Output bytes that were in the file, per stream, including dropped ones.
+        bytes: [u64; 2],
+        /// Why, for people.
+        why: Box<str>,
+    },
     /// What another machine or a cluster reports about a run there.
     Elsewhere(PlaceFact),
 }

@@ -324,6 +324,7 @@ impl Dispatcher {
             | Fact::Used(_)
             | Fact::Output { .. }
             | Fact::Lost { .. }
+            | Fact::Erased { .. }
             | Fact::Session { .. }
             | Fact::Tools { .. }
             | Fact::Denied { .. }

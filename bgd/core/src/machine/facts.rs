@@ -64,6 +64,7 @@ impl Core {
             Fact::NotReady => self.not_ready(now, ordinal),
             Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
             Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
+            Fact::Erased { bytes, why } => self.erased(now, ordinal, bytes, why),
             Fact::Elsewhere(fact) => self.elsewhere(now, ordinal, fact),
         }
     }
@@ -260,7 +261,7 @@ impl Core {
             if grew {
                 task.updated_at = Some(now.wall);
             }
-            // Neither count ever shrinks, and a later run may not know how much an earlier one dropped.
+            // Only `erased` resets a count, and a later run may not know how much an earlier one dropped.
             task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
             task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
             grew
@@ -271,6 +272,17 @@ impl Core {
         if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
             self.event(now, EventKind::Output, ordinal);
         }
+    }
+
+    /// Records that output files were truncated: what was in them is lost, dropped or not.
+    fn erased(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], why: Box<str>) {
+        self.registry.change_unnoted(ordinal, |task| {
+            for stream in (0..2).filter(|stream| bytes[*stream] > 0) {
+                task.output_bytes[stream] = 0;
+                task.dropped[stream] = 0;
+            }
+        });
+        self.lost(now, ordinal, bytes[0].saturating_add(bytes[1]), why);
     }
 
     /// Records lost output. The loss changes nothing else: the job continues, and its outcome is judged as usual.

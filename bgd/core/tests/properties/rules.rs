@@ -565,6 +565,20 @@ fn lost_output_is_recorded_without_changing_the_status() {
 }
 
 #[test]
+fn r20_erased_output_counts_as_lost_and_later_output_anew() {
+    let mut desk = Desk::new(1);
+    let task = desk.running(1);
+    let output = |bytes, dropped| Fact::Output { bytes, dropped, tell: false };
+    desk.fact(task, output([9, 5], [4, 2]));
+    let erased = Fact::Erased { bytes: [9, 0], why: "truncated".into() };
+    assert_eq!(events(&desk.fact(task, erased)), [(EventKind::Output, task)]);
+    desk.fact(task, output([3, 6], [0, 2]));
+    let task = desk.task(task);
+    assert_eq!((task.output_bytes, task.dropped), ([3, 6], [0, 2]));
+    assert_eq!(task.lost.map(|lost| lost.bytes), Some(9));
+}
+
+#[test]
 fn environment_is_shared_and_dropped_after_the_last_start() {
     let mut desk = Desk::new(1);
     // No environment is kept for a rerun.

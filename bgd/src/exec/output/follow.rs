@@ -31,6 +31,9 @@ const TICK: Duration = Duration::from_millis(250);
 /// Subscribers are notified of a task's growing output at most once in this many ticks.
 const TELL_EVERY: u32 = 2;
 
+/// Why output is lost that was in a file when it was truncated.
+const ERASED: &str = "its file was truncated, as by `>/dev/stderr`: write `>&2` or `>>/dev/stderr`";
+
 /// How long the end of a task waits for the size of an output outside the folder; then the last known size counts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -43,6 +46,9 @@ pub struct Tracked {
     own: Option<Arc<Path>>,
     size: [u64; 2],
     dropped: [u64; 2],
+    /// Bytes erased by truncating a file, unless they were reported already.
+    #[serde(default)]
+    erased: [u64; 2],
     ticks_to_tell: u32,
     /// Whether the output has grown since subscribers were last notified.
     unreported: bool,
@@ -149,10 +155,24 @@ impl OutputWatch {
             }
             tracked
         };
+        tracked = self.last_look(task, tracked).await;
+        if let Some(fact) = tracked.take_erased() {
+            self.shared.facts.send(task, run, fact);
+        }
+        if let Some(known) = self.shared.lock().get_mut(&task).filter(|known| known.run == run) {
+            (known.size, known.dropped) = (tracked.size, tracked.dropped);
+        }
+        Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
+    }
+
+    /// Checks a task's files once more, for a limited time.
+    async fn last_look(&self, task: TaskId, mut tracked: Tracked) -> Tracked {
         let limit = self.shared.limit();
         let here = tracked.sizes_here(&self.shared.folder, task);
-        if let Some(bytes) = here.filter(|bytes| bytes.iter().sum::<u64>() <= limit / 2) {
-            return Some(Fact::Output { bytes, dropped: tracked.dropped, tell: false });
+        if here.is_some_and(|bytes| bytes.iter().sum::<u64>() <= limit / 2) {
+            // Nothing has to be dropped, which might take a moment.
+            look(&self.shared.folder, task, &mut tracked, limit);
+            return tracked;
         }
         let (shared, before) = (&self.shared, tracked.clone());
         let folder = Arc::clone(&shared.folder);
@@ -164,14 +184,29 @@ impl OutputWatch {
                 None
             }),
         };
-        let tracked = looked.unwrap_or(before);
-        Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
+        looked.unwrap_or(before)
     }
 }
 
 impl Tracked {
     fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
-        Self { run, split, own, size: [0; 2], dropped: [0; 2], ticks_to_tell: 0, unreported: false }
+        Self { run, split, own, size: [0; 2], dropped: [0; 2], erased: [0; 2], ticks_to_tell: 0, unreported: false }
+    }
+
+    /// Records the size of a stream's file in the folder. Returns whether it has changed. A file that shrank was
+    /// truncated: its earlier content is gone. The daemon itself never shortens one.
+    fn resized(&mut self, index: usize, size: u64) -> bool {
+        let before = std::mem::replace(&mut self.size[index], size);
+        if size < before {
+            self.erased[index] += before;
+        }
+        size != before
+    }
+
+    /// Returns what to report of truncated files, once.
+    fn take_erased(&mut self) -> Option<Fact> {
+        let bytes = std::mem::take(&mut self.erased);
+        (bytes != [0; 2]).then(|| Fact::Erased { bytes, why: ERASED.into() })
     }
 
     /// Returns the sizes of its files; `None` if one is outside the folder.
@@ -213,6 +248,7 @@ impl Shared {
     fn look(&self, tasks: Vec<(TaskId, Tracked)>) -> bool {
         let mut any = false;
         for (task, mut tracked) in tasks {
+            let before = (tracked.size, tracked.dropped);
             let Some(grown) = look(&self.folder, task, &mut tracked, self.limit()) else { continue };
             if !grown && !tracked.unreported {
                 continue;
@@ -225,9 +261,13 @@ impl Shared {
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
             // If the run has ended meanwhile, `settle` reports its final size; another run has its own entry.
             let run = tracked.run;
-            if let Some(known) = self.lock().get_mut(&task).filter(|known| known.run == run) {
+            let is_current = |known: &&mut Tracked| known.run == run && (known.size, known.dropped) == before;
+            if let Some(known) = self.lock().get_mut(&task).filter(is_current) {
+                let erased = tracked.take_erased();
                 *known = tracked;
-                self.facts.send(task, run, fact);
+                for fact in erased.into_iter().chain([fact]) {
+                    self.facts.send(task, run, fact);
+                }
             }
         }
         any
@@ -249,8 +289,7 @@ fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) 
     };
     for (index, stream) in streams.iter().enumerate() {
         let size = folder.stat(task, *stream)?.st_size.cast_unsigned();
-        grown |= size != tracked.size[index];
-        tracked.size[index] = size;
+        grown |= tracked.resized(index, size);
         if size > limit {
             match folder.bound(task, *stream, size, tracked.dropped[index], limit) {
                 Ok(dropped) => tracked.dropped[index] = dropped,

@@ -126,7 +126,7 @@ impl Model {
                 task.stuck = false;
             }
             (Fact::Ready | Fact::NotReady, _) => self.fact_of_readiness(now, id, fact),
-            (Fact::Output { .. } | Fact::Lost { .. } | Fact::Used(_), _) => {
+            (Fact::Output { .. } | Fact::Lost { .. } | Fact::Erased { .. } | Fact::Used(_), _) => {
                 self.fact_of_output(now, id, fact);
             }
             _ => self.fact_of_agent(now, number, fact),
@@ -197,6 +197,11 @@ impl Model {
             }
             Fact::Lost { bytes, .. } => {
                 task.lost += *bytes;
+                task.status().is_active().then_some(EventKind::Output)
+            }
+            Fact::Erased { bytes, .. } => {
+                task.bytes = 0;
+                task.lost += bytes[0];
                 task.status().is_active().then_some(EventKind::Output)
             }
             Fact::Used(usage) if matches!(task.phase, Phase::Running | Phase::Done) => {

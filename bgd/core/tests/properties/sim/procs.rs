@@ -123,6 +123,10 @@ impl Proc {
             5 | 9 if !self.is_agent => return Fact::Ready,
             7 if !self.is_agent => return Fact::NotReady,
             11 if !self.is_agent => return used(roll),
+            13 if self.bytes > 0 => {
+                let bytes = [std::mem::take(&mut self.bytes), 0];
+                return Fact::Erased { bytes, why: "truncated".into() };
+            }
             _ => {}
         }
         self.bytes += u64::from(roll / 2 % 8);
@@ -188,7 +192,8 @@ impl Sim {
             | Fact::Ready
             | Fact::NotReady
             | Fact::Output { .. }
-            | Fact::Lost { .. } => {}
+            | Fact::Lost { .. }
+            | Fact::Erased { .. } => {}
         }
         let refused = matches!(fact, Fact::Refused(_));
         let before = self.core.get(&task.into()).ok();

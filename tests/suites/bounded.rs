@@ -7,9 +7,10 @@ use std::os::unix::fs::MetadataExt as _;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::{
-    IdParams, OutputParams, OutputResult, Stdin, Stream, SubmitParams, TaskOutput, TaskResultOf,
+    Encoding, IdParams, OutputParams, OutputResult, Stdin, Stream, SubmitParams, TaskOutput, TaskResultOf,
+    TaskWrite, WriteParams,
 };
-use bgd_shared::task::{Status, Task};
+use bgd_shared::task::{Output, Status, Task};
 use bgd_tests::TestDaemon;
 
 const LIMIT: u64 = 1024 * 1024;
@@ -135,6 +136,34 @@ fn output_is_bounded_while_task_runs() {
     daemon.cancel(&[id]);
     let blocks = fs::metadata(&path).unwrap().blocks() * 512;
     assert!(blocks <= LIMIT + 128 * 1024, "{blocks} bytes of disk");
+}
+
+#[test]
+fn output_is_bounded_again_after_its_file_was_truncated() {
+    let daemon = bounded();
+    let mut watch = daemon.watch();
+    let line = format!("set -- {}; {LINES}; read x; : >/dev/stdout; read x; {LINES}; read x", 8 * LIMIT);
+    let params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    let go_on = || {
+        let data = "go on\n".to_owned();
+        let params = WriteParams { id: id.into(), data, encoding: Encoding::Utf8, eof: false };
+        daemon.client().call::<TaskWrite>(&params).expect("task.write");
+    };
+    watch.until(|event| event.task.output.bytes == 8 * LIMIT);
+    go_on();
+    let task = watch.until(|event| event.task.output.lost_bytes > 0).task;
+    assert_eq!((task.output.lost_bytes, task.output.dropped_bytes), (8 * LIMIT, 0));
+    go_on();
+    let Output { dropped_bytes, path, .. } =
+        watch.until(|event| event.task.output.bytes == 8 * LIMIT).task.output;
+    assert!((7 * LIMIT..8 * LIMIT).contains(&dropped_bytes), "{dropped_bytes}");
+    let blocks = fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(blocks <= LIMIT + 128 * 1024, "{blocks} bytes of disk");
+    let tail = daemon.run(&["output", "--tail", "2", &id.to_string()]).success();
+    check(&tail.stdout, 8 * LIMIT - 32);
+    go_on();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
 }
 
 #[test]

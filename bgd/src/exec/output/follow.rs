@@ -190,7 +190,16 @@ impl OutputWatch {
 
 impl Tracked {
     fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
-        Self { run, split, own, size: [0; 2], dropped: [0; 2], erased: [0; 2], ticks_to_tell: 0, unreported: false }
+        Self {
+            run,
+            split,
+            own,
+            size: [0; 2],
+            dropped: [0; 2],
+            erased: [0; 2],
+            ticks_to_tell: 0,
+            unreported: false,
+        }
     }
 
     /// Records the size of a stream's file in the folder. Returns whether it has changed. A file that shrank was
@@ -199,6 +208,7 @@ impl Tracked {
         let before = std::mem::replace(&mut self.size[index], size);
         if size < before {
             self.erased[index] += before;
+            self.dropped[index] = 0;
         }
         size != before
     }

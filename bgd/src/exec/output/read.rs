@@ -52,9 +52,10 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     }
 }
 
-/// Returns the dropped range, according to the file itself and to `dropped`.
+/// Returns the dropped range, according to the file itself and to `dropped`, which is obsolete if the file was truncated
+/// to less.
 fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
-    let known = OUTPUT_HEAD_BYTES + dropped;
+    let known = if OUTPUT_HEAD_BYTES + dropped > size { 0 } else { OUTPUT_HEAD_BYTES + dropped };
     OUTPUT_HEAD_BYTES..known.max(hole::end_of(file, size))
 }
 

@@ -58,6 +58,22 @@ fn bounding_frees_the_middle_and_keeps_both_ends() {
 }
 
 #[test]
+fn bounding_also_frees_bytes_written_after_an_unnoticed_truncation() {
+    let (_home, folder) = folder();
+    let task = TaskId::random();
+    let file = fs::File::from(folder.create(task, Stream::Stdout).unwrap());
+    let mut dropped = 0;
+    for mebibytes in [4, 5_u64] {
+        file.set_len(0).unwrap();
+        io::Write::write_all(&mut &file, &vec![b'x'; usize::try_from(mebibytes << 20).unwrap()]).unwrap();
+        dropped = folder.bound(task, Stream::Stdout, mebibytes << 20, dropped, 1 << 20).unwrap();
+        assert_eq!(dropped, (mebibytes - 1) << 20);
+        let stat = folder.stat(task, Stream::Stdout).unwrap();
+        assert!(stat.st_blocks * 512 <= (1 << 20) + (64 << 10), "{} blocks", stat.st_blocks);
+    }
+}
+
+#[test]
 fn last_line_is_shortened_and_sanitized() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("f");

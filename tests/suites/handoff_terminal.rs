@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -217,6 +218,39 @@ fn r70_handed_over_output_file_is_read_in_place_and_left_alone() {
     let params = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
     daemon.client().call::<TaskClear>(&params).unwrap();
     assert_eq!(fs::read(&path).unwrap()[..15], *b"before\none\ntwo\n");
+}
+
+/// Returns how often the daemon's threads have gone to sleep so far.
+fn pauses(daemon: &TestDaemon) -> u64 {
+    let process = daemon.process();
+    let of = |thread: i32| {
+        let status = fs::read_to_string(process.proc(&format!("task/{thread}/status"))).ok()?;
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse::<u64>().ok()
+    };
+    process.threads().into_iter().filter_map(of).sum()
+}
+
+#[test]
+fn r70_quiet_output_file_is_not_polled_after_another_output_has_grown() {
+    let daemon = TestDaemon::start();
+    let file = File::create(daemon.home().join("log")).unwrap();
+    let mut command = Command::new("sh");
+    let mut job = Job::start(&daemon, command.args(["-c", "read x"]).stdout(file.try_clone().unwrap()));
+    let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::File, file.as_fd())]);
+    let other = daemon.submit_shell("echo something");
+    daemon.block(&[other]);
+    // A look at files takes place four times a second, if at all.
+    let mut last = (pauses(&daemon), Instant::now());
+    wait::poll_until("a second in which the daemon sleeps", || {
+        let now = pauses(&daemon);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        (last.1.elapsed() >= Duration::from_secs(1)).then_some(())
+    });
+    job.say("go on");
+    assert_eq!(daemon.block(&[task.id]).remove(0).status, Status::Completed);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Reports by inotify that an output file was written to, once and without polling. Does not read files.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,15 @@ pub(super) struct FirstWrite {
     folder: PathBuf,
     /// The watches on files elsewhere, removed when the watch is rearmed. Otherwise a file that is not written to any
     /// more would be watched forever.
-    elsewhere: Mutex<Vec<WatchDescriptor>>,
+    elsewhere: Mutex<Elsewhere>,
+}
+
+/// The watches on files elsewhere.
+#[derive(Default)]
+struct Elsewhere {
+    current: Vec<WatchDescriptor>,
+    /// Those of the last call. The kernel reports each that it removes, which is no write.
+    removed: HashSet<WatchDescriptor>,
 }
 
 impl FirstWrite {
@@ -46,7 +55,13 @@ impl FirstWrite {
     /// Arms the watch for these files, which replace those of the last call. Blocks as long as their disks do. Returns
     /// false if the system has no watch left.
     pub fn arm_elsewhere<'a>(&self, files: impl Iterator<Item = &'a Path>) -> bool {
-        for old in std::mem::take(&mut *self.elsewhere()) {
+        let removed = {
+            let mut elsewhere = self.elsewhere();
+            let removed = std::mem::take(&mut elsewhere.current);
+            elsewhere.removed = removed.iter().copied().collect();
+            removed
+        };
+        for old in removed {
             // A one-shot watch that has fired no longer exists.
             let _ = self.changes.get_ref().0.rm_watch(old);
         }
@@ -54,7 +69,7 @@ impl FirstWrite {
         for path in files {
             let watched = self.changes.get_ref().0.add_watch(path, ONCE);
             match watched {
-                Ok(watched) => self.elsewhere().push(watched),
+                Ok(watched) => self.elsewhere().current.push(watched),
                 Err(Errno::ENOSPC | Errno::ENOMEM) => is_armed = false,
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a file can't be watched"),
             }
@@ -64,10 +79,10 @@ impl FirstWrite {
 
     /// Reports whether files elsewhere are watched.
     pub fn is_elsewhere(&self) -> bool {
-        !self.elsewhere().is_empty()
+        !self.elsewhere().current.is_empty()
     }
 
-    fn elsewhere(&self) -> MutexGuard<'_, Vec<WatchDescriptor>> {
+    fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
         self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +95,10 @@ impl FirstWrite {
             let mut ready = self.changes.readable().await?;
             let mut is_told = false;
             while let Ok(events) = self.changes.get_ref().0.read_events() {
-                is_told |= !events.is_empty();
+                let elsewhere = self.elsewhere();
+                is_told |= events.iter().any(|event| {
+                    !event.mask.contains(AddWatchFlags::IN_IGNORED) || !elsewhere.removed.contains(&event.wd)
+                });
             }
             ready.clear_ready();
             if is_told {
@@ -121,6 +139,13 @@ mod tests {
         assert!(arm(&[]));
         assert!(!first.is_elsewhere());
         far.write_all(b"x").unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(1), first.wait()).await.is_err());
+        let is_quiet =
+            || async { tokio::time::timeout(Duration::from_millis(1), first.wait()).await.is_err() };
+        assert!(is_quiet().await);
+        // Nor does the removal of a watch that has reported nothing.
+        for files in [&[path.as_path()][..], &[path.as_path()], &[]] {
+            assert!(arm(files));
+            assert!(is_quiet().await, "{files:?}");
+        }
     }
 }

@@ -62,6 +62,11 @@ pub fn report_dropped(bytes: u64) {
     say(format_args!("bgctl: {} {were} dropped here (limits.output_bytes)", count(bytes, "byte")));
 }
 
+/// Reports on standard error that what follows is again from the beginning of the file.
+pub fn report_truncated() {
+    say(format_args!("bgctl: the output file was truncated; this continues from its beginning"));
+}
+
 /// Reports on standard error which part of the output the daemon could not write.
 pub fn report_loss(output: &Output) {
     if let Some(loss) = output.loss() {
@@ -91,12 +96,14 @@ const PIECE: usize = 128 * 1024;
 pub struct Growing {
     file: File,
     position: u64,
+    /// Size of the file at the last read.
+    size: u64,
 }
 
 impl Growing {
     /// Starts reading at `position`.
     pub fn new(file: File, position: u64) -> Self {
-        Self { file, position }
+        Self { file, position, size: 0 }
     }
 
     /// Offset of the next byte to read.
@@ -104,7 +111,8 @@ impl Growing {
         self.position
     }
 
-    /// Reads what is available now; returns 0 at the current end. The daemon may extend the hole at any time, so the
+    /// Reads what is available now; returns 0 at the current end. If the file was truncated, starts again at its
+    /// beginning, as `tail -f` does. The daemon may extend the hole at any time, so the
     /// hole is looked up in the file both before and after each read.
     ///
     /// # Errors
@@ -112,6 +120,11 @@ impl Growing {
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let length = self.file.metadata()?.len();
+            if length < self.size {
+                report_truncated();
+                self.position = 0;
+            }
+            self.size = length;
             if self.position >= length {
                 return Ok(0);
             }
@@ -315,6 +328,26 @@ mod tests {
         growing.copy_growing().unwrap();
         assert_eq!(growing.source.position, 3 * HEAD);
         assert_eq!(written(out), bytes);
+    }
+
+    #[test]
+    fn r20_copying_restarts_at_the_beginning_of_a_truncated_file() {
+        let (mut growing, mut writer, out) = copier(b"a long beginning\n", 2);
+        growing.copy_growing().unwrap();
+        writer.set_len(0).unwrap();
+        writer.rewind().unwrap();
+        for text in [&b"new\n"[..], b"", b"more\n"] {
+            writer.write_all(text).unwrap();
+            growing.copy_growing().unwrap();
+        }
+        assert_eq!(written(out), b"long beginning\nnew\nmore\n");
+        // An offset that the file has yet to reach is no sign of truncation.
+        let (mut growing, mut writer, out) = copier(b"12", 4);
+        for text in [&b"3"[..], b"4", b"56"] {
+            writer.write_all(text).unwrap();
+            growing.copy_growing().unwrap();
+        }
+        assert_eq!(written(out), b"56");
     }
 
     #[test]

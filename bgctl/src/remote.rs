@@ -7,7 +7,7 @@ use bgd_shared::request::{OutputParams, OutputResult, Stream, SubscribeParams, T
 use bgd_shared::task::Task;
 
 use crate::context::Context;
-use crate::copy::{ranges, report_dropped, report_loss};
+use crate::copy::{ranges, report_dropped, report_loss, report_truncated};
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::tail::start_of_last_lines;
@@ -63,16 +63,15 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses, or standard output can't be written.
     pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
-        let mut offset = offset;
-        self.print_from(context, &mut offset)
+        self.print_from(context, &mut Place::new(offset))
     }
 
-    /// Prints from `offset`, and advances it.
-    fn print_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
+    /// Prints from a place, and advances it.
+    fn print_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
         loop {
-            match self.step(context, *offset)? {
-                (Step::More(next), _) => *offset = next,
-                (Step::Nothing(_) | Step::End, task) => return Ok(task),
+            match self.step(context, place)? {
+                (Step::More, _) => {}
+                (Step::Nothing | Step::End, task) => return Ok(task),
             }
         }
     }
@@ -82,37 +81,46 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses or is gone, or standard output can't be written.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
-        let mut offset = offset;
-        context.recovering(|context| self.follow_from(context, &mut offset))
+        let mut place = Place::new(offset);
+        context.recovering(|context| self.follow_from(context, &mut place))
     }
 
-    /// Follows the output on one connection from `offset`, and advances it.
-    fn follow_from(&self, context: &mut Context, offset: &mut i64) -> Result<Task, Failure> {
+    /// Follows the output on one connection from a place, and advances it.
+    fn follow_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
         let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
         let mut events = Listener::new(context.link.existing()?, params)?;
         loop {
-            match self.step(context, *offset)? {
-                (Step::More(next), _) => *offset = next,
+            match self.step(context, place)? {
+                (Step::More, _) => {}
                 (Step::End, task) => return Ok(task),
-                (Step::Nothing(next), _) => {
-                    *offset = next;
+                (Step::Nothing, _) => {
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops
                     // here regardless.
                     if let Heard::Event(event) = events.next_for_reader()?
                         && event.kind.is_terminal()
                     {
-                        return self.print_from(context, offset);
+                        return self.print_from(context, place);
                     }
                 }
             }
         }
     }
 
-    /// Prints the next chunk. Returns the task as it was when the chunk was read.
-    fn step(&self, context: &mut Context, offset: i64) -> Result<(Step, Task), Failure> {
+    /// Prints the next chunk, and advances the place. Returns the task as it was when the chunk was read.
+    fn step(&self, context: &mut Context, place: &mut Place) -> Result<(Step, Task), Failure> {
+        let offset = place.offset;
         let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
+        if place.is_reached && signed(begin) < offset {
+            if !context.json() {
+                context.flush()?;
+                report_truncated();
+            }
+            place.offset = 0;
+            return Ok((Step::More, chunk.task));
+        }
+        *place = Place { offset: signed(next), is_reached: true };
         let is_new = next > begin;
         if context.json() {
             if is_new || eof {
@@ -132,19 +140,32 @@ impl Remote<'_> {
         }
         let step = match (eof, is_new) {
             (true, _) => Step::End,
-            (false, true) => Step::More(signed(next)),
-            (false, false) => Step::Nothing(signed(next)),
+            (false, true) => Step::More,
+            (false, false) => Step::Nothing,
         };
         Ok((step, chunk.task))
     }
 }
 
+/// Where to continue reading.
+struct Place {
+    offset: i64,
+    /// Whether a chunk has ended here: only if the file was truncated does it now end before.
+    is_reached: bool,
+}
+
+impl Place {
+    fn new(offset: i64) -> Self {
+        Self { offset, is_reached: false }
+    }
+}
+
 /// What remains after a chunk.
 enum Step {
-    /// More may be available from this offset.
-    More(i64),
-    /// Nothing is available yet from this offset.
-    Nothing(i64),
+    /// More may be available.
+    More,
+    /// Nothing is available yet.
+    Nothing,
     /// The output has ended.
     End,
 }

@@ -246,6 +246,36 @@ fn follow_shows_each_line_immediately_and_ends_with_the_task() {
 }
 
 #[test]
+fn r20_follow_restarts_at_the_beginning_of_a_truncated_file() {
+    let daemon = TestDaemon::start();
+    for json in [false, true] {
+        let id = echo(&daemon);
+        daemon.wait_running(id);
+        let id_text = id.to_string();
+        let mut args = vec!["output", "-f", &id_text];
+        if json {
+            args.insert(0, "--json");
+        }
+        let (mut child, mut lines) = follow(&daemon, &args);
+        let mut next = || {
+            let line = lines.next()?;
+            Some(if json { serde_json::from_str::<OutputResult>(&line).unwrap().data } else { line + "\n" })
+        };
+        write(&daemon, id, "a long first line\n", false);
+        assert_eq!(next().as_deref(), Some("a long first line\n"));
+        fs::File::options().write(true).truncate(true).open(daemon.task(id).output.path).unwrap();
+        for text in ["short\n", "the end\n"] {
+            write(&daemon, id, text, false);
+            assert_eq!(next().as_deref(), Some(text), "json: {json}");
+        }
+        write(&daemon, id, "", true);
+        let rest: String = std::iter::from_fn(&mut next).collect();
+        assert_eq!(rest, "");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn follow_of_pending_task_waits_for_its_start() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let first = echo(&daemon);

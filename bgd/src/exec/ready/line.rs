@@ -33,6 +33,8 @@ struct Stream {
     path: PathBuf,
     /// The offset up to which the file was read.
     offset: u64,
+    /// The size of the file at the last look.
+    size: u64,
     /// The state of the search; `None` before the first look.
     search: Option<LineSearch>,
 }
@@ -50,7 +52,8 @@ enum Found {
 impl Streams {
     /// Creates a search of these files that starts at these offsets.
     pub fn new(files: &OutputFiles, sizes: [u64; 2]) -> Self {
-        let stream = |(path, offset): (&Path, u64)| Stream { path: path.into(), offset, search: None };
+        let stream =
+            |(path, offset): (&Path, u64)| Stream { path: path.into(), offset, size: 0, search: None };
         Self(files.paths().zip(sizes).map(stream).collect())
     }
 
@@ -68,9 +71,13 @@ impl Streams {
 }
 
 impl Stream {
-    /// Searches the bytes written since the last look.
+    /// Searches the bytes written since the last look. Begins anew if the file was truncated.
     fn look(&mut self, pattern: &str) -> io::Result<Found> {
         let mut file = File::open(&self.path)?;
+        let before = std::mem::replace(&mut self.size, file.metadata()?.len());
+        if self.size < before {
+            (self.offset, self.search) = (0, None);
+        }
         file.seek(SeekFrom::Start(self.offset))?;
         let mut bytes = Vec::new();
         file.take(CHUNK).read_to_end(&mut bytes)?;
@@ -174,7 +181,7 @@ mod tests {
         let (path, next) = (folder.path().join("output"), folder.path().join("next"));
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         fs::write(&next, "starting\nup\n").unwrap();
-        let streams = Streams(vec![Stream { path: path.clone(), offset: 0, search: None }]);
+        let streams = Streams(vec![Stream { path: path.clone(), offset: 0, size: 0, search: None }]);
         let mended = tokio::task::spawn_blocking(move || {
             // Opens as soon as a look does; the look then fails, as seeking in a pipe is impossible.
             let _writer = File::options().write(true).open(&path).unwrap();
@@ -184,6 +191,17 @@ mod tests {
         let found = until_found_from_afar("up", streams, &workers);
         tokio::time::timeout(Duration::from_mins(1), found).await.expect("the line is found");
         mended.await.unwrap();
+    }
+
+    #[test]
+    fn r110_truncated_output_is_searched_from_its_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("output");
+        fs::write(&path, "an earlier attempt is up\nstarting").unwrap();
+        let mut stream = Stream { path: path.clone(), offset: 25, size: 0, search: None };
+        assert_eq!(stream.look("up").unwrap(), Found::Nothing);
+        fs::write(&path, "up\n").unwrap();
+        assert_eq!(stream.look("^up").unwrap(), Found::Line);
     }
 
     #[test]

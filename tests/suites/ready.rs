@@ -206,6 +206,26 @@ fn r110_existing_file_makes_task_ready() {
     assert!(until_ready(&daemon, &[id]).tasks[0].ready_at.is_some());
 }
 
+#[test]
+fn r110_file_makes_task_ready_when_its_folder_is_exchanged() {
+    let daemon = gated();
+    let home = daemon.home();
+    // A link to the folder, and a folder above it.
+    for (ready, begin, exchange) in [
+        ("file:current/ready", "mkdir old new; ln -s old current", "ln -s new n; mv -T n current"),
+        ("file:far/out/ready", "mkdir -p far/out; mkdir -p other/out", "mv far gone; mv other far"),
+    ] {
+        let line = format!(
+            "read x < gate; touch new/ready; mkdir -p other/out; touch other/out/ready; {exchange}; exec sleep 1000"
+        );
+        let made = std::process::Command::new("sh").args(["-c", begin]).current_dir(home).status().unwrap();
+        assert!(made.success());
+        let id = daemon.submit_with(&shell(&daemon, &line, ready)).id;
+        becomes_ready_behind_the_gate(&daemon, id);
+        daemon.cancel(&[id]);
+    }
+}
+
 /// Sends to the socket named in its environment, like every program with `sd_notify`.
 const NOTIFY: &str = r#"
 import os, socket, sys

@@ -2,13 +2,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
+use tokio::time::timeout;
 
 use super::pauses::Pauses;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
+
+/// How often to look although no event came: none does if a folder further up is replaced, or a link in the path, or
+/// if another machine creates the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Waits until there is a file at this path. Watches its folder as soon as the folder exists.
 pub async fn until_there(path: PathBuf, workers: &Workers) {
@@ -25,7 +31,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers) {
             pauses.pause().await;
             continue;
         };
-        while wait_for_change(&changes).await {
+        while timeout(LOOK_EVERY, wait_for_change(&changes)).await != Ok(false) {
             if is_there(&path, workers).await {
                 return;
             }

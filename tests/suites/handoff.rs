@@ -186,6 +186,29 @@ fn r70_descendants_keep_writing_after_the_job_ends() {
 }
 
 #[test]
+fn r70_fifo_opened_for_reading_and_writing_ends_with_its_writers() {
+    let daemon = TestDaemon::start();
+    let path = daemon.home().join("fifo");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let both = File::options().read(true).write(true).open(&path).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo before; read x; echo after"]);
+    command.stdout(File::options().write(true).open(&path).unwrap());
+    let mut job = Job::start(&daemon, &mut command);
+    command.stdout(Stdio::null());
+    let task = job.hand_over_pipe(&daemon, &both);
+    drop(both);
+    job.say("go on");
+    assert_eq!(daemon.block(&[task.id]).remove(0).status, Status::Completed);
+    assert_eq!(daemon.output(task.id), b"before\nafter\n");
+    wait::poll_until("the daemon to close the FIFO", || {
+        let mut descriptors = std::fs::read_dir(daemon.process().proc("fd")).unwrap().flatten();
+        let is_open = descriptors.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target == path));
+        (!is_open).then_some(())
+    });
+}
+
+#[test]
 fn output_of_handed_over_job_is_bounded() {
     let daemon = TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start();
     let (reader, writer) = io::pipe().unwrap();

@@ -97,7 +97,9 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
         let kind =
             Kind::of(&fd).map_err(|error| descriptor.refuse(&format!("can't be examined: {error}")))?;
         let source = match (stream, kind) {
-            (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => Source::Pipe(fd),
+            (HandoffStream::Stdout | HandoffStream::Stderr, Kind::Pipe) => {
+                Source::Pipe(to_read_only(descriptor, fd)?)
+            }
             (HandoffStream::Stdout | HandoffStream::Stderr, Kind::StreamSocket) => Source::Socket(fd),
             (HandoffStream::Stdout | HandoffStream::Stderr, _) => {
                 return Err(descriptor.is_instead(kind, "the read end of a pipe, or a stream socket"));
@@ -132,6 +134,26 @@ impl Source {
 fn are_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     let identity = |fd: &OwnedFd| fstat(fd).map(|stat| (stat.st_dev, stat.st_ino)).ok();
     identity(one).is_some_and(|found| identity(other) == Some(found))
+}
+
+/// Returns a descriptor of a pipe that can't write to it. A FIFO may have been opened for both, as by `exec 3<>fifo` in
+/// bash: then the daemon itself would be a writer, and the pipe would never end.
+fn to_read_only(descriptor: DescriptorName, pipe: OwnedFd) -> Result<OwnedFd, RpcError> {
+    let flags =
+        fcntl_getfl(&pipe).map_err(|error| descriptor.refuse(&format!("can't be examined: {error}")))?;
+    if flags & OFlags::ACCMODE != OFlags::RDWR {
+        return Ok(pipe);
+    }
+    let link = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    // Non-blocking, so that it is opened even if the last writer closes it now.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(link);
+    opened.map(OwnedFd::from).map_err(|error| {
+        descriptor
+            .refuse(&format!(
+                "is a pipe opened for reading and writing, which can't be opened again: {error}"
+            ))
+            .hint("open it for reading only, or the daemon can't see its end")
+    })
 }
 
 /// Returns the path of a file after checking that it can be read.

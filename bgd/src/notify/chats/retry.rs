@@ -161,8 +161,8 @@ pub async fn deliver(
         match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
             Some(wait) => {
-                // The server's requested wait is handled at the start of the loop.
-                let wait = if trouble.wait.is_some() { Duration::ZERO } else { wait };
+                // A server may ask for a longer wait, which is handled at the start of the loop, but not for a shorter
+                // one: a request to come back at once would use up all tries at once.
                 note(retried(
                     tries,
                     &trouble.why,
@@ -211,6 +211,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
+    use tokio::runtime::Runtime;
     use tokio::sync::watch;
 
     use super::*;
@@ -218,13 +219,16 @@ mod tests {
     use crate::notify::outcomes::Outcomes;
     use crate::wire::mailbox;
 
-    /// Uses the real clock, so no test may wait.
+    /// Creates a runtime whose clock moves on by itself when everything waits.
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
     fn run(
         silence: &RateLimits,
         attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
     ) -> Result<(), Undelivered> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(deliver(silence, "route", &progress(None), attempt))
+        runtime().block_on(deliver(silence, "route", &progress(None), attempt))
     }
 
     fn progress(tried: Option<Tried>) -> Progress {
@@ -245,7 +249,7 @@ mod tests {
 
     #[test]
     fn r122_removed_channel_tries_each_notice_once() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = runtime();
         for removed_before in [true, false] {
             let (remove, gone) = watch::channel(removed_before);
             let (silence, mut tries) = (RateLimits::default(), 0);
@@ -272,6 +276,19 @@ mod tests {
     }
 
     #[test]
+    fn tries_back_off_also_if_the_server_asks_for_no_wait() {
+        let mut tries = Vec::new();
+        let outcome = run(&RateLimits::default(), async || {
+            tries.push(Instant::now());
+            Err(busy(Duration::ZERO))
+        });
+        assert!(outcome.is_err());
+        for (pair, least) in tries.windows(2).zip([1, 3, 9, 27]) {
+            assert!(pair[1] - pair[0] >= Duration::from_secs(least), "{tries:?}");
+        }
+    }
+
+    #[test]
     fn permanent_error_is_tried_once_and_transient_one_retried() {
         let mut tries = 0;
         let outcome = run(&RateLimits::default(), async || {
@@ -291,7 +308,7 @@ mod tests {
     fn error_is_reported_while_delivery_is_retried() {
         let progress = progress(None);
         let mut seen = Vec::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = runtime();
         let outcome = runtime.block_on(deliver(&RateLimits::default(), "route", &progress, async || {
             seen.push(progress.tried().map(|tried| (tried.retry.tries, tried.retry.most, tried.retry.error)));
             if seen.len() < 3 { Err(busy(Duration::ZERO)) } else { Ok(()) }
@@ -308,7 +325,7 @@ mod tests {
 
     #[test]
     fn r127_retries_of_an_earlier_daemon_keep_count_and_deadline() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = runtime();
         let run = |before: Tried, wait: Duration| {
             let mut tries = 0;
             let progress = progress(Some(before));

@@ -17,6 +17,9 @@ use crate::http::{self, root_cause};
 use crate::notice::one_line;
 use crate::notify::secrets::Secrets;
 
+/// How long to read a body that does not matter.
+const DRAIN: Duration = Duration::from_millis(500);
+
 /// How much of a response is read; the connection of a longer one is closed.
 const BODY_BYTES: usize = 64 * 1024;
 
@@ -59,6 +62,8 @@ pub struct Post {
     body: Vec<u8>,
     timeout: Duration,
     secrets: Secrets,
+    /// Whether the body of the response matters.
+    reads_body: bool,
 }
 
 impl Post {
@@ -86,7 +91,12 @@ impl Post {
             secrets.push(BASE64.encode(format!("{user}:{password}")));
         }
         let secrets = Secrets::new(secrets);
-        Ok(Self { url, headers, body, timeout, secrets })
+        Ok(Self { url, headers, body, timeout, secrets, reads_body: true })
+    }
+
+    /// Judges the response by its status: a body that does not end holds up nothing.
+    pub fn without_body(self) -> Self {
+        Self { reads_body: false, ..self }
     }
 
     /// Puts third-party text on one line and hides secrets in it.
@@ -177,7 +187,8 @@ impl Http {
             let response = self.send(post, url.clone(), deadline).await?;
             // Redirects are followed here so that a POST stays a POST and secrets stay with their server.
             if !response.status().is_redirection() {
-                return Ok(answer(response, place(&url), deadline).await);
+                let until = if post.reads_body { deadline } else { deadline.min(Instant::now() + DRAIN) };
+                return Ok(answer(response, place(&url), until).await);
             }
             url = redirected(post, &url, &response, followed)?;
             followed += 1;
@@ -209,7 +220,8 @@ impl Http {
     }
 }
 
-/// Reads the body of a response. Stops if the body breaks off or does not end in time.
+/// Reads the body of a response, also so that the connection can be used again. Stops if the body breaks off or does
+/// not end in time.
 async fn answer(mut response: Response, place: String, deadline: Instant) -> ChatResponse {
     let wait = response.headers().get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
     let is_for_all = response.headers().get("x-ratelimit-scope").is_some_and(|scope| scope == "global");

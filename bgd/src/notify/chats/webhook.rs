@@ -55,7 +55,7 @@ impl Webhook {
         let words = self.headers.values().flat_map(|Secret(value)| value.split_whitespace());
         let whole = self.headers.values().map(|Secret(value)| value.as_str());
         let secrets = whole.chain(words).map(str::to_owned).collect();
-        Post::new(&self.url.0, headers, body, self.timeout, secrets)
+        Post::new(&self.url.0, headers, body, self.timeout, secrets).map(Post::without_body)
     }
 }
 

@@ -238,6 +238,25 @@ fn r125_non_durable_daemon_writes_no_journal() {
     assert_eq!(daemon.status().durable, Some(DurableStatus::No));
 }
 
+#[test]
+fn r125_stopped_journal_has_no_environment_of_cleared_tasks() {
+    let mut daemon = durable("");
+    let token = "s3cr3t-".repeat(1000);
+    let env = Some([("TOKEN".into(), token.as_str().into())].into_iter().collect());
+    let params = SubmitParams { argv: Some(vec!["true".into()]), env, ..daemon.params() };
+    daemon.block(&[daemon.submit_with(&params).id]);
+    let journal = daemon.state_dir().join("journal");
+    let contains_token = || {
+        let files = fs::read_dir(&journal).unwrap();
+        let files = files.map(|file| fs::read(file.unwrap().path()).unwrap());
+        files.into_iter().any(|bytes| bytes.windows(14).any(|part| part == b"s3cr3t-s3cr3t-"))
+    };
+    assert!(contains_token());
+    daemon.run(&["clear", "--all-sessions"]).success();
+    assert!(daemon.stop().success());
+    assert!(!contains_token());
+}
+
 /// Makes the folder that the file `read-only` in the home names read-only for a daemon.
 const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
     export READ_ONLY=\"$(cat \"$HOME/read-only\")\"

@@ -76,6 +76,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
         return Err(Fault::Damaged("parts of it can't be read".to_owned()));
     }
     store.trust().map_err(fault)?;
+    store.compact();
     Ok((store, read))
 }
 

@@ -35,6 +35,12 @@ pub const READS: &[u32] = &[1, 2];
 /// The number of pages after which the write-ahead log is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1000;
 
+/// A journal with fewer unused pages than this is not compacted: 4 MiB of SQLite's usual pages.
+const COMPACT_UNUSED_PAGES: u32 = 1024;
+
+/// A journal with more used pages than this is not compacted, as that would delay the start: 64 MiB.
+const COMPACT_USED_PAGES: u32 = 16384;
+
 /// The memory for cached pages of the database, in KiB.
 const CACHE_KIB: u32 = 512;
 
@@ -119,6 +125,8 @@ impl Store {
         database.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         database.pragma_update(None, "cache_size", -i64::from(CACHE_KIB))?;
         database.pragma_update(None, "cell_size_check", true)?;
+        // Deleted rows contain environments, which may be secret.
+        database.pragma_update(None, "secure_delete", true)?;
         database.set_prepared_statement_cache_capacity(32);
         let store = Self { database, envs: Envs::default(), is_stale: false };
         if store.later_format().is_none() {
@@ -136,6 +144,21 @@ impl Store {
     /// Allows the log to be moved into the database when it is closed, as both were found intact.
     pub fn trust(&self) -> rusqlite::Result<()> {
         self.database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map(drop)
+    }
+
+    /// Returns unused space to the disk if it is most of the file. The rest is copied for that, so this does nothing if
+    /// there is much of it, or if the disk has no room.
+    pub fn compact(&self) {
+        let pages = |name: &str| {
+            let query = format!("PRAGMA {name}");
+            self.database.query_row(&query, [], |row| row.get::<_, u32>(0)).unwrap_or(0)
+        };
+        let (all, unused) = (pages("page_count"), pages("freelist_count"));
+        let used = all.saturating_sub(unused);
+        if unused > used && unused >= COMPACT_UNUSED_PAGES && used <= COMPACT_USED_PAGES {
+            let compacted = self.database.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)");
+            let _ = compacted.inspect_err(|error| tracing::info!(%error, "the journal is not compacted"));
+        }
     }
 
     /// Keeps the log with its reserved blocks when the database is closed: the next daemon may need them.

@@ -312,6 +312,23 @@ fn r130_journal_locked_by_another_process_is_refused() {
 }
 
 #[test]
+fn r125_journal_of_mostly_cleared_tasks_shrinks_at_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+    let file = folder.path().join("journal").join(FILE);
+    let size = || fs::metadata(&file).unwrap().len();
+    let before = size();
+    let database = rusqlite::Connection::open(&file).unwrap();
+    let cleared = "INSERT INTO item VALUES (1, zeroblob(9000000)); DELETE FROM item";
+    database.execute_batch(cleared).unwrap();
+    drop(database);
+    assert!(size() > 9_000_000);
+    let opened = read(folder.path());
+    assert_eq!(opened.kept.tasks.len(), 3);
+    assert_eq!(size(), before);
+}
+
+#[test]
 fn r125_reopen_refuses_the_journal_of_another_instance() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |instance: &str| reopen(folder.path(), Durability::Written, instance).err();

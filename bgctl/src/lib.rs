@@ -44,6 +44,7 @@ mod pick;
 mod precheck;
 mod progress;
 mod prompt;
+mod remaining;
 mod remark;
 mod remote;
 pub mod render;

@@ -442,3 +442,51 @@ fn r126_rerun_with_lost_reply_is_executed_once_as_root() {
     assert_eq!(tasks.len(), 2, "{tasks:?}");
     stop(&daemon);
 }
+
+#[test]
+fn r126_waits_for_several_tasks_continue_without_cleared_ones() {
+    let mut daemon = durable();
+    let gates = ["one", "two"].map(|name| Gate::new(&daemon, name));
+    let ended = daemon.submit(&["true"]);
+    let ids = [ended, daemon.submit_shell("read x <one"), daemon.submit_shell("read x <two")];
+    daemon.block(&[ended]);
+    for id in &ids[1..] {
+        daemon.wait_running(*id);
+    }
+    let [ended, first, last] = ids.map(|id| id.to_string());
+    let mut clients = Clients::none(&daemon);
+    let of_known = begin(&daemon, &["block", &ended, &last]);
+    let of_unknown = begin(&daemon, &["block", &first, &last]);
+    let mut events = begin(&daemon, &["events", "--task", &ended, "--task", &last]);
+    clients.connected(3);
+    for client in [&of_known, &of_unknown, &events] {
+        asleep(client);
+    }
+    wait::poll_until("a subscription", || (daemon.status().subscriptions == 1).then_some(()));
+    gates[0].open();
+    daemon.block(&[ids[1]]);
+    daemon.run(&["clear", &ended, &first]).success();
+    let mut lines = BufReader::new(events.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let kind = |line: String| serde_json::from_str::<Value>(&line).unwrap()["kind"].clone();
+    assert_eq!(lines.next().map(kind), Some("cleared".into()));
+    daemon.kill9();
+    let mut told = BufReader::new(events.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(told.next().unwrap(), GOES_ON.trim_end());
+    gates[1].open();
+    // What only the killed daemon knew is a gap.
+    let line = lines.find(|line| !line.contains("\"gap\"")).unwrap();
+    assert_eq!((line.contains(&last), kind(line)), (true, "completed".into()));
+    events.kill().unwrap();
+    events.wait().unwrap();
+    let (code, written, told) = self::ended(of_known);
+    assert_eq!((code, &*told), (Some(0), GOES_ON), "{written}");
+    let shown = |written: &str| {
+        written.lines().map(|line| line.split('\t').take(2).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&written), [format!("{ended} completed"), format!("{last} completed")]);
+    // Nobody can know how this one ended.
+    let (code, written, told) = self::ended(of_unknown);
+    assert_eq!((code, shown(&written)), (Some(66), vec![format!("{last} completed")]), "{told}");
+    assert!(told.contains(&format!("task {first} was cleared before")), "{told}");
+    stop(&daemon);
+}

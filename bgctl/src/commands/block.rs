@@ -1,5 +1,7 @@
 //! `block`: waits for tasks; the exit code reflects how they ended.
 
+mod seen;
+
 use std::cell::Cell;
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
@@ -14,6 +16,7 @@ use bgd_shared::request::{
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 
+use self::seen::Seen;
 use super::line::{self, Wanted};
 use crate::bar::{self, Bar};
 use crate::cli::BlockArgs;
@@ -65,10 +68,13 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    if params.matching.is_some() && params.timeout_ms != Some(0) {
-        fix_selection(&mut params, context)?;
-    }
-    let result = waited(params, is_shown, context)?;
+    let is_several = params.matching.is_some() || params.ids.len() > 1;
+    let seen = if is_several && params.timeout_ms != Some(0) {
+        fix_selection(&mut params, context)?
+    } else {
+        Seen::default()
+    };
+    let (result, unknown) = waited(params, seen, is_shown, context)?;
     if result.tasks.is_empty() && !has_status {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
             .hint("`bgctl list` with the same options shows the matching tasks"));
@@ -81,11 +87,12 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
             say(format_args!("{remark}"));
         }
     }
-    Ok(match args.until {
+    let code = match args.until {
         BlockUntil::Ready => code_of_ready(&result, args.any),
         BlockUntil::Ended if args.exit_code => own_code(&result),
         BlockUntil::Ended => code(&result),
-    })
+    };
+    if unknown.is_empty() { Ok(code) } else { Err(seen::unknown(&unknown, code)) }
 }
 
 /// Renders the text for standard output.
@@ -113,9 +120,15 @@ fn warm_up(json: bool) -> Result<(Vec<u8>, Code), Failure> {
     Ok((text, code(&result)))
 }
 
-/// Waits, across lost connections, and shows progress if requested.
-fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<BlockResult, Failure> {
-    let mut params = params;
+/// Waits, across lost connections, and shows progress if requested. Returns those tasks separately that were cleared
+/// meanwhile, and of which the end is not known.
+fn waited(
+    params: BlockParams,
+    seen: Seen,
+    is_shown: bool,
+    context: &mut Context,
+) -> Result<(BlockResult, Vec<TaskId>), Failure> {
+    let (mut params, mut seen) = (params, seen);
     let waits = params.timeout_ms != Some(0);
     if waits {
         context.link.remember();
@@ -143,24 +156,31 @@ fn waited(params: BlockParams, is_shown: bool, context: &mut Context) -> Result<
             Err(failure) if deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
                 return Err(failure);
             }
-            Err(failure) => context.link.recover_until(failure, deadline)?,
-            answered => return answered,
+            Err(failure) => {
+                if let Err(failure) = seen.drop_cleared(failure, &mut params, context) {
+                    context.link.recover_until(failure, deadline)?;
+                }
+            }
+            Ok(result) => return Ok(seen.complete(result, params.mode)),
         }
+        let deadline = if seen.is_over(params.mode) { Some(Instant::now()) } else { deadline };
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         params.timeout_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
     }
 }
 
-/// Replaces a selection by the ids of its tasks: after a lost connection (R126, R142), tasks that have ended meanwhile
-/// would no longer match. A selection of no tasks, or of too many, is left as it is.
-fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<(), Failure> {
+/// Replaces a selection, or several names, by the ids of the tasks: after a lost connection (R126, R142), tasks that have
+/// ended meanwhile would no longer match, and a prefix could mean another task. A selection of no tasks, or of too many,
+/// is left as it is.
+fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<Seen, Failure> {
     let look = BlockParams { timeout_ms: Some(0), ..params.clone() };
     let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
-    if (1..=NAMED).contains(&seen.tasks.len()) {
-        params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
-        params.matching = None;
+    if !(1..=NAMED).contains(&seen.tasks.len()) {
+        return Ok(Seen::default());
     }
-    Ok(())
+    params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
+    params.matching = None;
+    Ok(Seen::new(seen, params.until))
 }
 
 /// Waits while showing progress. Progress is queried on a separate connection; only the wait itself decides the

@@ -1,8 +1,13 @@
 //! `events`: prints events, one JSON object per line, until interrupted.
 
 use bgd_shared::client::{Client, ClientError};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::event::News;
-use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, Matching, SubscribeParams, SubscribeResult};
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{
+    BlockParams, EventsSubscribe, Hello, HelloParams, IdParams, Matching, SubscribeParams, SubscribeResult,
+    TaskBlock, TaskGet,
+};
 use bgd_shared::task::Task;
 use serde::Serialize;
 
@@ -27,7 +32,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
         Some(Since { instance, seq }) => (instance, Some(seq)),
         None => (None, None),
     };
-    let ids = pick::together(args.tasks, context)?;
+    let ids = fixed(pick::together(args.tasks, context)?, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
     let begun = check_subscribed(
@@ -63,7 +68,39 @@ fn subscribe(
             return Ok(Err(instance));
         }
     }
-    client.call::<EventsSubscribe>(params).map(Ok)
+    match client.call::<EventsSubscribe>(params) {
+        // Some were cleared meanwhile. Their last events may not have been printed yet, so subscribe to those of all tasks:
+        // the others are not printed.
+        Err(ClientError::Rpc(error))
+            if error.kind() == ErrorKind::TaskNotFound
+                && params.ids.len() > 1
+                && is_any_left(&params.ids, client)? =>
+        {
+            let all = SubscribeParams { ids: Vec::new(), ..params.clone() };
+            client.call::<EventsSubscribe>(&all).map(Ok)
+        }
+        outcome => outcome.map(Ok),
+    }
+}
+
+/// Replaces several names by the ids of the tasks: once a task is cleared, a prefix could mean another one.
+fn fixed(ids: Vec<TaskRef>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
+    if ids.len() < 2 {
+        return Ok(ids);
+    }
+    let look = BlockParams { ids, timeout_ms: Some(0), ..BlockParams::default() };
+    let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
+    Ok(seen.tasks.iter().map(|task| task.id.into()).collect())
+}
+
+fn is_any_left(ids: &[TaskRef], client: &mut Client) -> Result<bool, ClientError> {
+    for id in ids {
+        match client.call::<TaskGet>(&IdParams { id: id.clone() }) {
+            Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::TaskNotFound => {}
+            outcome => return outcome.map(|_| true),
+        }
+    }
+    Ok(false)
 }
 
 fn check_subscribed(outcome: Result<SubscribeResult, String>) -> Result<SubscribeResult, Failure> {
@@ -127,12 +164,13 @@ fn pass_on(
             // This client read too slowly, so the subscription was ended. The history may still contain the missed
             // events; the daemon reports those it lacks as a separate gap.
             params.since = Some(gap.from.saturating_sub(1));
-            context.call::<EventsSubscribe>(params)?;
-            return Ok(());
+            return check_subscribed(context.link.exchange(|client| subscribe(client, params))?).map(drop);
         }
         News::Gap(gap) => gap.to,
     };
-    if !matches!(news, News::Event(event) if !is_of(&event.task, wanted)) {
+    let is_named =
+        |task: &Task| params.ids.is_empty() || params.ids.iter().any(|id| id.range().contains(&task.id));
+    if !matches!(news, News::Event(event) if !is_named(&event.task) || !is_of(&event.task, wanted)) {
         context.print_json(&Line { news, cursor: format!("{instance}:{seq}") })?;
     }
     params.since = Some(seq);

@@ -233,3 +233,17 @@ fn invalid_line_is_answered_before_server_exits() {
     assert!(told["id"].is_null(), "{told}");
     assert!(mcp.close().success());
 }
+
+#[test]
+fn r80_server_told_the_current_session_shows_its_tasks() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_in("mine", "exec sleep 1000");
+    let mut command = daemon.bgctl(&["mcp", "--structured", "--keep", "--session", "."]);
+    command.env("BGD_SESSION", "mine");
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(bgd_tests::mcp::REVISION, "test", &serde_json::json!({}));
+    let listed = mcp.done("background_list", &serde_json::json!({}));
+    assert!(listed.text.contains(&id.to_string()), "{}", listed.text);
+    assert!(mcp.close().success());
+    daemon.cancel(&[id]);
+}

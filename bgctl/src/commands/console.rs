@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Way;
+use crate::session;
 
 /// Runs commands until the user leaves.
 pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -22,7 +23,8 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let hello = context.call::<Hello>(&HelloParams::default())?;
     let key = args.key.unwrap_or(hello.background_key);
-    let named = args.session.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
+    let named = session::named(args.session, context.link.is_remote())?;
+    let named = named.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
     let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));
     let socket = context.link.named_socket()?;
     let news = context.link.existing()?;

@@ -83,7 +83,7 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
     let depth = depth_here();
     // An unreadable depth was not written by this program. Assume too deep rather than risk endless nesting.
     let counted = *depth.as_ref().unwrap_or(&u32::MAX);
-    let session = session(options.session.as_deref(), counted);
+    let session = session(options.session.clone(), counted, options.way.host().is_some())?;
     // Before any thread starts: `template` reads process-wide state.
     let machine = if options.way.host().is_some() { Machine::Another } else { Machine::This(None) };
     let template = template(&session, counted, options.variables.clone(), machine)?;
@@ -109,10 +109,13 @@ fn depth_here() -> Result<u32, String> {
 
 /// Returns the key of the parent session: the given one, else that of the environment, else a new one. At a depth above
 /// 0 the environment's session belongs to the process that started the agent, so it is ignored.
-fn session(named: Option<&str>, depth: u32) -> String {
+///
+/// # Errors
+/// `.` was given, but this process has no parent session.
+fn session(named: Option<String>, depth: u32, is_remote: bool) -> Result<String, Failure> {
     let inherited = std::env::var("BGD_SESSION").ok().filter(|_| depth == 0);
-    let key = named.map(str::to_owned).or(inherited).filter(|key| !key.is_empty());
-    key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short()))
+    let key = crate::session::named(named, is_remote)?.or(inherited).filter(|key| !key.is_empty());
+    Ok(key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short())))
 }
 
 /// Returns the parameters common to all tasks: everything that a child of this process would inherit.

@@ -266,3 +266,14 @@ fn console_refuses_missing_terminal_and_reserved_key() {
     assert_eq!(terminal.ended().code(), Some(2));
     assert!(terminal.screen().contains("is Enter, which the job needs itself"), "{terminal:?}");
 }
+
+#[test]
+fn r55_console_told_the_current_session_shows_its_notices() {
+    let daemon = TestDaemon::start();
+    let mut console = Terminal::open(daemon.bgctl(&["console", "--session", "."]).env("BGD_SESSION", "mine"));
+    at_prompt(&mut console);
+    run_line(&mut console, "echo $BGD_SESSION >session");
+    assert_eq!(fs::read_to_string(daemon.home().join("session")).unwrap(), "mine\n");
+    daemon.run(&["submit", "--session", "mine", "-d", "ours", "--", "true"]).success();
+    console.wait_text(": \"ours\"\n");
+}

@@ -110,7 +110,34 @@ pub fn ask<T: Send + 'static>(
     Ok(())
 }
 
+/// Returns the exit code after these failures of this many hosts: one that has answered is enough, and hosts that all fail
+/// in the same way have the exit code of one alone.
+pub fn code(failures: &[&Failure], hosts: usize) -> Code {
+    match failures {
+        _ if failures.len() < hosts => Code::OK,
+        [first, others @ ..] if others.iter().all(|other| other.code == first.code) => first.code,
+        _ => Code::NO_DAEMON,
+    }
+}
+
 fn late(link: &Link, within: Duration) -> Failure {
     let message = format!("no answer within {} ms", within.as_millis());
     link.name_host(Failure::new(Code::NO_DAEMON, "no_answer", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r144_exit_code_for_several_hosts_is_the_one_they_share() {
+        let failure = |code| Failure::new(code, "any", "why");
+        let (gone, none, wrong) = (failure(Code::NO_DAEMON), failure(Code::NO_TASK), failure(Code::USAGE));
+        assert_eq!(code(&[], 2), Code::OK);
+        assert_eq!(code(&[&none], 2), Code::OK);
+        assert_eq!(code(&[&none, &none], 2), Code::NO_TASK);
+        assert_eq!(code(&[&wrong, &wrong], 2), Code::USAGE);
+        assert_eq!(code(&[&gone, &gone], 2), Code::NO_DAEMON);
+        assert_eq!(code(&[&none, &gone], 2), Code::NO_DAEMON);
+    }
 }

@@ -12,7 +12,7 @@ use crate::cli::TopArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Link, reason};
+use crate::link::{Link, outcome, reason};
 use crate::render::look::{Look, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
@@ -95,14 +95,15 @@ fn once_of_several(
     failures.sort_by_key(|(place, _)| *place);
     let names = names(context);
     for (place, failure) in &failures {
-        still.silent(host(*place), &reason(&names[*place], failure));
+        still.silent(host(*place), outcome(failure), &reason(&names[*place], failure));
     }
     context.print(&still.draw(filter, size(look), look.colour, &look.clock))?;
     context.flush()?;
-    for (_, failure) in &failures {
+    let failures: Vec<&Failure> = failures.iter().map(|(_, failure)| failure).collect();
+    for failure in &failures {
         failure.print(false);
     }
-    Ok(if failures.len() < names.len() { Code::OK } else { Code::NO_DAEMON })
+    Ok(several::code(&failures, names.len()))
 }
 
 /// Returns the size of the terminal, else `$COLUMNS` and `$LINES`.

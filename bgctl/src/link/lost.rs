@@ -39,6 +39,11 @@ pub fn reason(host: &str, failure: &Failure) -> String {
     shortened(&clean(&line.collect::<Vec<_>>().join("; ")), REASON_CHARS)
 }
 
+/// Describes in a word or two what a host did in place of an answer: a daemon that refuses the call has answered.
+pub fn outcome(failure: &Failure) -> &'static str {
+    if failure.rpc_code.is_some() { "refused" } else { "no answer" }
+}
+
 /// Methods that change nothing, or nothing more when repeated: such a call is repeated if the connection was lost
 /// before the answer arrived, and the tasks were not.
 pub const REPEATABLE: [&str; 17] = [

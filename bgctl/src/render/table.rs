@@ -18,20 +18,29 @@ use super::width::{cut, width};
 use super::{bytes, clean};
 use crate::duration::show_ms;
 
+/// What a machine did in place of a list.
+#[derive(Clone, Copy)]
+pub struct Missing<'a> {
+    /// In place of a status.
+    pub outcome: &'a str,
+    /// The reason: one line, cleaned.
+    pub reason: &'a str,
+}
+
 /// The answer of a machine.
 #[derive(Clone, Copy)]
 pub struct Listing<'a> {
     /// The machine, if several were asked.
     pub host: Option<&'a str>,
-    /// The machine's tasks, or why there are none to show: one line, cleaned.
-    pub tasks: Result<&'a [Task], &'a str>,
+    /// The machine's tasks, or why there are none to show.
+    pub tasks: Result<&'a [Task], Missing<'a>>,
 }
 
 /// The subject of a row.
 struct Entry<'a> {
     host: Option<&'a str>,
     /// The task, or why the machine gave no list.
-    task: Result<&'a Task, &'a str>,
+    task: Result<&'a Task, Missing<'a>>,
 }
 
 impl Entry<'_> {
@@ -79,7 +88,7 @@ const COLUMNS: [Column; 18] = [
         field: Field::Status,
         header: "STATUS",
         text: |entry, look| {
-            entry.task.map_or_else(|_| "no answer".to_owned(), |task| status(task, &look.clock))
+            entry.task.map_or_else(|missing| missing.outcome.to_owned(), |task| status(task, &look.clock))
         },
         colour: |entry| Some(entry.task.map_or(Color::Red, |task| colour(task.status))),
         tells_hosts: false,
@@ -217,7 +226,9 @@ const COLUMNS: [Column; 18] = [
     Column {
         field: Field::Description,
         header: "DESCRIPTION",
-        text: |entry, _| entry.task.map_or_else(str::to_owned, |task| clean(&task.description)),
+        text: |entry, _| {
+            entry.task.map_or_else(|missing| missing.reason.to_owned(), |task| clean(&task.description))
+        },
         colour: |_| None,
         tells_hosts: false,
         shrinks: true,
@@ -271,7 +282,7 @@ pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &Look) -> String
     let rows = all.iter().flat_map(|Listing { host, tasks }| {
         let row = |task| cells(Entry { host: *host, task }, look);
         match (tasks, tree) {
-            (Err(why), _) => vec![row(Err(why))],
+            (Err(missing), _) => vec![row(Err(*missing))],
             (Ok(tasks), None) => tasks.iter().map(|task| row(Ok(task))).collect(),
             (Ok(tasks), Some(lines)) => nodes(tasks, lines)
                 .into_iter()

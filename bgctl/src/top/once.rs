@@ -45,9 +45,9 @@ impl Still {
         }
     }
 
-    /// Records why a host does not answer.
-    pub fn silent(&mut self, host: HostNo, why: &str) {
-        let why = format!("no answer: {why}");
+    /// Records what a host did in place of a list, and why.
+    pub fn silent(&mut self, host: HostNo, outcome: &str, why: &str) {
+        let why = format!("{outcome}: {why}");
         self.0.model.set_silence(host, Some(Silence { since: None, why }));
     }
 

@@ -154,3 +154,20 @@ fn r144_malformed_or_too_long_host_list_is_refused() {
     assert!(refused.stderr.contains("more than 64 hosts"), "{}", refused.stderr);
     assert_eq!(far.connections(), 0);
 }
+
+#[test]
+fn r144_request_refused_by_every_host_exits_with_their_code() {
+    let (far, near) = two();
+    let list = |words: &[&str]| far.run(&[&["-H", "far,near", PATIENT, "list"], words].concat());
+    let refused = list(&["--batch", "9c1e"]).expect_code(66);
+    for row in rows(&refused) {
+        assert_eq!((&*row[2], row[5].contains("there is no batch")), ("refused", true), "{row:?}");
+    }
+    list(&["--tag", ""]).expect_code(2);
+    // Only one of them has it.
+    fs::write(near.daemon.home().join("items"), "x\n").unwrap();
+    let items = near.daemon.home().join("items").display().to_string();
+    let batch = near.daemon.run(&["submit", "--each", &items, "--", "true"]).success().stdout_text();
+    let listed = list(&["--batch", batch.trim()]).success();
+    assert_eq!((rows(&listed).len(), &*rows(&listed)[0][2]), (2, "refused"), "{}", listed.stdout_text());
+}

@@ -16,11 +16,11 @@ use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Link, reason};
+use crate::link::{Link, outcome, reason};
 use crate::remark::say;
 use crate::render::columns::Measured;
 use crate::render::look::{Look, lines};
-use crate::render::table::{Listing, listings};
+use crate::render::table::{Listing, Missing, listings};
 use crate::several::{self, Asked, News};
 
 pub struct Wanted<'a> {
@@ -85,14 +85,15 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
         print(&all, wanted.shown, context)?;
     }
     context.flush()?;
-    for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+    let failures: Vec<&Failure> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
+    for failure in &failures {
         failure.print(context.json());
     }
     let has_more = outcomes.iter().flatten().any(|answer| answer.list.next.is_some());
     if has_more && !wanted.quiet && !context.json() {
         say(format_args!("there are more; --all shows them"));
     }
-    Ok(if outcomes.iter().any(Result::is_ok) { Code::OK } else { Code::NO_DAEMON })
+    Ok(several::code(&failures, hosts.len()))
 }
 
 /// Asks each host, and on a terminal shows the answers so far.
@@ -176,9 +177,12 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
         .map(|(host, outcome)| outcome.as_ref().err().map_or_else(String::new, |why| reason(host, why)))
         .collect();
     let rows: Vec<Listing<'_>> = (all.iter().zip(&reasons))
-        .map(|((host, outcome), reason)| Listing {
+        .map(|((host, answer), reason)| Listing {
             host: Some(host),
-            tasks: outcome.as_ref().map(|answer| &answer.list.tasks[..]).map_err(|_| reason.as_str()),
+            tasks: match answer {
+                Ok(answer) => Ok(&answer.list.tasks[..]),
+                Err(failure) => Err(Missing { outcome: outcome(failure), reason }),
+            },
         })
         .collect();
     let mut look = Look::of_output(context.colours());

@@ -100,7 +100,7 @@ fn r144_list_of_several_hosts_has_a_host_column() {
     let tasks = [task()];
     let all = [
         Listing { host: Some("far"), tasks: Ok(&tasks) },
-        Listing { host: Some("me@gone"), tasks: Err("no route") },
+        Listing { host: Some("me@gone"), tasks: Err(Missing { outcome: "no answer", reason: "no route" }) },
     ];
     assert_eq!(
         listings(&all, None, &plain()),

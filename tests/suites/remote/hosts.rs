@@ -171,3 +171,14 @@ fn r144_request_refused_by_every_host_exits_with_their_code() {
     let listed = list(&["--batch", batch.trim()]).success();
     assert_eq!((rows(&listed).len(), &*rows(&listed)[0][2]), (2, "refused"), "{}", listed.stdout_text());
 }
+
+#[test]
+fn r165_list_of_several_hosts_shows_progress_if_asked() {
+    let (far, near) = two();
+    for (host, progress) in [(&far, "42%"), (&near, "3/8")] {
+        let id = host.daemon.submit_shell(&format!("echo {progress}; exec sleep 1000"));
+        host.daemon.wait_output(id, progress);
+    }
+    let listed = far.run(&["-H", "far,near", PATIENT, "list", "--columns", "host,progress"]).success();
+    assert_eq!(rows(&listed), [["far", "42%"], ["near", "37%"]]);
+}

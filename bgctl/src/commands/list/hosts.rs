@@ -2,15 +2,17 @@
 //! reason, and delays nothing: on a terminal, rows appear as hosts answer; elsewhere all are printed together once
 //! every host has answered or timed out.
 
+use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
-use bgd_shared::request::{ListParams, ListResult, TaskList, TaskUsage};
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{ListParams, ListResult, TaskList, TaskOutput, TaskUsage};
 use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
 use super::pages::fetch;
-use super::shown::{Shown, measured};
+use super::shown::{Shown, measured, percents};
 use super::watch::{draw, rows};
 use crate::bar;
 use crate::context::Context;
@@ -18,7 +20,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
 use crate::remark::say;
-use crate::render::columns::Measured;
+use crate::render::columns::{Field, Measured};
 use crate::render::look::{Look, lines};
 use crate::render::table::{Listing, Missing, listings};
 use crate::several::{self, Asked, News};
@@ -38,6 +40,8 @@ struct HostTasks {
     list: ListResult,
     /// Current usage of the host's running tasks, if it is shown.
     measured: Measured,
+    /// The progress of running tasks, if it is shown.
+    percents: HashMap<TaskId, u8>,
 }
 
 /// The output of `--json`.
@@ -105,6 +109,8 @@ fn ask(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes: Vec<Option<Outcome>> = links.iter().map(|_| None).collect();
     let (params, most, is_measured) = (wanted.asked.clone(), wanted.shown.most, wanted.shown.is_measured());
+    // On a terminal, too, only on request: it takes a call for each task, and the hosts have little time.
+    let has_progress = !context.json() && !wanted.quiet && wanted.shown.columns.contains(&Field::Progress);
     let one = move |asked: &mut Asked<'_>, give: &dyn Fn(HostTasks) -> bool| {
         let list = fetch(&params, most, |params| asked.call::<TaskList>(params))?;
         let measured = if is_measured {
@@ -112,7 +118,12 @@ fn ask(
         } else {
             Measured::new()
         };
-        give(HostTasks { list, measured });
+        let percents = if has_progress {
+            percents(&list.tasks, |params| asked.call::<TaskOutput>(params))?
+        } else {
+            HashMap::new()
+        };
+        give(HostTasks { list, measured, percents });
         Ok(())
     };
     several::ask(links, context.connect_timeout(), one, |news| {
@@ -186,8 +197,10 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
         })
         .collect();
     let mut look = Look::of_output(context.colours());
-    let answers = all.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
-    look.measured = answers.flat_map(|answer| answer.measured.clone()).collect();
+    for answer in all.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()) {
+        look.measured.extend(answer.measured.clone());
+        look.percents.extend(&answer.percents);
+    }
     shown.set_columns(&mut look);
     listings(&rows, shown.tree.then(lines), &look)
 }
@@ -196,7 +209,7 @@ fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {
     let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, &outcome.as_ref().ok()?.list)));
     let tasks = tasks.flat_map(|(host, result)| result.tasks.iter().map(move |task| OnHost { host, task }));
     let hosts = all.iter().map(|(host, outcome)| match outcome {
-        Ok(HostTasks { list: ListResult { summary, next, tasks: _ }, measured: _ }) => {
+        Ok(HostTasks { list: ListResult { summary, next, tasks: _ }, .. }) => {
             HostLine::Answered { host, summary, more: next.is_some() }
         }
         Err(failure) => HostLine::Silent { host, kind: failure.kind, error: &failure.message },

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::USAGES;
-use bgd_shared::request::{OutputParams, TaskOutput, TaskUsage, UsageParams, UsageResult};
+use bgd_shared::request::{OutputParams, OutputResult, TaskOutput, TaskUsage, UsageParams, UsageResult};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
@@ -74,7 +74,7 @@ impl Shown {
         look.measured = self.measured(tasks, context)?;
         self.sort(tasks, &look.measured);
         if look.table || self.columns.contains(&Field::Progress) {
-            look.percents = percents(tasks, context)?;
+            look.percents = percents(tasks, |params| context.call::<TaskOutput>(params))?;
         }
         self.set_columns(look);
         Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
@@ -107,7 +107,10 @@ pub fn measured(
 }
 
 /// Looks up the progress of running tasks.
-fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>, Failure> {
+pub fn percents(
+    tasks: &[Task],
+    mut call: impl FnMut(&OutputParams) -> Result<OutputResult, Failure>,
+) -> Result<HashMap<TaskId, u8>, Failure> {
     let mut percents = HashMap::new();
     for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
         let params = OutputParams {
@@ -116,7 +119,7 @@ fn percents(tasks: &[Task], context: &mut Context) -> Result<HashMap<TaskId, u8>
             limit: u64::try_from(LINE_BYTES).ok(),
             stream: None,
         };
-        match context.call::<TaskOutput>(&params) {
+        match call(&params) {
             Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
             // The task was cleared in the meantime.
             Err(failure) if failure.code == Code::NO_TASK => {}

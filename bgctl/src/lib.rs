@@ -136,11 +136,17 @@ fn alone(
     }
 }
 
-/// Creates the context of a verb. `dial` is the remote end of a `--host` and must not connect to another host.
+/// Creates the context of a verb. `dial` is the remote end of a `--host` and must not connect to another host. Verbs that
+/// ask no daemon work whatever hosts the environment names.
 fn context_of(verb: &cli::Verb, globals: cli::Globals) -> Result<Context, Failure> {
     match verb {
-        cli::Verb::Dial(_) => Context::here(globals),
-        cli::Verb::List(_) => Context::for_hosts(globals),
+        cli::Verb::Dial(_) | cli::Verb::Completions(_) | cli::Verb::Man(_) | cli::Verb::ShellInit(_) => {
+            Context::here(globals)
+        }
+        // A session has the same key on every host.
+        cli::Verb::List(_) | cli::Verb::Session(cli::SessionArgs { verb: cli::SessionVerb::Key }) => {
+            Context::for_hosts(globals)
+        }
         #[cfg(feature = "top")]
         cli::Verb::Top(_) => Context::for_hosts(globals),
         _ => Context::new(globals, verb.name()),

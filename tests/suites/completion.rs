@@ -89,3 +89,20 @@ fn r169_first_command_word_completes_to_programs_and_later_words_to_files() {
     }
     assert!(home.processes().is_empty(), "completing starts no daemon");
 }
+
+#[test]
+fn r169_verbs_that_need_no_daemon_ignore_which_host_is_set() {
+    let home = TestDaemon::home_only();
+    let run = |host: &str, args: &[&str]| {
+        Outcome::of(home.bgctl(args).env("BGD_HOST", host).env("BGD_SESSION", "mine"))
+    };
+    for host in ["a,b", "-bad", "a"] {
+        for args in [["completions", "bash"], ["shell-init", "bash"], ["man", "bgctl"]] {
+            assert_eq!(run(host, &args).success(), home.run(&args), "{host} {args:?}");
+        }
+    }
+    assert_eq!(run("a,b", &["session", "key"]).success().stdout_text(), "mine\n");
+    let refused = run("a,b", &["session", "end", "mine"]).expect_code(2);
+    assert!(refused.stderr.contains("`session` takes one host, not 2"), "{}", refused.stderr);
+    run("-bad", &["session", "key"]).expect_code(2);
+}

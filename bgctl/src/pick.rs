@@ -79,16 +79,24 @@ pub fn chosen(names: Vec<Name>, select: SelectArgs, context: &mut Context) -> Re
 pub fn together(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
     let has_batch = names.iter().any(|name| matches!(name, Name::Batch(_)));
     let ids = all(names, context)?;
-    if !has_batch || ids.len() <= FEW {
-        return Ok(ids);
-    }
-    // Each id is quoted and followed by a comma.
-    let bytes: usize = ids.iter().map(|id| id.as_str().len() + 3).sum();
-    if (bytes + REST_BYTES) as u64 <= context.call::<Hello>(&HelloParams::default())?.limits.frame_bytes {
+    if !has_batch || fits(&ids, context)? {
         return Ok(ids);
     }
     let message = format!("these are {} tasks, too many for one call", ids.len());
     Err(Failure::usage(message).hint("give one batch per call, with --batch, or raise limits.frame_bytes"))
+}
+
+/// Reports whether a single request can contain all of these ids.
+///
+/// # Errors
+/// The daemon can't be asked.
+pub fn fits(ids: &[TaskRef], context: &mut Context) -> Result<bool, Failure> {
+    if ids.len() <= FEW {
+        return Ok(true);
+    }
+    // Each id is quoted and followed by a comma.
+    let bytes: usize = ids.iter().map(|id| id.as_str().len() + 3).sum();
+    Ok((bytes + REST_BYTES) as u64 <= context.call::<Hello>(&HelloParams::default())?.limits.frame_bytes)
 }
 
 /// Returns the filter for the selection options, or `None` if none were given.

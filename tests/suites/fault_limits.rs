@@ -271,3 +271,27 @@ fn handed_over_pipe_on_full_disk_reports_lost_output() {
     let page = daemon.run(&["status", &task.id.to_string()]).success().stdout_text();
     assert!(page.contains("output incomplete: "), "{page}");
 }
+
+#[test]
+fn r112_long_input_is_split_for_daemon_that_accepts_only_short_requests() {
+    let daemon = TestDaemon::builder().config("[limits]\nframe_bytes = 65536").start();
+    let file = daemon.home().join("file");
+    std::fs::write(&file, "\u{1}".repeat(270_000)).unwrap();
+    let id = daemon.run(&["submit", "--stdin-pipe", "--", "cat"]).success().word::<TaskId>();
+    let mut write = std::process::Command::new("sh");
+    write.args(["-c", "exec \"$0\" write \"$1\" <file"]).arg(bgd_tests::bgctl_path()).arg(id.to_string());
+    write.current_dir(daemon.home()).env_clear().envs(daemon.environment());
+    bgd_tests::Outcome::of(&mut write).success();
+    let text = "\u{1}".repeat(100_000);
+    let other = daemon.run(&["submit", "--stdin-pipe", "--", "cat"]).success().word::<TaskId>();
+    daemon.run(&["write", &other.to_string(), "--eof", &text]).success();
+    let sizes: Vec<u64> = daemon.block(&[id, other]).iter().map(|task| task.output.bytes).collect();
+    assert_eq!(sizes, [270_000, 100_000]);
+
+    std::fs::write(&file, format!("{}\n", "x".repeat(30)).repeat(2100)).unwrap();
+    let each = ["submit", "--hold", "--tag", "many", "--each", file.to_str().unwrap(), "--", "true"];
+    daemon.run(&each).success();
+    assert_eq!(daemon.status().summary.pending, 2100);
+    daemon.run(&["block", "--tag", "many", "--timeout", "1ms"]).expect_code(75);
+    daemon.run(&["cancel", "--tag", "many"]).success();
+}

@@ -178,7 +178,11 @@ fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<Seen
     if !(1..=NAMED).contains(&seen.tasks.len()) {
         return Ok(Seen::default());
     }
-    params.ids = seen.tasks.iter().map(|task| task.id.into()).collect();
+    let ids: Vec<_> = seen.tasks.iter().map(|task| task.id.into()).collect();
+    if !context.recovering(|context| pick::fits(&ids, context))? {
+        return Ok(Seen::default());
+    }
+    params.ids = ids;
     params.matching = None;
     Ok(Seen::new(seen, params.until))
 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
-use bgd_shared::request::{Encoding, TaskWrite, WriteParams, WriteResult};
+use bgd_shared::request::{Encoding, Hello, HelloParams, TaskWrite, WriteParams, WriteResult};
 
 use crate::cli::WriteArgs;
 use crate::context::Context;
@@ -13,9 +13,17 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 
-/// Bytes per request. Each byte may become six characters of JSON (`\u0000`), and the line must stay below the
-/// daemon's limit of 1 MiB.
-pub const CHUNK_BYTES: usize = 128 * 1024;
+/// Maximum number of bytes per request.
+const CHUNK_BYTES: usize = 128 * 1024;
+
+/// This many bytes fit into the smallest request that a daemon can be configured to accept.
+const FEW_BYTES: usize = 512;
+
+/// Returns how many bytes to put into a request of at most `frame_bytes`: each may become six characters of JSON
+/// (`\u0000`).
+pub fn chunk_bytes(frame_bytes: u64) -> usize {
+    usize::try_from(frame_bytes / 8).unwrap_or(usize::MAX).clamp(FEW_BYTES, CHUNK_BYTES)
+}
 
 /// Writes the given text, or all of standard input.
 pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -30,7 +38,9 @@ pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
             if bytes.is_empty() && !args.eof {
                 check(&id, context)?;
             }
-            for chunk in bytes.chunks(CHUNK_BYTES) {
+            // Most texts are short, and scripts need not pay for the question.
+            let most = if bytes.len() > FEW_BYTES { most_bytes(context)? } else { FEW_BYTES };
+            for chunk in bytes.chunks(most) {
                 written += send(&id, chunk, context)?;
             }
             args.eof
@@ -58,10 +68,15 @@ fn check(id: &TaskRef, context: &mut Context) -> Result<(), Failure> {
     call(&nothing, context).map(drop)
 }
 
+/// Returns how many bytes fit into a request to this daemon.
+fn most_bytes(context: &mut Context) -> Result<usize, Failure> {
+    Ok(chunk_bytes(context.call::<Hello>(&HelloParams::default())?.limits.frame_bytes))
+}
+
 /// Sends standard input as it arrives.
 fn send_input(id: &TaskRef, context: &mut Context) -> Result<u64, Failure> {
+    let mut buffer = vec![0; most_bytes(context)?];
     let mut input = io::stdin().lock();
-    let mut buffer = vec![0; CHUNK_BYTES];
     let mut written = 0;
     loop {
         match input.read(&mut buffer) {
@@ -97,4 +112,23 @@ fn send(id: &TaskRef, bytes: &[u8], context: &mut Context) -> Result<u64, Failur
         rest = &rest[taken..];
     }
     Ok(bytes.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bgd_shared::limits::FRAME_BYTES;
+
+    #[test]
+    fn chunks_fit_into_requests_of_any_limit() {
+        assert_eq!(chunk_bytes(FRAME_BYTES as u64), CHUNK_BYTES);
+        assert_eq!(chunk_bytes(1 << 30), CHUNK_BYTES);
+        for frame in [4096u64, 65536, FRAME_BYTES as u64] {
+            let (data, encoding) = Encoding::encode(vec![0; chunk_bytes(frame)]);
+            let id = bgd_shared::id::TaskId::from_u128(1).into();
+            let params = WriteParams { id, data, encoding, eof: false };
+            let line = bgd_shared::message::request_line(u64::MAX, "task.write", &params);
+            assert!(line.len() as u64 <= frame, "{} of {frame}", line.len());
+        }
+    }
 }

@@ -4,13 +4,14 @@
 mod items;
 mod template;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::OsString;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
-use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
+use bgd_shared::request::{Hello, HelloParams, SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
 use serde::Serialize;
 
@@ -55,16 +56,26 @@ pub struct Submitted {
 /// The items can't be read, or one of them makes a command that is too long for a program.
 pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>, Failure> {
     let template = Template::new(command);
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
+    let mut commands = Vec::new();
     for (place, item) in items::read(&each.file, each.end)?.iter().enumerate() {
         let argv: Vec<OsText> = template.expand(item, place + 1).into_iter().map(OsText::from).collect();
         let size = size_of(&argv);
         if size > PART_BYTES || argv.iter().any(|word| word.as_bytes().len() > WORD_BYTES) {
             return Err(too_long(place + 1));
         }
-        let is_full = parts.last().is_none_or(|part| part.len() >= BATCH_PART) || bytes + size > PART_BYTES;
-        if is_full {
+        commands.push(argv);
+    }
+    Ok(split(commands, PART_BYTES))
+}
+
+/// Splits commands into parts of at most this many bytes, unless a single command has more.
+fn split(commands: impl IntoIterator<Item = Vec<OsText>>, most: usize) -> Vec<Vec<Vec<OsText>>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for argv in commands {
+        let size = size_of(&argv);
+        let is_full = |part: &Vec<_>| part.len() >= BATCH_PART || (bytes + size > most && !part.is_empty());
+        if parts.last().is_none_or(is_full) {
             parts.push(Vec::new());
             bytes = 0;
         }
@@ -73,7 +84,16 @@ pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>,
             part.push(argv);
         }
     }
-    Ok(parts)
+    parts
+}
+
+/// Splits the parts further if a daemon accepts only requests of so few bytes. Most of each request is left for the
+/// common parameters, which do not shrink with the limit.
+fn fitted(parts: &[Vec<Vec<OsText>>], frame_bytes: u64) -> Cow<'_, [Vec<Vec<OsText>>]> {
+    match usize::try_from(frame_bytes) {
+        Ok(frame) if frame < FRAME_BYTES => split(parts.iter().flatten().cloned(), frame / 8).into(),
+        _ => parts.into(),
+    }
 }
 
 /// Returns the size of a command in a message, in bytes.
@@ -127,6 +147,7 @@ fn submit_parts(
         if is_sent.get() {
             return Err(ClientError::Closed);
         }
+        let parts = fitted(parts, client.call::<Hello>(&HelloParams::default())?.limits.frame_bytes);
         let (mut batch, mut tasks) = (None, Vec::new());
         for (place, argvs) in parts.iter().enumerate() {
             let (is_first, is_last) = (place == 0, place + 1 == parts.len());
@@ -179,6 +200,19 @@ mod tests {
         let (_file, long) = each(&[vec![b'x'; 100_000], b"\n".to_vec()].concat().repeat(12));
         let parts = parts(&long, &["true".into()]).unwrap();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+    }
+
+    #[test]
+    fn r112_batch_parts_fit_into_requests_of_a_smaller_limit() {
+        let (_file, many) = each(&[b"short\n".repeat(100), vec![b'x'; 5000], b"\nend\n".to_vec()].concat());
+        let parts = parts(&many, &["true".into()]).unwrap();
+        assert_eq!(parts.len(), 1);
+        assert_eq!(*fitted(&parts, FRAME_BYTES as u64), *parts);
+        let small = fitted(&parts, 4096);
+        assert_eq!(small.concat(), parts.concat());
+        let sizes = small.iter().map(|part| part.iter().map(|argv| size_of(argv)).sum::<usize>());
+        assert!(small.iter().zip(sizes).all(|(part, size)| size <= 512 || part.len() == 1));
+        assert!(small.iter().all(|part| !part.is_empty()) && small.len() < 10);
     }
 
     #[test]

@@ -264,3 +264,13 @@ fn r141_task_with_incomplete_input_is_cancelled() {
         far.daemon.wait_status(id, Status::Cancelled);
     }
 }
+
+#[test]
+fn r141_input_is_sent_to_daemon_that_accepts_only_short_requests() {
+    let daemon = TestDaemon::builder().config("[limits]\nframe_bytes = 65536").start();
+    let far = Far::of(daemon);
+    let line = "head -c 270000 /dev/zero | bgctl submit --stdin -- cat";
+    let id = shell(&far, line).success().word::<TaskId>();
+    let task = far.daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.output.bytes), (Status::Completed, 270_000));
+}

@@ -9,13 +9,13 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    CancelParams, Encoding, EventsSubscribe, IdParams, Method, SubscribeParams, TaskCancel, TaskGet,
-    TaskWrite, WriteParams,
+    CancelParams, Encoding, EventsSubscribe, Hello, HelloParams, IdParams, Method, SubscribeParams,
+    TaskCancel, TaskGet, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
 
-use crate::commands::write::CHUNK_BYTES;
+use crate::commands::write::chunk_bytes;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -95,8 +95,9 @@ struct Sending<'a> {
 impl Sending<'_> {
     fn all(&mut self) -> Result<(), Stop> {
         self.await_start()?;
+        let limits = self.call::<Hello>(&HelloParams::default())?.limits;
         let mut input = io::stdin().lock();
-        let mut buffer = vec![0; CHUNK_BYTES];
+        let mut buffer = vec![0; chunk_bytes(limits.frame_bytes)];
         loop {
             let source = io::stdin();
             let wants = Wants { changes: Some(source.as_fd()), ..Wants::new(self.signals.as_fd()) };

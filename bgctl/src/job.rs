@@ -56,7 +56,7 @@ impl Machine {
 /// from this process; one on a remote machine inherits it from `bgctl dial` there, and starts in the home folder.
 ///
 /// # Errors
-/// The folder can't be determined, or no command was given.
+/// The folder or the parent session can't be determined, or no command was given.
 pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParams, Failure> {
     let common = SubmitParams {
         description: args.description,
@@ -67,7 +67,7 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
     };
     let common = match machine {
         Machine::Another => SubmitParams {
-            session: session::key(args.session, true),
+            session: session::key(args.session, true)?,
             inherit: true,
             cwd: args.cwd.map(|folder| OsString::from(folder).into()),
             env: (!args.env.is_empty()).then(|| Env(args.env.into_iter().map(variable).collect())),
@@ -82,7 +82,7 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
             }
             let terminal = session::terminal();
             SubmitParams {
-                session: session::key_at(args.session, terminal.as_ref()),
+                session: session::key_at(args.session, terminal.as_ref())?,
                 terminal,
                 cwd: Some(folder(args.cwd.as_deref())?.into()),
                 env: Some(environment(set)),

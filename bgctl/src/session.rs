@@ -12,7 +12,10 @@ const THIS: &str = ".";
 
 /// Returns the parent session key: the given one, else `$BGD_SESSION` (empty for none), else one derived from the
 /// terminal, if any: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
-pub fn key(named: Option<String>, is_remote: bool) -> Option<String> {
+///
+/// # Errors
+/// `$BGD_SESSION` is needed, and is not UTF-8.
+pub fn key(named: Option<String>, is_remote: bool) -> Result<Option<String>, Failure> {
     let found = terminal().map(|terminal| {
         let key = found(&terminal);
         if is_remote { format!("from:{}:{key}", this_machine()) } else { key }
@@ -21,13 +24,31 @@ pub fn key(named: Option<String>, is_remote: bool) -> Option<String> {
 }
 
 /// Like [`key`], for a terminal that was already looked up.
-pub fn key_at(named: Option<String>, terminal: Option<&OriginTerminal>) -> Option<String> {
+///
+/// # Errors
+/// As for [`key`].
+pub fn key_at(named: Option<String>, terminal: Option<&OriginTerminal>) -> Result<Option<String>, Failure> {
     chosen(named, terminal.map(found))
 }
 
-fn chosen(named: Option<String>, found: Option<String>) -> Option<String> {
-    let key = named.filter(|key| key != THIS).or_else(|| std::env::var("BGD_SESSION").ok());
-    key.or(found).filter(|key| !key.is_empty())
+fn chosen(named: Option<String>, found: Option<String>) -> Result<Option<String>, Failure> {
+    let key = match named.filter(|key| key != THIS) {
+        Some(key) => Some(key),
+        None => of_environment()?,
+    };
+    Ok(key.or(found).filter(|key| !key.is_empty()))
+}
+
+/// Returns `$BGD_SESSION`; empty for no parent session.
+///
+/// # Errors
+/// It is not UTF-8.
+pub fn of_environment() -> Result<Option<String>, Failure> {
+    let Some(key) = std::env::var_os("BGD_SESSION") else { return Ok(None) };
+    // Falling back to another session could cancel the wrong tasks.
+    key.into_string().map(Some).map_err(|_| {
+        Failure::usage("BGD_SESSION is not UTF-8").hint("set it to the key of a parent session, as text")
+    })
 }
 
 /// Returns the name of this machine. On a remote machine, a terminal's key alone could be that of a terminal there.
@@ -48,7 +69,7 @@ pub fn named(named: Option<String>, is_remote: bool) -> Result<Option<String>, F
 /// # Errors
 /// There is none.
 pub fn this(is_remote: bool) -> Result<String, Failure> {
-    key(None, is_remote).ok_or_else(|| {
+    key(None, is_remote)?.ok_or_else(|| {
         Failure::usage("no parent session: $BGD_SESSION is unset or empty, and there is no terminal")
             .hint("give the key of the parent session, or set BGD_SESSION")
     })
@@ -114,8 +135,8 @@ mod tests {
     fn explicit_session_name_is_taken_verbatim() {
         assert_eq!(named(None, false), Ok(None));
         assert_eq!(named(Some("discord:4711".into()), false), Ok(Some("discord:4711".into())));
-        assert_eq!(key(Some("discord:4711".into()), true).as_deref(), Some("discord:4711"));
-        assert_eq!(key(Some(String::new()), false), None);
+        assert_eq!(key(Some("discord:4711".into()), true), Ok(Some("discord:4711".into())));
+        assert_eq!(key(Some(String::new()), false), Ok(None));
     }
 
     #[test]

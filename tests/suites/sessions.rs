@@ -412,3 +412,22 @@ fn r54_session_ends_when_its_owner_is_killed() {
     assert!(!leader.is_alive());
     assert_eq!(tasks(&daemon), [other]);
 }
+
+#[test]
+fn r113_session_variable_that_is_not_utf8_is_refused() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let daemon = TestDaemon::start();
+    let run = |args: &[&str]| {
+        Outcome::of(daemon.bgctl(args).env("BGD_SESSION", std::ffi::OsStr::from_bytes(b"chat\xff")))
+    };
+    for words in ["session key", "submit -- true", "list --session .", "clear", "inbox", "status @", "mcp"] {
+        let refused = run(&words.split(' ').collect::<Vec<_>>()).expect_code(2);
+        assert!(refused.stderr.contains("BGD_SESSION is not UTF-8"), "{words}: {}", refused.stderr);
+    }
+    assert!(tasks(&daemon).is_empty());
+    run(&["submit", "--session", "other", "--", "true"]).success();
+    let mut console = daemon.bgctl(&["console"]);
+    let mut console = Terminal::open(console.env("BGD_SESSION", std::ffi::OsStr::from_bytes(b"chat\xff")));
+    console.wait_text("BGD_SESSION is not UTF-8");
+    assert_eq!(console.ended().code(), Some(2));
+}

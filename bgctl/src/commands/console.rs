@@ -23,9 +23,12 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let hello = context.call::<Hello>(&HelloParams::default())?;
     let key = args.key.unwrap_or(hello.background_key);
-    let named = session::named(args.session, context.link.is_remote())?;
-    let named = named.or_else(|| std::env::var("BGD_SESSION").ok()).filter(|key| !key.is_empty());
-    let session = named.unwrap_or_else(|| format!("console:{}", std::process::id()));
+    let session = match session::named(args.session, context.link.is_remote())? {
+        Some(key) => Some(key),
+        None => session::of_environment()?,
+    };
+    let session =
+        session.filter(|key| !key.is_empty()).unwrap_or_else(|| format!("console:{}", std::process::id()));
     let socket = context.link.named_socket()?;
     let news = context.link.existing()?;
     let way = match context.link.host() {

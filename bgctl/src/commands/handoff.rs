@@ -47,7 +47,7 @@ pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
         description: description.unwrap_or_else(|| command_of(args.pid)),
         argv: None,
         started_at: None,
-        session: session::key(args.session, false),
+        session: session::key(args.session, false)?,
         channel: args.channel,
         terminal: session::terminal(),
         tags: args.tags,

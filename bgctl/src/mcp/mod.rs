@@ -111,9 +111,9 @@ fn depth_here() -> Result<u32, String> {
 /// 0 the environment's session belongs to the process that started the agent, so it is ignored.
 ///
 /// # Errors
-/// `.` was given, but this process has no parent session.
+/// `.` was given, but this process has no parent session; or that of the environment is not UTF-8.
 fn session(named: Option<String>, depth: u32, is_remote: bool) -> Result<String, Failure> {
-    let inherited = std::env::var("BGD_SESSION").ok().filter(|_| depth == 0);
+    let inherited = if named.is_none() && depth == 0 { crate::session::of_environment()? } else { None };
     let key = crate::session::named(named, is_remote)?.or(inherited).filter(|key| !key.is_empty());
     Ok(key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short())))
 }

@@ -431,3 +431,13 @@ fn r113_session_variable_that_is_not_utf8_is_refused() {
     console.wait_text("BGD_SESSION is not UTF-8");
     assert_eq!(console.ended().code(), Some(2));
 }
+
+#[test]
+fn r113_session_key_in_a_pipe_is_exact() {
+    let daemon = TestDaemon::start();
+    let run = |args: &[&str]| Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "a\tb")).success();
+    let id: TaskId = run(&["submit", "--", "true"]).word();
+    let key = run(&["session", "key"]).stdout_text();
+    assert_eq!(key, "a\tb\n");
+    assert_eq!(run(&["list", "-q", "--session", key.trim_end()]).word::<TaskId>(), id);
+}

@@ -1,5 +1,7 @@
 //! `session`: prints the current parent session, or ends one (R54).
 
+use std::io::{self, IsTerminal as _};
+
 use bgd_shared::request::{SessionEnd, SessionEndParams};
 use serde::Serialize;
 
@@ -29,8 +31,11 @@ fn key(context: &mut Context) -> Result<Code, Failure> {
     let session = session::this(context.link.is_remote())?;
     if context.json() {
         context.print_json(&Key { session })?;
-    } else {
+    } else if io::stdout().is_terminal() {
         context.print(&format!("{}\n", clean(&session)))?;
+    } else {
+        // Programs use it as a key.
+        context.print(&format!("{session}\n"))?;
     }
     Ok(Code::OK)
 }

@@ -42,7 +42,8 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         if args.watch {
             return Err(Failure::usage("--watch takes one host"));
         }
-        return hosts::run(&hosts::Wanted { asked, quiet, shown: &shown }, links, context);
+        let is_limited = args.limit.is_some();
+        return hosts::run(&hosts::Wanted { asked, quiet, is_limited, shown: &shown }, links, context);
     }
     if args.watch {
         return watch::run(&asked, &shown, context);

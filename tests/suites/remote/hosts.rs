@@ -182,3 +182,11 @@ fn r165_list_of_several_hosts_shows_progress_if_asked() {
     let listed = far.run(&["-H", "far,near", PATIENT, "list", "--columns", "host,progress"]).success();
     assert_eq!(rows(&listed), [["far", "42%"], ["near", "37%"]]);
 }
+
+#[test]
+fn r144_limit_of_several_hosts_needs_no_advice() {
+    let (far, _near) = two();
+    let ids = ["one", "two"].map(|name| far.run(&["submit", "-d", name, "--", "true"]).word::<TaskId>());
+    let listed = far.run(&["-H", "far,near", PATIENT, "list", "--limit", "1"]).success();
+    assert_eq!((rows(&listed)[0][1].clone(), &*listed.stderr), (ids[1].short(), ""));
+}

@@ -29,6 +29,8 @@ pub struct Wanted<'a> {
     pub asked: ListParams,
     /// Whether to print only ids.
     pub quiet: bool,
+    /// Whether the user gave a limit, and so expects that there may be more.
+    pub is_limited: bool,
     /// How many tasks of each host to show at most, and how.
     pub shown: &'a Shown,
 }
@@ -94,7 +96,7 @@ pub fn run(wanted: &Wanted<'_>, links: Vec<Link>, context: &mut Context) -> Resu
         failure.print(context.json());
     }
     let has_more = outcomes.iter().flatten().any(|answer| answer.list.next.is_some());
-    if has_more && !wanted.quiet && !context.json() {
+    if has_more && !wanted.quiet && !wanted.is_limited && !context.json() {
         say(format_args!("there are more; --all shows them"));
     }
     Ok(several::code(&failures, hosts.len()))

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::LIST_PAGE;
-use bgd_shared::order::After;
+use bgd_shared::order::{After, Condition};
 use bgd_shared::request::{Hello, HelloParams, ListParams, Matching, TaskList};
 use bgd_shared::task::Task;
 
@@ -124,16 +124,21 @@ pub fn selected(select: SelectArgs, is_remote: bool) -> Result<Matching, Failure
 /// # Errors
 /// A name matches no task, or the daemon can't be asked.
 pub fn all(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Failure> {
+    Ok(by_name(names, context)?.concat())
+}
+
+/// Like [`all`], but returns the tasks of each name separately.
+fn by_name(names: Vec<Name>, context: &mut Context) -> Result<Vec<Vec<TaskRef>>, Failure> {
     let latest = latest(&names, context)?;
-    let mut ids = Vec::with_capacity(names.len());
+    let mut found = Vec::with_capacity(names.len());
     for name in names {
-        match name {
-            Name::Id(id) => ids.push(id),
-            Name::Latest(count) => ids.extend(latest.get(count - 1).map(|task| task.id.into())),
-            Name::Batch(batch) => ids.extend(of_batch(&batch, context)?),
-        }
+        found.push(match name {
+            Name::Id(id) => vec![id],
+            Name::Latest(count) => latest.get(count - 1).map(|task| task.id.into()).into_iter().collect(),
+            Name::Batch(batch) => of_batch(&batch, context)?,
+        });
     }
-    Ok(ids)
+    Ok(found)
 }
 
 /// Resolves a name to exactly one task.
@@ -141,13 +146,28 @@ pub fn all(names: Vec<Name>, context: &mut Context) -> Result<Vec<TaskRef>, Fail
 /// # Errors
 /// The name matches none or several, or the daemon can't be asked.
 pub fn one(name: Name, context: &mut Context) -> Result<TaskRef, Failure> {
+    one_after(name, Vec::new(), context).map(|(id, _)| id)
+}
+
+/// Resolves a name to exactly one task, and conditions on other tasks, all of them at once.
+///
+/// # Errors
+/// The name matches none or several, a name of a condition matches none, or the daemon can't be asked.
+pub fn one_after(
+    name: Name,
+    names: Vec<AfterName>,
+    context: &mut Context,
+) -> Result<(TaskRef, Vec<After>), Failure> {
     let batch = match &name {
         Name::Batch(batch) => batch.as_str().to_owned(),
         Name::Id(_) | Name::Latest(_) => String::new(),
     };
-    let mut ids = all(vec![name], context)?;
+    let (names, conditions): (Vec<_>, Vec<_>) = names.into_iter().map(split).unzip();
+    let mut found = by_name([vec![name], names].concat(), context)?;
+    let after = joined(found.split_off(1), conditions);
+    let mut ids = found.concat();
     match (ids.pop(), ids.len()) {
-        (Some(id), 0) => Ok(id),
+        (Some(id), 0) => Ok((id, after)),
         (_, others) => {
             let message = format!("@{batch} is a batch of {} tasks, but only one can be given", others + 1);
             Err(Failure::usage(message).hint(format!("`bgctl list --batch {batch}` shows them")))
@@ -245,11 +265,18 @@ pub fn for_each(
 /// # Errors
 /// A name matches no task, or the daemon can't be asked.
 pub fn after(names: Vec<AfterName>, context: &mut Context) -> Result<Vec<After>, Failure> {
-    let mut after = Vec::with_capacity(names.len());
-    for AfterName { name, condition } in names {
-        after.extend(all(vec![name], context)?.into_iter().map(|id| After { id, condition }));
-    }
-    Ok(after)
+    let (names, conditions): (Vec<_>, Vec<_>) = names.into_iter().map(split).unzip();
+    Ok(joined(by_name(names, context)?, conditions))
+}
+
+fn split(AfterName { name, condition }: AfterName) -> (Name, Condition) {
+    (name, condition)
+}
+
+/// Gives each task the condition of its name.
+fn joined(found: Vec<Vec<TaskRef>>, conditions: Vec<Condition>) -> Vec<After> {
+    let each = found.into_iter().zip(conditions);
+    each.flat_map(|(ids, condition)| ids.into_iter().map(move |id| After { id, condition })).collect()
 }
 
 /// Returns as many of this session's latest tasks as the names count back. All names are resolved from one query, so

@@ -408,3 +408,52 @@ fn r113_json_has_priority_slots_and_waiting_reason() {
     assert_eq!(error["error"]["data"]["kind"], "unknown_group");
     daemon.block(&[second]);
 }
+
+/// Listens in front of the daemon, and runs this command whenever a client asks for a second list.
+fn between_lists(daemon: &TestDaemon, mut command: std::process::Command) -> std::path::PathBuf {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::fs::DirBuilderExt as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let folder = daemon.home().join("between");
+    std::fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let path = folder.join("bgd.sock");
+    let (listener, target) = (UnixListener::bind(&path).unwrap(), daemon.socket().to_owned());
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = UnixStream::connect(&target) else { break };
+            let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let mut lists = 0;
+            for line in BufReader::new(client).lines().map_while(Result::ok) {
+                lists += usize::from(line.contains("\"task.list\""));
+                if lists == 2 {
+                    lists = 0;
+                    command.output().unwrap();
+                }
+                if (&server).write_all(format!("{line}\n").as_bytes()).is_err() {
+                    break;
+                }
+            }
+            let _ = server.shutdown(std::net::Shutdown::Both);
+        }
+    });
+    path
+}
+
+#[test]
+fn r113_short_names_of_one_command_mean_the_tasks_of_one_moment() {
+    let daemon = TestDaemon::start();
+    let [first, second] = ["one", "two"].map(|name| submitted(&daemon, &["--hold", "--", name]));
+    let mut other = daemon.bgctl(&["submit", "--hold", "--", "other"]);
+    other.env("BGD_SESSION", "s");
+    let socket = between_lists(&daemon, other);
+    let run = |args: &[&str]| {
+        Outcome::of(daemon.bgctl(args).env("BGD_SESSION", "s").env("BGD_SOCKET", &socket)).success()
+    };
+    let after = |id: TaskId| daemon.task(id).after.iter().map(|after| after.id).collect::<Vec<_>>();
+    let third: TaskId = run(&["submit", "--hold", "--after", "@", "--after", "@2", "--", "three"]).word();
+    assert_eq!(after(third), [second, first]);
+    run(&["edit", "@", "--after", "@3"]);
+    assert_eq!(after(third), [first]);
+    daemon.run(&["cancel", "--session", "s"]).success();
+}

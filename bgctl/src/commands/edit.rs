@@ -17,9 +17,9 @@ pub fn run(args: EditArgs, context: &mut Context) -> Result<Code, Failure> {
         NewAfter::Name(name) => Some(name.clone()),
         NewAfter::None => None,
     });
-    let after = pick::after(names.collect(), context)?;
+    let (id, after) = pick::one_after(args.id, names.collect(), context)?;
     let params = EditParams {
-        id: pick::one(args.id, context)?,
+        id,
         description: args.description,
         group: args.group,
         priority: args.priority,

@@ -106,3 +106,12 @@ fn r169_verbs_that_need_no_daemon_ignore_which_host_is_set() {
     assert!(refused.stderr.contains("`session` takes one host, not 2"), "{}", refused.stderr);
     run("-bad", &["session", "key"]).expect_code(2);
 }
+
+#[test]
+fn r169_shell_init_prints_nothing_if_the_key_is_refused() {
+    let home = TestDaemon::home_only();
+    for shell in ["bash", "zsh", "fish", "nushell"] {
+        let refused = home.run(&["shell-init", shell, "--bind", "'"]).expect_code(2);
+        assert!(refused.stdout.is_empty() && refused.stderr.contains("--bind takes a key"), "{refused:?}");
+    }
+}

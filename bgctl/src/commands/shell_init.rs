@@ -14,6 +14,10 @@ const NUSHELL: &str = include_str!("shell_init/init.nu");
 
 /// Prints the script.
 pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure> {
+    // A shell would evaluate what is printed before a refusal.
+    if args.bind.as_deref().is_some_and(|key| key.is_empty() || key.contains(['\'', '"', '\n'])) {
+        return Err(Failure::usage("--bind takes a key in the shell's own notation, without quotes"));
+    }
     context.print_bytes(&complete::script(args.shell)?)?;
     if !args.no_bind {
         let (script, key) = match args.shell {
@@ -24,9 +28,6 @@ pub fn run(args: &ShellInitArgs, context: &mut Context) -> Result<Code, Failure>
             ShellName::Nushell => (NUSHELL, "alt char_r"),
         };
         let key = args.bind.as_deref().unwrap_or(key);
-        if key.is_empty() || key.contains(['\'', '"', '\n']) {
-            return Err(Failure::usage("--bind takes a key in the shell's own notation, without quotes"));
-        }
         let (modifier, key) = match key.split_once(' ') {
             Some(parts) if args.shell == ShellName::Nushell => parts,
             None if args.shell == ShellName::Nushell => ("none", key),

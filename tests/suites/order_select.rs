@@ -249,3 +249,34 @@ fn r113_batches_too_large_for_one_call_are_refused_before_any_change() {
     }
     assert_eq!(daemon.status().summary.active(), 0);
 }
+
+#[test]
+fn r113_events_refuse_selections_that_no_task_can_match() {
+    let daemon = TestDaemon::start();
+    // Without a refusal, the command would wait.
+    let refused = |options: &[&str], code: i32, why: &str| {
+        let mut events = daemon.bgctl(&[&["events"], options].concat());
+        let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = String::new();
+        BufReader::new(events.stderr.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!((events.wait().unwrap().code(), told.contains(why)), (Some(code), true), "{told}");
+    };
+    refused(&["--tag", ""], 2, "tag");
+    refused(&["--tag", "", "--since", "0"], 2, "tag");
+    refused(&["--group", "nope"], 2, "unknown group");
+    refused(&["--batch", "9c1e"], 66, "there is no batch");
+    // The events of what is gone can still be read.
+    let items = daemon.home().join("items");
+    fs::write(&items, "x\n").unwrap();
+    let batch = run(&daemon, &["submit", "--each", items.to_str().unwrap(), "--", "true"]).success();
+    let batch = batch.stdout_text().trim().to_owned();
+    run(&daemon, &["block", "--batch", &batch]).success();
+    run(&daemon, &["clear", "--all-sessions"]).success();
+    let mut events = daemon.bgctl(&["events", "--since", "0", "--batch", &batch]);
+    let mut events = events.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(events.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("\"submitted\""), "{line}");
+    events.kill().unwrap();
+    events.wait().unwrap();
+}

@@ -5,8 +5,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::News;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{
-    BlockParams, EventsSubscribe, Hello, HelloParams, IdParams, Matching, SubscribeParams, SubscribeResult,
-    TaskBlock, TaskGet,
+    BlockParams, EventsSubscribe, Hello, HelloParams, IdParams, ListParams, Matching, SubscribeParams,
+    SubscribeResult, TaskBlock, TaskGet, TaskList,
 };
 use bgd_shared::task::Task;
 use serde::Serialize;
@@ -34,6 +34,7 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
     };
     let ids = fixed(pick::together(args.tasks, context)?, context)?;
     let wanted = pick::matching(args.select, context.link.is_remote())?.unwrap_or_default();
+    check(&wanted, since.is_some(), context)?;
     let mut params = SubscribeParams { session: wanted.session.clone(), ids, since, instance };
     let begun = check_subscribed(
         context.recovering(|context| context.link.exchange(|client| subscribe(client, &params)))?,
@@ -54,6 +55,20 @@ pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
             Err(failure) => return Err(failure),
         }
     }
+}
+
+/// Makes the daemon refuse a selection that no event can ever match, as for other verbs: events are selected here. Past
+/// events may be those of a batch or a group that is gone.
+fn check(wanted: &Matching, is_past: bool, context: &mut Context) -> Result<(), Failure> {
+    let mut wanted = wanted.clone();
+    if is_past {
+        (wanted.batch, wanted.group) = (None, None);
+    }
+    if wanted == Matching::default() {
+        return Ok(());
+    }
+    let params = ListParams { limit: Some(1), ..ListParams::from(wanted) };
+    context.call::<TaskList>(&params).map(drop)
 }
 
 /// Subscribes. If the cursor belongs to a daemon other than the running one, returns the instance of the running daemon

@@ -73,6 +73,7 @@ class AsyncClient(AsyncMethods):
         self._bgctl = bgctl
         self._name = name or f"bgd-python {constants.VERSION}"
         self._connection: Optional[AsyncConnection] = None
+        self._others: set[AsyncConnection] = set()
         self._hello: Optional[types.HelloResult] = None
         self._is_closed = False
         self._lock: Optional[asyncio.Lock] = None
@@ -88,8 +89,11 @@ class AsyncClient(AsyncMethods):
         """Closes the connection. Whoever waits for an answer gets ConnectionLost; tasks go on, unless this client owns
         their session. It can't be used again."""
         self._is_closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        connections = list(self._others)
+        if self._connection is not None:
+            connections.append(self._connection)
+            self._connection = None
+        for connection in connections:
             await connection.close()
 
     # --- The connection.
@@ -127,11 +131,14 @@ class AsyncClient(AsyncMethods):
         timeout: Timeout,
         fds: Sequence[int] = (),
         nullable: Sequence[str] = (),
+        over: Optional[AsyncConnection] = None,
     ) -> Any:
         sent = present(params, nullable)
         limit = allowed(method, sent, timeout, self.timeout)
         if len(fds) > constants.FDS_PER_FRAME:
             raise UsageError(f"{method}: {len(fds)} descriptors; at most {constants.FDS_PER_FRAME} go with a line")
+        if over is not None:
+            return await over.call(method, sent, fds, limit)
         try:
             return await (await self._connected()).call(method, sent, fds, limit)
         except NotSent:
@@ -151,6 +158,22 @@ class AsyncClient(AsyncMethods):
                     self._connection = None
                 self._connection, self._hello = await self._open(self._starts, self._owns)
             return self._connection
+
+    async def _another(self) -> AsyncConnection:
+        """Makes a further connection, which ends with this client if it is not dropped before."""
+        # Only that of the client owns the session, so that it must be there first.
+        await self._connected()
+        connection, _ = await self._open(self._starts, owns=False)
+        if self._is_closed:
+            await connection.close()
+            raise ConnectionLost("the client was closed")
+        self._others.add(connection)
+        return connection
+
+    async def _drop(self, connection: AsyncConnection) -> None:
+        """Ends a further connection."""
+        self._others.discard(connection)
+        await connection.close()
 
     async def _open(
         self, starts: bool, owns: bool, streams: bool = False
@@ -283,7 +306,8 @@ class AsyncClient(AsyncMethods):
         retry: Union[int, types.Retry, None] = None,
         timeout: Timeout = DEFAULT,
     ) -> Batch:
-        """Submits many commands as a batch, all or none, in as many parts as it takes.
+        """Submits many commands as a batch, all or none, in as many parts as it takes. If it takes several, they have a
+        connection of their own.
 
         jobs: Most tasks of the batch that run at once, 1 to 100000. max_fails: After so many failures the rest is
         cancelled. The others are as for `submit`, and the same for each.
@@ -303,16 +327,23 @@ class AsyncClient(AsyncMethods):
         first: dict[str, Any] = {"task": common, "jobs": jobs, "max_fails": max_fails}
         batch: Optional[str] = None
         ids: list[str] = []
+        over: Optional[AsyncConnection] = None
         try:
             for part, more_follow in _requests.parts(argvs):
+                if more_follow and over is None:
+                    # The daemon takes one batch at a time from a connection, and drops one whose end is missing
+                    # when the connection ends.
+                    over = await self._another()
                 params = first if batch is None else {"batch": batch}
                 fds = request.fds if batch is None else []
                 params = {**present(params), "argvs": part, "more": more_follow}
-                result = await self._call("task.submit_many", params, timeout, fds)
+                result = await self._call("task.submit_many", params, timeout, fds, over=over)
                 batch = result["batch"]
                 ids += result["ids"]
         finally:
             request.close()
+            if over is not None:
+                await self._drop(over)
         assert batch is not None
         return Batch(batch, ids)
 

@@ -97,6 +97,7 @@ class Client(Methods):
         self._bgctl = bgctl
         self._name = name or f"bgd-python {constants.VERSION}"
         self._connection: Optional[Connection] = None
+        self._others: set[Connection] = set()
         self._hello: Optional[types.HelloResult] = None
         self._is_closed = False
         self._lock = threading.Lock()
@@ -115,8 +116,11 @@ class Client(Methods):
         self._leave_to_parent()
         with self._lock:
             self._is_closed = True
-            connection, self._connection = self._connection, None
-        if connection is not None:
+            connections = list(self._others)
+            if self._connection is not None:
+                connections.append(self._connection)
+                self._connection = None
+        for connection in connections:
             connection.close()
 
     # --- The connection.
@@ -154,11 +158,14 @@ class Client(Methods):
         timeout: Timeout,
         fds: Sequence[int] = (),
         nullable: Sequence[str] = (),
+        over: Optional[Connection] = None,
     ) -> Any:
         sent = present(params, nullable)
         limit = allowed(method, sent, timeout, self.timeout)
         if len(fds) > constants.FDS_PER_FRAME:
             raise UsageError(f"{method}: {len(fds)} descriptors; at most {constants.FDS_PER_FRAME} go with a line")
+        if over is not None:
+            return over.call(method, sent, fds, after(limit))
         try:
             return self._connected().call(method, sent, fds, after(limit))
         except NotSent:
@@ -166,13 +173,17 @@ class Client(Methods):
             return self._connected().call(method, sent, fds, after(limit))
 
     def _leave_to_parent(self) -> None:
-        """In a process that was forked, leaves the connection to the other one, and the lock to its threads."""
+        """In a process that was forked, leaves the connections to the other one, and the lock to its threads."""
         if self._process == os.getpid():
             return
         self._process, self._lock = os.getpid(), threading.Lock()
-        inherited, self._connection = self._connection, None
-        if inherited is not None:
-            inherited.forget()
+        inherited = list(self._others)
+        self._others.clear()
+        if self._connection is not None:
+            inherited.append(self._connection)
+            self._connection = None
+        for connection in inherited:
+            connection.forget()
 
     def _connected(self) -> Connection:
         self._leave_to_parent()
@@ -187,6 +198,25 @@ class Client(Methods):
             if self._connection is None:
                 self._connection, self._hello = self._open(self._starts, self._owns)
             return self._connection
+
+    def _another(self) -> Connection:
+        """Makes a further connection, which ends with this client if it is not dropped before."""
+        # Only that of the client owns the session, so that it must be there first.
+        self._connected()
+        connection, _ = self._open(self._starts, owns=False)
+        with self._lock:
+            if not self._is_closed:
+                self._others.add(connection)
+                return connection
+        connection.close()
+        raise ConnectionLost("the client was closed")
+
+    def _drop(self, connection: Connection) -> None:
+        """Ends a further connection."""
+        self._leave_to_parent()
+        with self._lock:
+            self._others.discard(connection)
+        connection.close()
 
     def _open(self, starts: bool, owns: bool) -> tuple[Connection, types.HelloResult]:
         """Makes a connection, and introduces this client."""
@@ -312,7 +342,8 @@ class Client(Methods):
         retry: Union[int, types.Retry, None] = None,
         timeout: Timeout = DEFAULT,
     ) -> Batch:
-        """Submits many commands as a batch, all or none, in as many parts as it takes.
+        """Submits many commands as a batch, all or none, in as many parts as it takes. If it takes several, they have a
+        connection of their own.
 
         jobs: Most tasks of the batch that run at once, 1 to 100000. max_fails: After so many failures the rest is
         cancelled. The others are as for `submit`, and the same for each.
@@ -332,16 +363,23 @@ class Client(Methods):
         first: dict[str, Any] = {"task": common, "jobs": jobs, "max_fails": max_fails}
         batch: Optional[str] = None
         ids: list[str] = []
+        over: Optional[Connection] = None
         try:
             for part, more_follow in _requests.parts(argvs):
+                if more_follow and over is None:
+                    # The daemon takes one batch at a time from a connection, and drops one whose end is missing
+                    # when the connection ends.
+                    over = self._another()
                 params = first if batch is None else {"batch": batch}
                 fds = request.fds if batch is None else []
                 params = {**present(params), "argvs": part, "more": more_follow}
-                result = self._call("task.submit_many", params, timeout, fds)
+                result = self._call("task.submit_many", params, timeout, fds, over=over)
                 batch = result["batch"]
                 ids += result["ids"]
         finally:
             request.close()
+            if over is not None:
+                self._drop(over)
         assert batch is not None
         return Batch(batch, ids)
 

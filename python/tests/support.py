@@ -100,6 +100,11 @@ class Case(unittest.TestCase):
         return gate
 
 
+def parts(name: str) -> list[list[str]]:
+    """Commands of a batch, of which any two need two lines."""
+    return [["true", name, "x" * 75_000, "x" * 75_000]] * 3
+
+
 class Gate:
     """A named pipe at which a command waits until the test opens it."""
 

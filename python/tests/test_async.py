@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import unittest
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any, Callable, TypeVar
 
-from support import PATIENCE, Case
+from support import PATIENCE, Case, parts
 
 import bgd
 
@@ -155,6 +155,37 @@ class Tasks(Case):
             await task.clear()
             with self.assertRaises(bgd.TaskNotFound):
                 await client.task(task.id)
+
+    @run
+    async def test_batches_of_coroutines_do_not_mix(self) -> None:
+        async with bgd.AsyncClient() as client:
+            names = ("one", "other", "third")
+            batches = await asyncio.gather(*(client.submit_many([*parts(name), *parts(name)]) for name in names))
+            small = await client.submit_many([["true"]])
+            for batch in (*batches, small):
+                ended = await client.wait(batch.ids, timeout=PATIENCE)
+                self.assertEqual({task["status"] for task in ended}, {"completed"})
+            self.assertEqual([len(batch.ids) for batch in batches], [6] * 3)
+
+    @run
+    async def test_a_batch_that_is_cancelled_between_its_parts_leaves_nothing_behind(self) -> None:
+        async with bgd.AsyncClient() as client:
+            has_begun = asyncio.Event()
+
+            def argvs() -> Iterator[list[str]]:
+                yield from parts("first")
+                has_begun.set()
+                yield from parts("rest")
+
+            before = len(os.listdir("/proc/self/fd"))
+            submitting = asyncio.create_task(client.submit_many(argvs()))
+            await has_begun.wait()
+            submitting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await submitting
+            batch = await client.submit_many([["true"]] * 3)
+            self.assertEqual([task.id async for task in client.tasks()], batch.ids[::-1])
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     @run
     async def test_events_come_in_order(self) -> None:

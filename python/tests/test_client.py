@@ -8,12 +8,12 @@ import signal
 import subprocess
 import threading
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Union
 
-from support import PATIENCE, Case
+from support import PATIENCE, Case, parts
 
 import bgd
 from bgd import types
@@ -309,6 +309,34 @@ class Tasks(Case):
             with self.assertRaises(bgd.UsageError):
                 self.client.submit_many(wrong)
 
+    def test_a_batch_that_stops_between_its_parts_leaves_nothing_behind(self) -> None:
+        self.client.connect()
+        descriptors = len(os.listdir("/proc/self/fd"))
+
+        def stops() -> Iterator[list[str]]:
+            yield from parts("stops")
+            raise LookupError
+
+        with self.assertRaises(LookupError):
+            self.client.submit_many(stops())
+        with self.assertRaises(bgd.UsageError):
+            self.client.submit_many([*parts("wrong"), ["a\0b"]])
+        batch = self.client.submit_many([["true"]] * 3)
+        self.assertEqual([task.id for task in self.client.tasks()], batch.ids[::-1])
+        self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
+
+    def test_closing_ends_a_batch_between_its_parts(self) -> None:
+        client = self.connected()
+
+        def closes() -> Iterator[list[str]]:
+            yield from parts("first")
+            client.close()
+            yield from parts("rest")
+
+        with self.assertRaises(bgd.ConnectionLost):
+            client.submit_many(closes())
+        self.assertEqual(list(self.client.tasks()), [])
+
     def test_every_method_of_the_protocol_is_there(self) -> None:
         """Those that change nothing are called; the types say the rest."""
         self.assertEqual(self.client.daemon_status()["pid"], self.daemon.pid())
@@ -403,6 +431,36 @@ class Threads(Case):
         for thread in threads:
             thread.join(PATIENCE)
         self.assertEqual(failures, [])
+
+    def test_batches_of_threads_do_not_mix(self) -> None:
+        both_have_begun = threading.Barrier(2, timeout=PATIENCE)
+        batches: list[bgd.Batch] = []
+        failures: list[BaseException] = []
+
+        def argvs(name: str) -> Iterator[list[str]]:
+            yield from parts(name)
+            # The first part was sent.
+            both_have_begun.wait()
+            self.assertEqual(len(self.client.submit_many([["true", "small"]]).ids), 1)
+            yield from parts(name)
+
+        def submit(name: str) -> None:
+            try:
+                batches.append(self.client.submit_many(argvs(name)))
+            except BaseException as error:
+                failures.append(error)
+                both_have_begun.abort()
+
+        threads = [threading.Thread(target=submit, args=[name]) for name in ("one", "other")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual(failures, [])
+        for batch in batches:
+            ended = self.client.wait(batch.ids, timeout=PATIENCE)
+            self.assertEqual(({task["status"] for task in ended}, len(ended)), ({"completed"}, 6))
+            self.assertEqual(len({task.get("argv", [])[1] for task in ended}), 1)
 
     def test_closing_ends_the_waits_of_other_threads(self) -> None:
         gate = self.gate()

@@ -156,17 +156,22 @@ class AsyncClient(AsyncMethods):
                 if self._connection is not None:
                     await self._connection.close()
                     self._connection = None
-                self._connection, self._hello = await self._open(self._starts, self._owns)
+                self._connection, self._hello = await self._wanted(self._owns)
             return self._connection
+
+    async def _wanted(self, owns: bool) -> tuple[AsyncConnection, types.HelloResult]:
+        """Makes a connection, unless the client is closed in the meantime."""
+        connection, hello = await self._open(self._starts, owns)
+        if self._is_closed:
+            await connection.close()
+            raise ConnectionLost("the client was closed")
+        return connection, hello
 
     async def _another(self) -> AsyncConnection:
         """Makes a further connection, which ends with this client if it is not dropped before."""
         # Only that of the client owns the session, so that it must be there first.
         await self._connected()
-        connection, _ = await self._open(self._starts, owns=False)
-        if self._is_closed:
-            await connection.close()
-            raise ConnectionLost("the client was closed")
+        connection, _ = await self._wanted(owns=False)
         self._others.add(connection)
         return connection
 

@@ -246,6 +246,24 @@ class Tasks(Case):
             await client.hello()
 
     @run
+    async def test_closing_while_it_connects_leaves_no_connection_behind(self) -> None:
+        pid = self.client.connect()["pid"]
+        client = bgd.AsyncClient(session="closed", owns=True)
+        # The daemon accepts, and does not answer before the client is closed.
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            submitting = asyncio.create_task(client.submit(["sleep", "1000"]))
+            await asyncio.sleep(0)
+            await client.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        with self.assertRaises(bgd.ConnectionLost):
+            await submitting
+        self.assertEqual(list(self.client.tasks()), [])
+        with self.assertRaisesRegex(bgd.UsageError, "closed"):
+            await client.hello()
+
+    @run
     async def test_a_stopped_daemon_does_not_answer(self) -> None:
         async with bgd.AsyncClient() as client:
             pid = (await client.connect())["pid"]

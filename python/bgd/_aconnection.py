@@ -33,6 +33,7 @@ class AsyncConnection:
         self._watchdog = Watchdog(now())
         self._writing = asyncio.Lock()
         self._pending: dict[int, asyncio.Future[Answer]] = {}
+        self._awaits_room: Optional[asyncio.Future[None]] = None
         self._notifications: deque[Notification] = deque()
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
@@ -100,8 +101,16 @@ class AsyncConnection:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost."""
         self._fail(ConnectionLost("the connection was closed"))
         self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        self._socket.close()
+        try:
+            # Nobody else may get a descriptor of the same number before those who read and write let go of this one.
+            await asyncio.gather(self._reader, return_exceptions=True)
+            async with self._writing:
+                pass
+        finally:
+            if self._socket.fileno() >= 0:
+                self._loop.remove_reader(self._socket)
+                self._loop.remove_writer(self._socket)
+                self._socket.close()
 
     def _fail(self, failure: BgdError) -> None:
         if self._failure is None:
@@ -109,6 +118,8 @@ class AsyncConnection:
         for future in self._pending.values():
             if not future.done():
                 future.set_exception(self._failure)
+        if self._awaits_room is not None and not self._awaits_room.done():
+            self._awaits_room.set_result(None)
         self._changed.set()
 
     async def _read(self) -> None:
@@ -184,12 +195,17 @@ class AsyncConnection:
             if not future.done():
                 future.set_result(None)
 
+        self._awaits_room = future
         self._loop.add_writer(self._socket, ready)
         try:
             while not future.done():
                 await self._within(future, may_write=False)
+            if self._failure is not None:
+                raise self._failure
         finally:
-            self._loop.remove_writer(self._socket)
+            self._awaits_room = None
+            if self._socket.fileno() >= 0:
+                self._loop.remove_writer(self._socket)
 
     async def _within(self, future: asyncio.Future[Any], may_write: bool = True) -> None:
         """Waits for a future until it is time to check on the daemon."""

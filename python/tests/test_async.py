@@ -264,6 +264,32 @@ class Tasks(Case):
             await client.hello()
 
     @run
+    async def test_closing_ends_calls_that_wait_for_room_to_write(self) -> None:
+        texts = ["x" * 75_000] * 12
+        for is_cancelled in (False, True):
+            client = bgd.AsyncClient()
+            pid = (await client.connect())["pid"]
+            connection = client._connection
+            assert connection is not None
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                calls = [asyncio.create_task(client.submit(["true", *texts])) for _ in range(2)]
+                while not connection._writing.locked():
+                    await asyncio.sleep(0)
+                closing = asyncio.create_task(client.close())
+                if is_cancelled:
+                    await asyncio.sleep(0)
+                    closing.cancel()
+                await asyncio.wait({closing})
+                self.assertEqual(closing.cancelled(), is_cancelled)
+                self.assertEqual(connection._socket.fileno(), -1)
+                for call in calls:
+                    with self.assertRaisesRegex(bgd.ConnectionLost, "the connection was closed"):
+                        await call
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    @run
     async def test_a_stopped_daemon_does_not_answer(self) -> None:
         async with bgd.AsyncClient() as client:
             pid = (await client.connect())["pid"]

@@ -26,6 +26,10 @@ NOTIFICATIONS = 10_000
 """Most notifications that are kept; beyond it the oldest is dropped."""
 
 
+STEP = 3600.0
+"""Longest single wait, in seconds: the system takes no times beyond some weeks. Longer ones are made of several."""
+
+
 class NotSent(ConnectionLost):
     """The connection was closed before anything of the call was sent, so it can be made again."""
 
@@ -144,8 +148,8 @@ class Connection:
                     return
                 if self._failure is not None:
                     raise self._failure
-                left = None if deadline is None else deadline - now()
-                if left is not None and left <= 0:
+                left = STEP if deadline is None else min(STEP, deadline - now())
+                if left <= 0:
                     raise Timeout(late)
                 if self._is_read:
                     self._changed.wait(left)
@@ -161,14 +165,15 @@ class Connection:
     def _step(self, deadline: Optional[float], events: int) -> None:
         """Waits for one event of the socket, and reads. The caller is the one that reads, unless it does not wait for
         POLLIN."""
-        ends = [] if deadline is None else [deadline]
+        until = now() + STEP
+        if deadline is not None:
+            until = min(until, deadline)
         if self._pending:
-            ends.append(self._watchdog.until())
-        # Rounded up, so that the wait does not end a little too early.
-        left = None if not ends else max(0.0, min(ends) - now()) * 1000 + 1
+            until = min(until, self._watchdog.until())
         poll = select.poll()
         poll.register(self._socket, events)
-        found = poll.poll(left)
+        # Rounded up, so that the wait does not end a little too early.
+        found = poll.poll(max(0.0, until - now()) * 1000 + 1)
         if any(event & ~select.POLLOUT for _, event in found) and events & select.POLLIN:
             self._receive()
         elif not found and self._pending:
@@ -206,7 +211,7 @@ class Connection:
             self._pending[message.number] = message
 
     def _send(self, line: bytes, fds: Sequence[int], deadline: Optional[float]) -> None:
-        left = -1.0 if deadline is None else max(0.0, deadline - now())
+        left = -1.0 if deadline is None else min(max(0.0, deadline - now()), threading.TIMEOUT_MAX)
         if not self._writing.acquire(timeout=left):
             raise Timeout("the daemon did not read within the timeout; nothing was sent")
         rest = memoryview(line)

@@ -194,14 +194,14 @@ def checked(timeout: Optional[float]) -> Optional[float]:
     """Returns a time given by the caller. Raises UsageError for one that is negative or no number."""
     if timeout is not None and not _is_time(timeout):
         raise UsageError(f"the timeout {timeout!r} is not a number of seconds from 0 on, or None")
-    return timeout
+    return None if timeout is None else float(timeout)
 
 
 def _is_time(seconds: float) -> bool:
-    """Whether this is a number from 0 on, of whatever type numbers have."""
+    """Whether this is a number from 0 on, of whatever type numbers have, that can be added to others."""
     try:
-        return bool(seconds >= 0)
-    except TypeError:
+        return bool(seconds >= 0) and float(seconds) >= 0
+    except (TypeError, OverflowError):
         return False
 
 

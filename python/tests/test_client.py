@@ -10,6 +10,7 @@ import threading
 import unittest
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Union
 
@@ -190,6 +191,25 @@ class Tasks(Case):
         # The late answer to the call that was given up disturbs nothing.
         self.assertEqual(task.wait(timeout=PATIENCE)["status"], "completed")
         self.assertEqual(task.exit_code, 0)
+
+    def test_waiting_takes_times_of_any_length(self) -> None:
+        for long in (30 * 86400.0, 1e10, float("inf")):
+            client = self.connected(timeout=long)
+            with client.events(timeout=long) as events:
+                events.connect()
+                task = client.submit(["echo", "x"], timeout=long)
+                self.assertEqual(b"".join(task.follow(timeout=long)), b"x\n")
+                kinds: list[str] = []
+                while "completed" not in kinds:
+                    kinds.append(next(events)["kind"])
+            client.events_subscribe()
+            client.submit(["true"])
+            self.assertEqual(client.notification(timeout=long).method, "event")
+        self.assertEqual(task.wait(timeout=1e9)["status"], "completed")
+        self.assertEqual(task.wait(timeout=Decimal("1.5"))["status"], "completed")  # type: ignore[arg-type]
+        for wrong in (10**400, float("nan"), "1"):
+            with self.assertRaisesRegex(bgd.UsageError, "timeout"):
+                self.client.notification(timeout=wrong)  # type: ignore[arg-type]
 
     def test_any_task_is_enough(self) -> None:
         gate = self.gate()

@@ -471,7 +471,7 @@ class AsyncClient(AsyncMethods):
         writes is lost or comes twice.
 
         process: A process of asyncio, whose pipes go along and are closed here; its reader is at its end then. Or a
-            `subprocess.Popen` in binary mode, or a process id.
+            `subprocess.Popen` in binary mode, from whose pipes no thread may be reading, or a process id.
         streams: Which descriptors go along instead, each with its kind: `stdout`, `stderr`, `pty` or `file`. They stay
             open here, but must not be read any more.
 

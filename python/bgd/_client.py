@@ -501,7 +501,8 @@ class Client(Methods):
         """Hands a running child over to the daemon: it becomes a task, and may outlive this program. Nothing that it
         writes is lost or comes twice.
 
-        process: A `subprocess.Popen` in binary mode, whose pipes go along and are closed here, or a process id.
+        process: A `subprocess.Popen` in binary mode, whose pipes go along and are closed here, or a process id. No other
+            thread may be reading from the pipes.
         streams: Which descriptors go along instead, each with its kind: `stdout`, `stderr`, `pty` or `file`. They stay
             open here, but must not be read any more.
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Optional, TypeVar, Union
 
 from . import types
@@ -20,6 +22,12 @@ from ._requests import Stream, descriptor, each, kind_of, os_text
 
 Process = Union["subprocess.Popen[bytes]", int]
 """A child that was started without text mode, or the process id of any child of this process or of its parent."""
+
+PATIENCE = 2.0
+"""How long another thread may keep the buffer of a pipe, in seconds. Only one that waits for the child does so for long."""
+
+LAST_PATIENCE = 10.0
+"""The same once the child is handed over, when what was read ahead could not be taken later."""
 
 Handle = TypeVar("Handle")
 
@@ -125,17 +133,39 @@ class PopenHandoff(Handoff):
             if hasattr(pipe, "encoding"):
                 # What a text file has read ahead can't be taken out of it again.
                 raise UsageError(f"the child's {name} is in text mode", "start it without text=True and encoding")
+            if _unless_read(partial(_touch, pipe), PATIENCE) is None:
+                hint = "end that thread first: from the handoff on only the daemon may read"
+                raise UsageError(f"another thread is reading the child's {name}", hint)
         for name, pipe in self._pipes:
             self._streams.append((name, pipe.fileno()))  # type: ignore[arg-type]
 
     def succeeded(self) -> None:
         for name, pipe in self._pipes:
-            self.read[name] = _buffered(pipe)
-            pipe.close()
+            read = _buffered(pipe)
+            # A thread that has begun to read in the meantime keeps the pipe, at whose end it then is.
+            if read is not None:
+                self.read[name] = read
+                pipe.close()
 
 
-def _buffered(pipe: Any) -> bytes:
-    """Returns what a binary pipe has read ahead, without reading from the descriptor."""
+def _unless_read(take: Callable[[], bytes], patience: float) -> Optional[bytes]:
+    """Returns what is taken from a pipe, or None if another thread is reading from it, which keeps all others waiting."""
+    taken: list[bytes] = []
+    thread = threading.Thread(target=lambda: taken.append(take()), daemon=True)
+    thread.start()
+    thread.join(patience)
+    return taken[0] if taken else None
+
+
+def _touch(pipe: Any) -> bytes:
+    """Reads nothing from a pipe, for which its buffer must be free."""
+    if hasattr(pipe, "peek") and not pipe.closed:
+        pipe.readinto(bytearray())
+    return b""
+
+
+def _buffered(pipe: Any) -> Optional[bytes]:
+    """Returns what a binary pipe has read ahead, without reading from the descriptor; None if another thread reads."""
     if not hasattr(pipe, "peek"):
         return b""
     # `peek` reads from a file whose buffer is empty; a descriptor that is never ready has nothing to read.
@@ -145,7 +175,7 @@ def _buffered(pipe: Any) -> bytes:
     try:
         os.set_blocking(never, False)
         os.dup2(never, pipe.fileno(), inheritable=flags)
-        return bytes(pipe.peek() or b"")
+        return _unless_read(lambda: bytes(pipe.peek() or b""), LAST_PATIENCE)
     finally:
         for fd in (never, other, copy):
             os.close(fd)

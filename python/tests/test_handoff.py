@@ -8,8 +8,13 @@ import os
 import pty
 import select
 import subprocess
+import threading
+import time
 import unittest
+from pathlib import Path
 from subprocess import PIPE, STDOUT
+from typing import IO
+from unittest import mock
 
 from support import PATIENCE, Case
 from test_async import run
@@ -71,6 +76,48 @@ class Popen(Case):
                 self.client.handoff(child)  # type: ignore[arg-type]
             assert child.stdin is not None
             child.communicate("")
+
+    def reads(self, pipe: IO[bytes], into: list[bytes]) -> threading.Thread:
+        """Returns a thread that waits for what a child writes."""
+        thread = threading.Thread(target=lambda: into.append(pipe.read() or b""))
+        thread.start()
+        file = Path(f"/proc/self/task/{thread.native_id}/syscall")
+        end = time.monotonic() + PATIENCE
+        while file.read_text().split()[1:2] != [hex(pipe.fileno())]:
+            self.assertLess(time.monotonic(), end, "the thread does not read")
+            time.sleep(0.001)
+        return thread
+
+    def test_a_child_whose_output_a_thread_reads_is_refused_before(self) -> None:
+        gate = self.gate()
+        for name in ("stdout", "stderr"):
+            child = subprocess.Popen(["sh", "-c", gate.line], **{name: PIPE})  # type: ignore[call-overload]
+            pipe = getattr(child, name)
+            thread = self.reads(pipe, [])
+            with self.assertRaisesRegex(bgd.UsageError, f"another thread is reading the child's {name}"):
+                self.client.handoff(child)
+            gate.open()
+            thread.join(PATIENCE)
+            pipe.close()
+            child.wait()
+        self.assertEqual(list(self.client.tasks()), [])
+
+    def test_a_thread_that_begins_to_read_during_the_handoff_does_not_delay_it(self) -> None:
+        gate = self.gate()
+        child = subprocess.Popen(["sh", "-c", f"{gate.line}; echo one"], stdout=PIPE)
+        assert child.stdout is not None
+        read: list[bytes] = []
+        with mock.patch("bgd._handoff._touch", return_value=b""), mock.patch("bgd._handoff.LAST_PATIENCE", 0.1):
+            thread = self.reads(child.stdout, read)
+            given = self.client.handoff(child)
+        self.assertEqual((given.task.status, given.stdout), ("running", b""))
+        gate.open()
+        given.task.wait(timeout=PATIENCE, check=True)
+        thread.join(PATIENCE)
+        # It is the thread or the daemon that reads the line.
+        self.assertEqual(read[0] + given.task.output(), b"one\n")
+        child.stdout.close()
+        child.wait()
 
     def test_a_terminal_is_handed_over_by_its_master(self) -> None:
         gate = self.gate()

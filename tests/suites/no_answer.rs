@@ -7,8 +7,9 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::process::{Child, Stdio};
 
 use bgd_tests::mcp::Mcp;
+use bgd_tests::shared::client::AsyncClient;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{DaemonStatusOf, NoParams};
+use bgd_tests::shared::request::{DaemonStatusOf, NoParams, SubmitParams, TaskSubmit};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
 use nix::errno::Errno;
@@ -245,4 +246,44 @@ fn r11_daemon_stop_returns_after_the_daemon_is_gone() {
         daemon.run(&["daemon", "stop"]).success();
         assert!(!process.is_alive());
     }
+}
+
+/// Lets a call do what it can without waiting.
+async fn begin<F: Future + Unpin>(call: &mut F) {
+    tokio::select! {
+        biased;
+        _ = call => panic!("the daemon is stopped"),
+        () = std::future::ready(()) => {}
+    }
+}
+
+#[test]
+fn dropped_call_of_async_client_ends_connection_only_if_its_line_was_cut_off() {
+    let daemon = TestDaemon::start();
+    let long = SubmitParams {
+        argv: Some((0..9).map(|_| "x".repeat(100_000).into()).collect()),
+        hold: true,
+        ..daemon.params()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = AsyncClient::connect(daemon.socket_path()).await.unwrap();
+        let other = AsyncClient::connect(daemon.socket_path()).await.unwrap();
+        for client in [&client, &other] {
+            client.call::<DaemonStatusOf>(&NoParams {}).await.unwrap();
+        }
+        let stopped = Stopped::now(&daemon);
+        begin(&mut Box::pin(client.call::<TaskSubmit>(&long))).await;
+        let error = client.call::<DaemonStatusOf>(&NoParams {}).await.unwrap_err();
+        assert!(error.to_string().contains("a call was cut off"), "{error}");
+
+        // One line is complete, another has not begun.
+        begin(&mut Box::pin(other.call::<DaemonStatusOf>(&NoParams {}))).await;
+        let mut written = Box::pin(other.call::<TaskSubmit>(&long));
+        begin(&mut written).await;
+        begin(&mut Box::pin(other.call::<TaskSubmit>(&long))).await;
+        drop(stopped);
+        written.await.unwrap();
+        assert_eq!(other.call::<DaemonStatusOf>(&NoParams {}).await.unwrap().summary.total(), 1);
+    });
 }

@@ -33,6 +33,33 @@ struct Pending {
     closed: Option<String>,
 }
 
+/// A call that somebody waits for; it is forgotten when nobody does any more.
+struct Waiting<'a> {
+    pending: &'a Mutex<Pending>,
+    number: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(self.pending).calls.remove(&self.number);
+    }
+}
+
+/// A line that is being written. Nothing can follow a part of it, whatever has stopped its writer.
+struct Writing<'a> {
+    pending: &'a Mutex<Pending>,
+    rest: &'a [u8],
+    bytes: usize,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.rest.is_empty() && self.rest.len() < self.bytes {
+            lock(self.pending).closed.get_or_insert_with(|| "a call was cut off".to_owned());
+        }
+    }
+}
+
 /// A connection to the daemon for any number of concurrent calls. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct AsyncClient {
@@ -101,6 +128,9 @@ impl AsyncClient {
     /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the daemon
     /// is alive.
     ///
+    /// If the future is dropped, the daemon may still carry out the call. If that cuts off its line, which happens only
+    /// while the daemon does not read, all later calls are refused: connect again then.
+    ///
     /// # Errors
     /// The daemon's refusal, a broken connection, or a daemon that does not answer. In the last case the daemon may
     /// still carry out this call later, and answer other calls on the connection.
@@ -132,6 +162,7 @@ impl AsyncClient {
             pending.calls.insert(call.number, sender);
             call
         };
+        let _waiting = Waiting { pending: &self.pending, number };
         let outcome = match self.write_all(&line, along.as_ref()).await {
             Ok(()) if !looks => receiver.await.map_err(|_| ClientError::Closed),
             Ok(()) => loop {
@@ -142,7 +173,6 @@ impl AsyncClient {
             },
             Err(error) => Err(error),
         };
-        lock(&self.pending).calls.remove(&number);
         Protocol::result::<M>(outcome?)
     }
 
@@ -163,27 +193,28 @@ impl AsyncClient {
         loop {
             match self.answered_in_time(&mut written).await {
                 Some(written) => return Ok(written?),
-                None => {
-                    if let Err(error) = self.look().await {
-                        // Part of the line may have been written, so nothing can follow it.
-                        lock(&self.pending).closed = Some("a call was cut off".to_owned());
-                        return Err(error);
-                    }
-                }
+                None => self.look().await?,
             }
         }
     }
 
     /// Writes a line; a descriptor travels with its first byte.
     async fn put(&self, line: &[u8], along: Option<&OwnedFd>) -> io::Result<()> {
-        let socket = self.stream.inner();
-        let sent = match along {
-            Some(file) => {
-                socket.async_io(Interest::WRITABLE, || fds::send(socket, line, &[file.as_fd()])).await?
+        let mut writing = Writing { pending: &self.pending, rest: line, bytes: line.len() };
+        if let Some(file) = along {
+            let socket = self.stream.inner();
+            let sent =
+                socket.async_io(Interest::WRITABLE, || fds::send(socket, line, &[file.as_fd()])).await?;
+            writing.rest = &line[sent..];
+        }
+        let mut stream = &*self.stream;
+        while !writing.rest.is_empty() {
+            match stream.write(writing.rest).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => writing.rest = &writing.rest[written..],
             }
-            None => 0,
-        };
-        (&*self.stream).write_all(&line[sent..]).await
+        }
+        Ok(())
     }
 
     /// Checks on a daemon that has been silent for long.
@@ -201,9 +232,8 @@ impl AsyncClient {
             Step::Probe => {
                 // While another call writes, a probe is not needed and would have no room.
                 if let Ok(_turn) = self.write.try_lock() {
-                    let mut stream = &*self.stream;
                     let probe = Protocol::probe();
-                    let written = tokio::time::timeout(PROBE, stream.write_all(&probe)).await;
+                    let written = tokio::time::timeout(PROBE, self.put(&probe, None)).await;
                     if !matches!(written, Ok(Ok(()))) {
                         lock(&self.pending).closed = Some("the daemon does not read its input".to_owned());
                     }

@@ -24,6 +24,13 @@ impl Watch {
         Self { client, subscribed, is_complete, latest }
     }
 
+    /// Subscribes again over the same connection, whose subscription has ended.
+    #[track_caller]
+    #[must_use]
+    pub fn again(self, params: &SubscribeParams) -> Self {
+        Self::new(self.client, params)
+    }
+
     /// Returns the next notification, including gaps. A number that is missing or comes twice fails the test.
     #[track_caller]
     pub fn next_params(&mut self) -> EventParams {

@@ -156,30 +156,32 @@ impl Drop for Debugger {
     }
 }
 
-fn held(daemon: &TestDaemon) -> (TaskId, Debugger) {
+fn held(daemon: &TestDaemon) -> (TaskId, Process, Debugger) {
     let id = daemon.submit(&["sleep", "1000"]);
     let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
     let debugger = Debugger::attach(&leader, daemon.home());
-    (id, debugger)
+    (id, leader, debugger)
 }
 
 #[test]
 fn r05_cancel_returns_while_debugger_holds_process() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
-    let (id, debugger) = held(&daemon);
+    let (id, leader, debugger) = held(&daemon);
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     let Some(Exit::Unknown(why)) = &task.exit else { panic!("{task:?}") };
     assert!(why.contains("after SIGKILL"), "{why}");
     // The task can be cleared in this state, and its process is gone once the debugger lets go.
     assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
+    assert!(leader.is_alive());
     drop(debugger);
+    leader.gone();
 }
 
 #[test]
 fn r11_second_signal_ends_daemon_while_debugger_holds_process() {
     let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
-    let (_, debugger) = held(&daemon);
+    let (_, leader, debugger) = held(&daemon);
     let process = daemon.process();
     process.signal(Signal::TERM).unwrap();
     let log = daemon.state_dir().join("bgd.log");
@@ -187,7 +189,9 @@ fn r11_second_signal_ends_daemon_while_debugger_holds_process() {
     process.signal(Signal::TERM).unwrap();
     assert!(daemon.ended().success());
     assert!(!daemon.socket().exists());
+    assert!(leader.is_alive());
     drop(debugger);
+    leader.gone();
 }
 
 /// A submitter may have its own mark as its hard limit, which a task inherits and can't raise.

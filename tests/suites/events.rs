@@ -297,7 +297,7 @@ fn bgctl_events_exits_with_message_when_daemon_stops() {
     drop(lines);
     let mut said = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
-    assert!(said.contains("daemon"), "{said}");
+    assert!(said.starts_with("bgctl: the daemon has ended\n"), "{said}");
 }
 
 /// A running `bgctl events` and its output.

@@ -199,7 +199,10 @@ fn full_disk_without_free_inodes_fails_new_tasks_with_clear_error() {
     let error = task.error.unwrap();
     assert!(error.contains("cannot create its output in") && error.contains("no space is left"), "{error}");
     let warnings = daemon.status().warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("full")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|warning| warning.contains(" is full: only 0 more files can be created")),
+        "{warnings:?}"
+    );
     clear(&daemon);
     let removed = daemon.submit_shell("rm \"$XDG_STATE_HOME\"/fill*");
     assert_eq!(daemon.block(&[removed])[0].status, Status::Completed);

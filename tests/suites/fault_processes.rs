@@ -63,7 +63,8 @@ fn r04_program_that_cannot_start_fails_with_error_that_names_it() {
     let no_interpreter = script(&daemon, "orphaned", "#!/no/such/interpreter\n", 0o755);
     fails_with(&daemon, &[no_interpreter.to_str().unwrap()], "its interpreter");
     let garbage = script(&daemon, "garbage", "\u{7f}ELF\u{1}nothing", 0o755);
-    fails_with(&daemon, &[garbage.to_str().unwrap()], "");
+    // The shell runs what has no known format, as execvp(3) has it, and can't read this.
+    fails_with(&daemon, &[garbage.to_str().unwrap()], "exited with code 12");
     // The daemon is unaffected.
     assert_eq!(daemon.block(&[daemon.submit(&["true"])])[0].status, Status::Completed);
 }
@@ -251,7 +252,7 @@ fn r06_lingering_process_is_shown_and_ended_by_cancel_clear_and_shutdown() {
     let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
     let (id, child) = lingering(&daemon);
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
-    assert!(page.to_lowercase().contains("lingering") || page.contains("live on"), "{page}");
+    assert!(page.contains("its main process has ended, but others are still running"), "{page}");
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Completed, false));
     assert!(!child.is_alive());

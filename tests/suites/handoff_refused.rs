@@ -126,7 +126,7 @@ fn r66_handoff_of_ended_process_is_refused_with_its_exit() {
             let params = HandoffParams { streams: vec![HandoffStream::Stdout], ..job.params() };
             let error = scene.refuse(&params, &[job.pidfd.as_fd(), reader.as_fd()]);
             assert_eq!(error.kind(), ErrorKind::AlreadyFinished);
-            // An older kernel does not report the exit of a reaped process.
+            // Linux reports the exit of a reaped process from 6.15 on.
             assert!(error.message.contains(how), "{error}");
             assert_eq!(error.data.task, None);
         }

@@ -2,7 +2,7 @@
 //! alone (R167).
 
 use bgd_shared::id::TaskId;
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -247,7 +247,10 @@ fn r167_bare_bgctl_starts_no_daemon() {
     let daemon = TestDaemon::home_only();
     let mut shell = Terminal::shell(&daemon);
     assert_eq!(shell.run_line("bgctl | grep -c nothing; bgctl"), 0);
-    assert!(daemon.processes().iter().all(|process| !process.cmdline().ends_with("bgd")));
+    let is_bgd =
+        |process: &Process| process.cmdline().split(' ').next().unwrap_or_default().ends_with("/bgd");
+    assert!(!daemon.processes().iter().any(is_bgd));
+    assert!(!daemon.socket().exists());
 }
 
 #[test]

@@ -7,12 +7,13 @@ use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{InboxItem, NoticeKind, Part};
 use bgd_shared::request::{
-    ClearParams, InboxAck, InboxAckParams, InboxAckResult, InboxList, InboxListParams, InboxRead,
-    InboxReadParams, InboxReadResult, SessionEnd, SessionEndParams, TaskClear,
+    ClearParams, DaemonStatusOf, InboxAck, InboxAckParams, InboxAckResult, InboxList, InboxListParams,
+    InboxRead, InboxReadParams, InboxReadResult, NoParams, SessionEnd, SessionEndParams, TaskClear,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{FakeDaemon, TestDaemon, bgctl_path, wait};
-use rustix::process::Signal;
+
+use crate::no_answer::Stopped;
 
 fn read(daemon: &TestDaemon, params: &InboxReadParams) -> InboxReadResult {
     let params = InboxReadParams { session: "s".into(), ..params.clone() };
@@ -283,6 +284,10 @@ fn new_item_wakes_every_waiter_of_its_session() {
     let other = InboxReadParams { session: "other".into(), ..params };
     let mut stranger = daemon.client();
     let strange = stranger.send::<InboxRead>(&other, &[]).unwrap();
+    // The replies show that the daemon has already received the reads before them.
+    for client in clients.iter_mut().chain([&mut stranger]) {
+        client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+    }
     let id = done(&daemon, "true");
     for (client, call) in clients.iter_mut().zip(calls) {
         let items = client.answer::<InboxRead>(call).unwrap().items;
@@ -349,8 +354,7 @@ fn follow_acknowledges_and_survives_sigstop_of_the_daemon() {
         assert_eq!(acks.next().notice.task.id, id);
     }
     // The daemon is stopped while the reader waits.
-    daemon.process().signal(Signal::STOP).unwrap();
-    daemon.process().signal(Signal::CONT).unwrap();
+    drop(Stopped::now(&daemon));
     let last = done(&daemon, "true");
     assert_eq!(acks.next().notice.task.id, last);
     // The next item is printed only once this one has been acknowledged.

@@ -12,7 +12,8 @@ use bgd_shared::request::{
     TaskResultOf, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Raw, Terminal, TestDaemon, wait};
+use serde_json::json;
 
 fn read(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResult {
     let params = OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
@@ -65,15 +66,15 @@ fn r20_running_task_returns_its_output_so_far_and_progress() {
 }
 
 #[test]
-fn r20_output_params_reject_a_block_field() {
+fn r20_task_output_refuses_a_block_param() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "true");
-    let mut client = daemon.client();
-    let good = OutputParams { id: id.into(), offset: None, limit: None, stream: None };
-    assert!(client.call::<TaskOutput>(&good).is_ok());
-    let mut value = serde_json::to_value(&good).unwrap();
-    value["block"] = true.into();
-    assert!(serde_json::from_value::<OutputParams>(value).unwrap_err().to_string().contains("block"));
+    let mut client = Raw::connect(daemon.socket());
+    let good = client.call(1, "task.output", &json!({"id": id}));
+    assert!(good["result"].is_object(), "{good}");
+    let refused = client.call(2, "task.output", &json!({"id": id, "block": true}));
+    assert_eq!(refused["error"]["data"]["kind"], "invalid_params", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("`block`"), "{refused}");
 }
 
 #[test]

@@ -245,13 +245,14 @@ fn r102_task_environment_names_its_slots_and_group() {
     daemon.block(&[plain]);
     assert_eq!(String::from_utf8(daemon.output(plain)).unwrap(), "default 1 1 1 none none\n");
     // Such variables of the submitter, which is a task itself, do not reach a task that occupies no slot.
-    let mut params = SubmitParams { slots: Some(0), ..shell(&daemon, "echo ${BGD_SLOT-none} $BGD_SLOTS") };
+    let line = "echo ${BGD_SLOT-none} $BGD_SLOTS ${BGD_AFTER-none}";
+    let mut params = SubmitParams { slots: Some(0), ..shell(&daemon, line) };
     params.env = params.env.map(|env| {
         env.0.into_iter().chain([("BGD_SLOT".into(), "7".into()), ("BGD_AFTER".into(), "x".into())]).collect()
     });
     let none = daemon.submit_with(&params).id;
     daemon.block(&[none]);
-    assert_eq!(String::from_utf8(daemon.output(none)).unwrap(), "none 0\n");
+    assert_eq!(String::from_utf8(daemon.output(none)).unwrap(), "none 0 none\n");
     let error = refusal::<TaskSubmit>(&daemon, &SubmitParams { slots: Some(4), ..shell(&daemon, "true") });
     assert_eq!(error.message, "group default has 3 slots, but the task takes 4");
 }

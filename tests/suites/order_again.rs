@@ -16,6 +16,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
+use serde_json::Value;
 
 fn retry(times: u32) -> Retry {
     Retry { times, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false }
@@ -195,13 +196,16 @@ fn r108_invalid_retry_params_are_named() {
 }
 
 #[test]
-fn r108_failed_agent_task_is_retried() {
+fn r108_failed_agent_task_is_retried_with_the_same_prompt() {
     let daemon = FakeDaemon::start(&[], "");
     let params = SubmitParams { retry: Some(retry(2)), ..daemon.prompt_params("stop refusal") };
     let id = daemon.submit_with(&params).id;
     let task = daemon.block(&[id])[0].clone();
     assert_eq!((task.status, task.attempt, task.attempts.len()), (Status::Failed, Some(3), 2), "{task:?}");
     assert!(task.attempts.iter().all(|attempt| attempt.error.is_some()), "{:?}", task.attempts);
+    let prompts = daemon.fake_home().received("session/prompt");
+    let texts: Vec<&Value> = prompts.iter().map(|prompt| &prompt["params"]["prompt"][0]["text"]).collect();
+    assert_eq!(texts, ["stop refusal"; 3]);
 }
 
 #[test]

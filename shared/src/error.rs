@@ -179,14 +179,16 @@ impl std::error::Error for RpcError {}
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn error_codes_are_unique() {
-        let mut codes: Vec<_> = ErrorKind::ALL.iter().map(|kind| kind.code()).collect();
-        codes.sort_unstable();
-        codes.dedup();
-        assert_eq!(codes.len(), ErrorKind::ALL.len());
+    fn error_codes_and_names_are_unique() {
+        let kinds = ErrorKind::ALL.iter().chain([&ErrorKind::Unknown]);
+        let codes: BTreeSet<i32> = kinds.clone().map(|kind| kind.code()).collect();
+        let names: BTreeSet<&str> = kinds.map(|kind| kind.as_str()).collect();
+        assert_eq!([codes.len(), names.len()], [ErrorKind::ALL.len() + 1; 2]);
     }
 
     #[test]

@@ -277,6 +277,8 @@ impl ProcessStat {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -315,8 +317,11 @@ mod tests {
         // Rust ignores SIGPIPE.
         assert!(ignored_signals("self") & 1 << 12 != 0);
         assert_eq!(status(me, "Pid").unwrap(), me.to_string());
-        let (descriptor, file) = open_files(me).find(|(_, file)| file.starts_with("/dev")).expect("a stream");
-        assert!(open_flags(me, &descriptor).is_some(), "{}", file.display());
+        let opened = File::open("/dev/null").unwrap();
+        let number = opened.as_raw_fd().to_string();
+        let (descriptor, file) = open_files(me).find(|(one, _)| *one == *number).expect("an open file");
+        assert_eq!(file, Path::new("/dev/null"));
+        assert!(open_flags(me, &descriptor).is_some());
         assert!(descriptor_info(me, &descriptor).unwrap().field("pos").is_some());
         assert!(resident_bytes("self") >= 4096);
         assert!(cgroup(me).is_none_or(|path| path.starts_with('/')));

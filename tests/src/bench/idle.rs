@@ -111,24 +111,18 @@ mod tests {
 
     #[test]
     fn strace_counts_calls_of_idle_and_busy_processes() {
-        if find("strace").is_none() {
-            return;
-        }
         let folder = tempfile::tempdir().unwrap();
-        let mut counts = Vec::new();
-        for program in ["read line", "while :; do : </dev/null; done"] {
+        let counted = |program: &str, ms: u64| {
             let mut child = Command::new("sh").args(["-c", program]).stdin(Stdio::piped()).spawn().unwrap();
             let process = Process::open(child.id().cast_signed()).unwrap();
-            let counted = by_strace(&process, folder.path(), Duration::from_millis(100)).unwrap();
-            counts.extend(counted.map(|(calls, _)| calls));
+            let counted = by_strace(&process, folder.path(), Duration::from_millis(ms)).unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
-        }
-        // Empty if this process may not trace others.
-        if let [idle, busy] = counts[..] {
-            assert_eq!(idle, 0);
-            assert!(busy > 10, "{busy}");
-        }
+            counted.expect("strace may attach").0
+        };
+        assert_eq!(counted("read line", 100), 0);
+        // The shorter ones are enough, unless the machine is busy.
+        assert!([100, 1000, 10_000].iter().any(|ms| counted("while :; do : </dev/null; done", *ms) > 10));
     }
 
     #[test]

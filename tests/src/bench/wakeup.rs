@@ -113,12 +113,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn wakeup_is_measured() {
+        let daemon = TestDaemon::start();
+        let mut stamp = Stamp::new(daemon.home()).unwrap();
+        for measured in [of_call, of_bgctl] {
+            assert!(measured(&daemon, &mut stamp).unwrap() > 0.0);
+        }
+    }
+
+    #[test]
     fn peer_wakeup_is_measured() {
         let Some(tsp) = Tsp::start().unwrap() else { return };
         let mut stamp = Stamp::new(tsp.home()).unwrap();
         for _ in 0..3 {
-            let micros = of_tsp(&tsp, &mut stamp).unwrap();
-            assert!((1.0..10_000_000.0).contains(&micros), "{micros}");
+            assert!(of_tsp(&tsp, &mut stamp).unwrap() > 0.0);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fs;
+use std::path::Path;
 
 use bgd_shared::time::Timestamp;
 use jiff::tz::TimeZone;
@@ -42,7 +43,11 @@ fn local() -> Option<TimeZone> {
     if std::env::var_os("TZ").is_some() {
         return None;
     }
-    TimeZone::tzif("", &fs::read("/etc/localtime").ok()?).ok()
+    zone_in(Path::new("/etc/localtime"))
+}
+
+fn zone_in(file: &Path) -> Option<TimeZone> {
+    TimeZone::tzif("", &fs::read(file).ok()?).ok()
 }
 
 /// The current time and the time zone to show times in.
@@ -92,6 +97,25 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zone_is_read_from_its_file() {
+        // A file of version 2 without transitions: twice the same header and the type UTC, then the rule.
+        let header = [&b"TZif2"[..], &[0; 15 + 4 * 4], &[0, 0, 0, 1, 0, 0, 0, 4], &[0; 6], b"UTC\0"].concat();
+        let rule = "CET-1CEST,M3.5.0,M10.5.0/3";
+        let file = [&header, &header, format!("\n{rule}\n").as_bytes()].concat();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("localtime");
+        assert_eq!(zone_in(&path), None);
+        fs::write(&path, file).unwrap();
+        let (zone, named) = (zone_in(&path).expect("a zone"), TimeZone::posix(rule).unwrap());
+        for second in [0, 1_700_000_000, 1_720_000_000] {
+            let at = jiff::Timestamp::from_second(second).unwrap();
+            assert_eq!(zone.to_offset(at), named.to_offset(at));
+        }
+        fs::write(&path, "no zone").unwrap();
+        assert_eq!(zone_in(&path), None);
+    }
 
     #[test]
     fn local_zone_matches_named_system_zone() {

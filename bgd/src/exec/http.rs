@@ -185,7 +185,7 @@ mod tests {
 
     use futures_util::StreamExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::{TcpListener, TcpStream};
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -302,10 +302,10 @@ mod tests {
             let error = asked(broken, true).await.unwrap_err();
             assert!(matches!(&error, HttpError::Broken(said) if said == why), "{broken:?}: {error:?}");
         }
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        let http = Http::new(&format!("http://{address}"), None).unwrap();
+        // It has a port of its own, but does not listen there.
+        let deaf = TcpSocket::new_v4().unwrap();
+        deaf.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let http = Http::new(&format!("http://{}", deaf.local_addr().unwrap()), None).unwrap();
         let error = http.ask(Method::POST, "/", Some("{}".to_owned()), LIMIT).await.unwrap_err();
         assert!(matches!(error, HttpError::Unreachable(_)), "{error:?}");
         assert_eq!(error.to_string(), "cannot connect: Connection refused (os error 111)");

@@ -163,17 +163,29 @@ mod tests {
 
     #[tokio::test]
     async fn no_requests_are_sent_while_no_turn_runs() {
-        let run = Run::start(fast()).await;
+        let mut run = Run::start(fast()).await;
         run.write(&[run.done("answer")]);
         run.server.state.lock().unwrap().busy.clear();
-        let (server, opencode) = (Arc::clone(&run.server), Arc::clone(&run.opencode));
-        assert_eq!(run.end().await, completed("answer"));
-        let before = server.state.lock().unwrap().requests.len();
-        server.cut();
-        server.heard().await;
-        tokio::time::sleep(fast().poll * 5).await;
-        assert_eq!(server.state.lock().unwrap().requests.len(), before);
-        drop(opencode);
+        assert_eq!((&mut run.turn).await.unwrap(), TurnEnd::Completed);
+        let before = run.server.state.lock().unwrap().requests.len();
+        run.server.cut();
+        run.server.heard().await;
+        // Once this late event has been passed on, the session has handled the gap before it.
+        let status = json!({ "type": "retry", "attempt": 2, "message": "429", "next": 0 });
+        run.tell("session.status", &json!({ "sessionID": "ses_1", "status": status }));
+        while !matches!(run.updates.recv().await.unwrap(), Update::Retries(_)) {}
+        // Let several looks come due, if there are any. Each takes its turn before the next prompt does.
+        tokio::time::pause();
+        for _ in 0..5 {
+            tokio::time::advance(fast().poll).await;
+        }
+        tokio::time::resume();
+        let (prompting, key) = (Arc::clone(&run.opencode), Arc::clone(&run.key));
+        let turn = tokio::spawn(async move { prompting.prompt(&key, "do more").await });
+        run.server.asked("POST /session/ses_1/prompt_async", 2).await;
+        let next = run.server.state.lock().unwrap().requests[before].0.clone();
+        assert!(next.starts_with("POST /session/ses_1/prompt_async"), "{next}");
+        turn.abort();
     }
 
     #[tokio::test]

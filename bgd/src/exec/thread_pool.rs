@@ -283,6 +283,18 @@ mod tests {
         assert!(pool.send(Box::new(job)).is_ok());
     }
 
+    /// Wakes the watcher, and waits until it has decided to start no thread.
+    fn look_again(pool: &ThreadPool<Job>) {
+        let shared = &pool.0.0;
+        shared.lock().watcher = Watcher::Watches;
+        shared.crowded.notify_all();
+        let end = Instant::now() + LIMIT;
+        while shared.lock().watcher != Watcher::Idle {
+            assert!(Instant::now() < end, "the watcher does not look");
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn each_order_runs_once_even_after_the_last_handle_is_dropped() {
         let (taken, all) = mpsc::channel();
@@ -349,6 +361,7 @@ mod tests {
         let (ends, ended) = mpsc::channel();
         send(&pool, move || ends.send(()).unwrap());
         // No thread can take it before one of the others has ended.
+        look_again(&pool);
         assert_eq!(ended.try_recv(), Err(mpsc::TryRecvError::Empty));
         assert_eq!(pool.threads(), 5);
         end.wait();

@@ -375,5 +375,9 @@ mod tests {
             assert!(is_tty(path), "{path}");
             assert!(Device::open(&OriginTerminal { path: path.to_owned(), leader: me }).is_err(), "{path}");
         }
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let path = nix::unistd::ttyname(&pty.slave).unwrap().to_str().unwrap().to_owned();
+        let opened = Device::open(&OriginTerminal { path, leader: me });
+        assert!(opened.is_err_and(|why| why.ends_with(&format!("is no longer controlled by process {me}"))));
     }
 }

@@ -33,8 +33,15 @@ impl Newborns {
     /// `leader` was started with its program, so it is never one of them. `is_frozen` states whether their cgroup is
     /// frozen.
     pub fn among(members: &[Member], leader: Option<i32>, is_frozen: bool) -> Self {
+        Self::younger(members, leader, is_frozen, [YOUNG; 2])
+    }
+
+    /// Like [`Self::among`], with another age up to which they are young, and another time to watch them.
+    fn younger(members: &[Member], leader: Option<i32>, is_frozen: bool, limits: [Duration; 2]) -> Self {
         let others = members.iter().filter(|member| Some(member.pid) != leader);
-        Self { watched: others.filter_map(|member| Newborn::of(member, is_frozen)).take(MAX).collect() }
+        Self {
+            watched: others.filter_map(|member| Newborn::of(member, is_frozen, limits)).take(MAX).collect(),
+        }
     }
 
     /// Also watches these, up to the maximum.
@@ -63,32 +70,32 @@ impl Newborns {
 }
 
 impl Newborn {
-    fn of(member: &Member, is_frozen: bool) -> Option<Self> {
+    fn of(member: &Member, is_frozen: bool, [young, watched]: [Duration; 2]) -> Option<Self> {
         let stat = Stat::of(member.pid)?;
         let me = std::process::id().cast_signed();
         // The program of an orphan's original parent is unknown.
         let is_copy =
             stat.parent == me || Stat::of(stat.parent).is_some_and(|parent| parent.image == stat.image);
         // A stopped process, in a paused tree for example, counts as young however long it has existed.
-        let is_young = stat.age() <= YOUNG || stat.state == 'T' || is_frozen;
+        let is_young = stat.age() <= young || stat.state == 'T' || is_frozen;
         if !is_copy || !is_young {
             return None;
         }
         let member = Member { pid: member.pid, handle: member.handle.try_clone().ok()? };
-        Some(Self { member, image: stat.image, until: Instant::now() + YOUNG })
+        Some(Self { member, image: stat.image, until: Instant::now() + watched })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
-    use std::os::fd::AsFd as _;
     use std::process::{Child, Command, Stdio};
-
-    use nix::poll::{PollFd, PollFlags, poll};
 
     use super::*;
     use crate::os::pidfd::PidFd;
+
+    /// No test takes that long.
+    const LONG: Duration = Duration::from_mins(1);
 
     fn member(pid: u32) -> Member {
         let pid = pid.cast_signed();
@@ -110,11 +117,20 @@ mod tests {
         (child, said, newborn)
     }
 
+    /// Waits for a state of the process that nothing announces.
+    fn until(pid: i32, is_reached: impl Fn(&Stat) -> bool) {
+        let end = Instant::now() + LONG;
+        while !is_reached(&Stat::of(pid).unwrap()) {
+            assert!(Instant::now() < end, "process {pid} stays as it is");
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn forked_copy_is_signalled_again_until_it_execs() {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
-        let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
+        let mut newborns = Newborns::younger(&members, Some(members[0].pid), false, [LONG; 2]);
         assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
         members[1].send(libc::SIGTERM);
         newborns.tell(libc::SIGTERM);
@@ -132,11 +148,13 @@ mod tests {
     fn long_stopped_forked_copy_still_counts_as_newborn() {
         let (mut parent, said, child) = family();
         let members = [member(parent.id()), child];
+        let young = Duration::from_millis(10);
+        let newborns = || Newborns::younger(&members, Some(members[0].pid), false, [young, LONG]);
+        until(members[1].pid, |stat| stat.age() > young);
+        assert!(newborns().is_empty(), "it is too old");
         members[1].send(libc::SIGSTOP);
-        // The child prints nothing until it would normally be too old.
-        let longer = u16::try_from(YOUNG.as_millis()).unwrap() + 100;
-        assert_eq!(poll(&mut [PollFd::new(said.get_ref().as_fd(), PollFlags::POLLIN)], longer), Ok(0));
-        let mut newborns = Newborns::among(&members, Some(members[0].pid), false);
+        until(members[1].pid, |stat| stat.state == 'T');
+        let mut newborns = newborns();
         assert_eq!(newborns.watched.len(), 1, "{newborns:?}");
         members[1].send(libc::SIGTERM);
         members[1].send(libc::SIGCONT);

@@ -21,7 +21,7 @@ fn journal(daemon: &TestDaemon) -> PathBuf {
 
 /// Runs a query on the journal of a daemon that is not running, and leaves everything in the database file.
 #[track_caller]
-fn query(daemon: &TestDaemon, query: &str) {
+pub fn query(daemon: &TestDaemon, query: &str) {
     let code =
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]); c.close()";
     let mut python = Command::new("python3");

@@ -16,6 +16,7 @@ use bgd_tests::wait;
 use serde_json::Value;
 
 use super::durable::endless;
+use super::durable_damaged::query;
 
 const HOUR: i64 = 3600;
 
@@ -93,6 +94,42 @@ fn r128_clock_change_during_reboot_lengthens_no_wait_as_root() {
             daemon.cancel(&[late, again]);
         }
     }
+}
+
+/// The clock of this boot is younger than the core's.
+#[test]
+fn r128_waits_begun_after_reboot_last_no_longer_over_kill_and_upgrade() {
+    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    assert!(daemon.stop().success());
+    // As after a boot that lasted 10,000 days.
+    let set = |name: &str, key: &str, value: &str| {
+        let changed = format!("CAST(json_set(CAST(value AS TEXT), '$.{key}', {value}) AS BLOB)");
+        query(&daemon, &format!("UPDATE entry SET value = {changed} WHERE name = '{name}'"));
+    };
+    set("head", "boot", "'another'");
+    set("counters", "mono", "864000000000");
+    daemon.launch();
+    for next in [upgraded, |daemon: &mut TestDaemon| {
+        daemon.kill9();
+        daemon.launch();
+    }] {
+        let submit = |args: &[&str]| daemon.run(&[&["submit"], args].concat()).success().word::<TaskId>();
+        let limited = submit(&["--time-limit", "5s", "--", "sleep", "1000"]);
+        let again = submit(&["--retry", "1", "--retry-delay", "5s", "--", "false"]);
+        daemon.wait_running(limited);
+        let delayed = submit(&["--in", "3s", "--", "true"]);
+
+        next(&mut daemon);
+
+        let ended = daemon.block(&[limited, again, delayed]);
+        let statuses: Vec<_> = ended.iter().map(|task| task.status).collect();
+        assert_eq!(statuses, [Status::Failed, Status::Failed, Status::Completed], "{ended:?}");
+        assert_eq!(ended[1].attempts.len(), 1, "{ended:?}");
+    }
+}
+
+fn upgraded(daemon: &mut TestDaemon) {
+    upgrade(daemon);
 }
 
 /// Starts a durable daemon on the machine's disk.

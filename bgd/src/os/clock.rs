@@ -34,47 +34,60 @@ impl Clock {
     /// Returns the stamp of an instant, for the program that takes over.
     pub fn stamp(self, instant: Instant) -> Stamp {
         let Some((begin, _)) = self.simulated else { return Stamp::of(instant) };
-        Stamp(u64::try_from(instant.saturating_duration_since(begin).as_nanos()).unwrap_or(u64::MAX))
+        Stamp(nanos_between(begin, instant))
     }
 
     /// Returns the instant of a stamp.
     pub fn instant(self, stamp: Stamp) -> Instant {
         let Some((begin, _)) = self.simulated else { return stamp.instant() };
-        begin.checked_add(Duration::from_nanos(stamp.0)).unwrap_or(begin)
+        moved(begin, stamp.0).unwrap_or(begin)
     }
 }
 
-/// A moment, in nanoseconds of `CLOCK_MONOTONIC`.
+/// A moment, in nanoseconds of `CLOCK_MONOTONIC`. It is negative before the boot of the machine, when a clock that is
+/// continued after a reboot has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Stamp(u64);
+pub struct Stamp(i64);
 
 impl Stamp {
     pub fn now() -> Self {
-        let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-        Self(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+        Self(nanos(Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()))
     }
 
-    /// Returns the moment of this instant; the earliest one if it is before the clock's start.
+    /// Returns the moment of this instant.
     pub fn of(instant: Instant) -> Self {
         let now = Instant::now();
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        match instant.checked_duration_since(now) {
-            Some(ahead) => Self(Self::now().0.saturating_add(nanos(ahead))),
-            None => Self(Self::now().0.saturating_sub(nanos(now.saturating_duration_since(instant)))),
-        }
+        Self(Self::now().0.saturating_add(nanos_between(now, instant)))
     }
 
     pub fn instant(self) -> Instant {
         let (now, stamp) = (Instant::now(), Self::now());
-        let time = Duration::from_nanos(self.0.abs_diff(stamp.0));
-        let at = if self >= stamp { now.checked_add(time) } else { now.checked_sub(time) };
-        at.unwrap_or(now)
+        moved(now, self.0.saturating_sub(stamp.0)).unwrap_or(now)
     }
 
     /// Returns the time elapsed since then.
     pub fn elapsed(self) -> Duration {
-        Duration::from_nanos(Self::now().0.saturating_sub(self.0))
+        let nanos = Self::now().0.saturating_sub(self.0);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
+}
+
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Returns the time from one instant to another; it is negative if the other one is earlier.
+fn nanos_between(from: Instant, to: Instant) -> i64 {
+    match to.checked_duration_since(from) {
+        Some(ahead) => nanos(ahead),
+        None => -nanos(from.saturating_duration_since(to)),
+    }
+}
+
+/// Returns the instant this many nanoseconds later, or earlier if they are negative.
+fn moved(instant: Instant, nanos: i64) -> Option<Instant> {
+    let time = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos < 0 { instant.checked_sub(time) } else { instant.checked_add(time) }
 }
 
 /// An instant as its moment, for `#[serde(with)]`.

@@ -24,6 +24,15 @@ impl Fault {
         }
     }
 
+    /// Returns the fault of a disk that can't be read or written.
+    pub(super) fn of_disk(error: &io::Error) -> Self {
+        Self::Unusable(match error.kind() {
+            io::ErrorKind::StorageFull => FULL.to_owned(),
+            io::ErrorKind::ReadOnlyFilesystem => READ_ONLY.to_owned(),
+            _ => error.to_string(),
+        })
+    }
+
     /// Classifies an error: a disk or system failure, or a damaged file.
     pub(super) fn of(error: &rusqlite::Error, folder: &Path) -> Self {
         let is_unusable = match error.sqlite_error_code() {

@@ -71,22 +71,35 @@ fn files() -> [String; 4] {
 /// Writes a new journal with the readable parts of the damaged one in this folder. `why` describes the damage;
 /// `instance` is the daemon that wrote the journal, used if its head can't be read. Must be followed by [`finish`].
 pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bool) -> Result<(), Fault> {
-    let unusable = |error: io::Error| Fault::Unusable(error.to_string());
-    let (new, done) = (folder.join(NEW), folder.join(DONE));
+    let new = folder.join(NEW);
     let _ = fs::remove_dir_all(&new);
-    make(&new).map_err(unusable)?;
-    let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"));
+    let done = write_new(folder, &new, (why, instance), sync);
+    if done.is_err() {
+        // What was written until the disk was full must not fill it.
+        let _ = fs::remove_dir_all(&new);
+    }
+    done
+}
+
+fn write_new(
+    folder: &Path,
+    new: &Path,
+    (why, instance): (&str, Option<&str>),
+    sync: bool,
+) -> Result<(), Fault> {
+    make(new).map_err(|error| Fault::of_disk(&error))?;
+    let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"))?;
     if !has_counters {
         // Events and inbox items were reported under numbers that are lost now.
         kept.counters.skip_published(Timestamp::now());
     }
-    let (mut store, _) = begin(&new, sync)?;
+    let (mut store, _) = begin(new, sync)?;
     // If the head is lost, the readable parts are written under a new one with whatever is known.
     let head = head.unwrap_or_else(|| {
         Head::new(instance.unwrap_or_default().to_owned(), String::new(), Stamp::now(), 0)
     });
-    store.write(&head, &Merged::of(&kept)).map_err(|error| Fault::of(&error, folder))?;
-    // This moves the log into the database.
+    let written = store.write(&head, &Merged::of(&kept)).and_then(|()| store.move_log());
+    written.map_err(|error| Fault::of(&error, folder))?;
     drop(store);
     let (aside, tasks) = (unused_name(folder), kept.tasks.len());
     let warning = format!(
@@ -102,10 +115,11 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
         for name in [FILE, NOTE] {
             File::open(new.join(name))?.sync_all()?;
         }
+        let done = folder.join(DONE);
         let _ = fs::remove_dir_all(&done);
-        fs::rename(&new, &done)
+        fs::rename(new, &done)
     };
-    complete().map_err(unusable)
+    complete().map_err(|error: io::Error| Fault::of_disk(&error))
 }
 
 /// Moves the damaged journal aside and the salvaged one into its place. Returns the description of the damage; `None`
@@ -139,17 +153,25 @@ fn unused_name(folder: &Path) -> String {
     names.find(|name| !folder.join(name).exists()).unwrap_or_else(|| format!("damaged-{stamp}"))
 }
 
-/// Reads the readable parts from a copy of the damaged journal in this folder.
-fn read_copy(folder: &Path, copy: &Path) -> Read {
-    let read = || -> Option<Read> {
-        make(copy).ok()?;
-        for name in files() {
-            let _ = fs::copy(folder.join(&name), copy.join(&name));
+/// Reads the readable parts from a copy of the damaged journal in this folder. Fails if the disk can't hold the copy or
+/// does not yield the journal: what a part of it lacks would count as lost.
+fn read_copy(folder: &Path, copy: &Path) -> Result<Read, Fault> {
+    make(copy).map_err(|error| Fault::of_disk(&error))?;
+    for name in files() {
+        match fs::copy(folder.join(&name), copy.join(&name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Fault::of_disk(&error)),
+            Ok(_) | Err(_) => {}
         }
-        let mut store = Store::open_damaged(&copy.join(FILE)).ok()?;
-        Some(store.read())
+    }
+    let opened = Store::open_damaged(&copy.join(FILE)).map(|store| (store.add_tables(), store));
+    let (added, read) = match opened {
+        // Without tables that can't be added, the others may be readable.
+        Ok((added, mut store)) => (added, store.read()),
+        Err(error) => (Err(error), Read::default()),
     };
-    let read = read();
     let _ = fs::remove_dir_all(copy);
-    read.unwrap_or_default()
+    match added.map_err(|error| Fault::of(&error, folder)) {
+        Err(unusable @ Fault::Unusable(_)) => Err(unusable),
+        Err(Fault::Damaged(_)) | Ok(()) => Ok(read),
+    }
 }

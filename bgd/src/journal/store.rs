@@ -35,7 +35,7 @@ pub const READS: &[u32] = &[1, 2];
 /// The number of pages after which the write-ahead log is moved into the database.
 const CHECKPOINT_PAGES: u32 = 1000;
 
-/// A journal with fewer unused pages than this is not compacted: 4 MiB of SQLite's usual pages.
+/// A journal with fewer unused pages than this is not compacted: 4 MiB of usual pages.
 const COMPACT_UNUSED_PAGES: u32 = 1024;
 
 /// A journal with more used pages than this is not compacted, as that would delay the start: 64 MiB.
@@ -130,7 +130,7 @@ impl Store {
         database.set_prepared_statement_cache_capacity(32);
         let store = Self { database, envs: Envs::default(), is_stale: false };
         if store.later_format().is_none() {
-            store.database.execute_batch(SCHEMA)?;
+            store.add_tables()?;
         }
         Ok(store)
     }
@@ -156,7 +156,7 @@ impl Store {
         let (all, unused) = (pages("page_count"), pages("freelist_count"));
         let used = all.saturating_sub(unused);
         if unused > used && unused >= COMPACT_UNUSED_PAGES && used <= COMPACT_USED_PAGES {
-            let compacted = self.database.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)");
+            let compacted = self.database.execute_batch("VACUUM").and_then(|()| self.move_log());
             let _ = compacted.inspect_err(|error| tracing::info!(%error, "the journal is not compacted"));
         }
     }
@@ -178,15 +178,29 @@ impl Store {
         self.entry("head").as_ref().and_then(parse::<Head>).filter(|head| READS.contains(&head.format))
     }
 
+    /// Moves the log into the database.
+    ///
+    /// # Errors
+    /// The disk is full or can't be written.
+    pub fn move_log(&self) -> rusqlite::Result<()> {
+        self.database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    }
+
     /// Opens a journal that may be damaged, only to read it.
     ///
     /// # Errors
-    /// The file is not a database.
+    /// The file can't be opened.
     pub fn open_damaged(file: &Path) -> rusqlite::Result<Self> {
         let database = Connection::open_with_flags(file, existing())?;
-        // An earlier format lacks some of the tables. If they can't be created, none can be read, either.
-        let _ = database.execute_batch(SCHEMA);
         Ok(Self { database, envs: Envs::default(), is_stale: false })
+    }
+
+    /// Adds the tables that an earlier format lacks.
+    ///
+    /// # Errors
+    /// The file is damaged or not a database, or the disk is full or can't be written.
+    pub fn add_tables(&self) -> rusqlite::Result<()> {
+        self.database.execute_batch(SCHEMA)
     }
 
     /// Checks the integrity of the file.

@@ -231,6 +231,24 @@ type Kill<'a> = &'a dyn Fn(&Path);
 /// Kills while the new journal is written, once it is complete, while the damaged one is moved aside, and when the new
 /// one is in its place.
 #[test]
+fn r130_salvage_that_cannot_copy_the_whole_journal_is_refused_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
+    let journal = folder.path().join("journal");
+    let before = fs::read(journal.join(FILE)).unwrap();
+    // A file that can't be copied, as on a disk that is full or broken.
+    let obstacle = journal.join(format!("{FILE}-shm"));
+    fs::create_dir(&obstacle).unwrap();
+    let refused = salvage::salvage(&journal, "a test", None, false);
+    assert!(matches!(refused, Err(Fault::Unusable(_))));
+    assert_eq!(fs::read(journal.join(FILE)).unwrap(), before);
+    fs::remove_dir(&obstacle).unwrap();
+    assert_eq!(read(folder.path()).kept.tasks.len(), 3);
+    let left: Vec<_> = fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == FILE || name == LOG || name == "lock"), "{left:?}");
+}
+
+#[test]
 fn r130_salvage_killed_at_any_stage_is_continued() {
     let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
     let moments: [(&str, Kill<'_>); 4] = [

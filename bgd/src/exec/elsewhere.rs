@@ -83,12 +83,6 @@ pub trait Kind: Sized + 'static {
 #[derive(Debug)]
 pub struct NotConfigured;
 
-impl NotConfigured {
-    fn message(&self, on: &On) -> String {
-        format!("the executor {} is no longer configured", on.name)
-    }
-}
-
 /// A run to be started at a place.
 #[derive(Debug)]
 pub struct New<'a> {
@@ -140,7 +134,7 @@ impl<K: Kind> PlaceExecutor<K> {
         let new = New { task: start.task, number: start.run, spec: &start.spec, on, env, place };
         let settings = self.serve(&on.name);
         let run = settings.and_then(|settings| self.kind.run(new, settings.as_ref()));
-        self.places.start(&on.name, start.task, run.map_err(|error| error.message(on))?);
+        self.places.start(&on.name, start.task, run.map_err(|NotConfigured| not_configured(on))?);
         Ok(())
     }
 
@@ -152,10 +146,14 @@ impl<K: Kind> PlaceExecutor<K> {
         }
         let settings = self.serve(&on.name);
         let run = settings.and_then(|settings| self.kind.run_again(known, on, settings.as_ref()));
-        let run = run.map_err(|error| places::lost(&error.message(on)))?;
+        let run = run.map_err(|NotConfigured| places::lost(&not_configured(on)))?;
         self.places.start(&on.name, known.task, run);
         Ok(())
     }
+}
+
+fn not_configured(on: &On) -> String {
+    format!("the executor {} is no longer configured", on.name)
 }
 
 fn no_place<K: Kind>() -> String {

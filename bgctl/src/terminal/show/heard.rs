@@ -42,7 +42,7 @@ impl ScreenView<'_> {
                 self.written(Protocol::result::<TaskWrite>(outcome))?;
             }
             Received::Answer { call, .. } if self.calls.continue_job == Some(call) => {
-                self.calls.continue_job = None
+                self.calls.continue_job = None;
             }
             Received::Answer { call, .. } if self.calls.resize == Some(call) => {
                 self.calls.resize = None;

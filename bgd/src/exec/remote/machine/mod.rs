@@ -220,7 +220,7 @@ impl Machine {
                 self.clear_recorded(|known, _| known == task);
             }
             Order::EndRecorded { task, run } => {
-                self.clear_recorded(|known, its_run| (known, its_run) == (task, run))
+                self.clear_recorded(|known, its_run| (known, its_run) == (task, run));
             }
             Order::Written { task, run } => self.written(task, run),
             Order::Hold { holds } => self.is_held = holds,

@@ -288,7 +288,7 @@ impl Cluster {
             }
             Order::Count { task, run, id } => self.count(now, task, run, &id),
             Order::EndRecorded { task, run } => {
-                self.remove_concluded(|known, its_run| (known, its_run) == (task, run))
+                self.remove_concluded(|known, its_run| (known, its_run) == (task, run));
             }
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,

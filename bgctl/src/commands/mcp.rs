@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::link::Way;
 use crate::mcp::{self, Options, ancestors};
 use crate::remark::say;
+use crate::session;
 
 /// Explains the verb to a person who runs it by hand.
 const FOR_AGENTS: &str = "bgctl: mcp expects messages from an AI agent, not from a terminal: set `bgctl mcp` as \
@@ -19,9 +20,11 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
     if io::stdin().is_terminal() {
         say(format_args!("{FOR_AGENTS}"));
     }
+    let inherited = if args.session.is_none() { session::of_environment()? } else { None };
     let (way, variables) = way(context)?;
     mcp::serve(Options {
-        session: args.session,
+        session: session::named(args.session, context.link.is_remote())?,
+        inherited,
         keeps: args.keep,
         max_block_ms: args.max_block,
         depth: args.depth,

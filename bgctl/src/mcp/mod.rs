@@ -56,6 +56,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The key of the parent session, if given.
     pub session: Option<String>,
+    /// The parent session of the environment.
+    pub inherited: Option<String>,
     /// Whether the parent session outlives the server.
     pub keeps: bool,
     /// The longest wait of `background_block`, in milliseconds.
@@ -83,7 +85,7 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
     let depth = depth_here();
     // An unreadable depth was not written by this program. Assume too deep rather than risk endless nesting.
     let counted = *depth.as_ref().unwrap_or(&u32::MAX);
-    let session = session(options.session.clone(), counted, options.way.host().is_some())?;
+    let session = session(options.session.as_deref(), options.inherited.as_deref(), counted);
     // Before any thread starts: `template` reads process-wide state.
     let machine = if options.way.host().is_some() { Machine::Another } else { Machine::This(None) };
     let template = template(&session, counted, options.variables.clone(), machine)?;
@@ -109,13 +111,9 @@ fn depth_here() -> Result<u32, String> {
 
 /// Returns the key of the parent session: the given one, else that of the environment, else a new one. At a depth above
 /// 0 the environment's session belongs to the process that started the agent, so it is ignored.
-///
-/// # Errors
-/// `.` was given, but this process has no parent session; or that of the environment is not UTF-8.
-fn session(named: Option<String>, depth: u32, is_remote: bool) -> Result<String, Failure> {
-    let inherited = if named.is_none() && depth == 0 { crate::session::of_environment()? } else { None };
-    let key = crate::session::named(named, is_remote)?.or(inherited).filter(|key| !key.is_empty());
-    Ok(key.unwrap_or_else(|| format!("mcp:{}", TaskId::random().short())))
+fn session(named: Option<&str>, inherited: Option<&str>, depth: u32) -> String {
+    let key = named.or(inherited.filter(|_| depth == 0)).filter(|key| !key.is_empty());
+    key.map_or_else(|| format!("mcp:{}", TaskId::random().short()), str::to_owned)
 }
 
 /// Returns the parameters common to all tasks: everything that a child of this process would inherit.

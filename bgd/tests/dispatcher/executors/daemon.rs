@@ -116,7 +116,8 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.thread.is_some() {
+        // After a failure, it may not answer.
+        if self.thread.is_some() && !thread::panicking() {
             self.shut_down(&ShutdownParams { grace_ms: Some(0), cancel: true });
         }
     }

@@ -13,8 +13,8 @@ use bgd_shared::task::Exit;
 
 const SIGKILL: i32 = 9;
 
-/// The number of facts in a flood, each with one more byte of output.
-pub const FLOOD: u64 = 500_000;
+/// How many facts of a flood are sent at once, each with one more byte of output.
+const WAVE: u64 = 1000;
 
 /// The behaviour of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,12 +25,16 @@ enum Script {
     Stubborn,
     /// Runs, and has its end reported wrongly.
     Forgets,
+    /// Runs until it gets any signal, with more facts waiting at any time. So many were sent.
+    Floods(u64),
 }
 
 /// The executor, with its running tasks.
 pub struct Scripted {
     running: HashMap<TaskId, Script>,
     facts: Facts,
+    /// The last run that floods.
+    flooding: Option<(TaskId, u32)>,
     /// Gets the runs that are over, if anybody wants to know.
     over: Option<Sender<(TaskId, u32)>>,
 }
@@ -38,7 +42,19 @@ pub struct Scripted {
 impl Scripted {
     /// Creates an executor without tasks. It does not resume any runs of an earlier daemon.
     pub fn new(facts: Facts, over: Option<Sender<(TaskId, u32)>>) -> Self {
-        Self { running: HashMap::new(), facts, over }
+        Self { running: HashMap::new(), facts, flooding: None, over }
+    }
+
+    /// Sends the next wave of a flood, unless it is over.
+    fn flood(&mut self) {
+        let Some((task, run)) = self.flooding else { return };
+        let Some(Script::Floods(sent)) = self.running.get_mut(&task) else { return };
+        for number in *sent + 1..=*sent + WAVE {
+            let fact = Fact::Output { bytes: [number, 0], dropped: [0; 2], tell: false };
+            self.facts.send(task, run, fact);
+        }
+        *sent += WAVE;
+        self.facts.ask_caught_up(*sent);
     }
 
     fn exited(&mut self, task: TaskId, run: u32, exit: Exit) {
@@ -58,13 +74,12 @@ impl Executor for Scripted {
             ["stubborn"] => Script::Stubborn,
             ["forgets"] => Script::Forgets,
             ["floods"] => {
-                self.facts.send(task, run, started.clone());
-                for number in 1..=FLOOD {
-                    let fact = Fact::Output { bytes: [number, 0], dropped: [0; 2], tell: false };
-                    self.facts.send(task, run, fact);
-                }
-                self.running.insert(task, Script::Runs);
-                return;
+                self.facts.send(task, run, started);
+                self.running.insert(task, Script::Floods(0));
+                self.flooding = Some((task, run));
+                // While one wave is handled, the next one already waits.
+                self.flood();
+                return self.flood();
             }
             ["ends", code] => {
                 self.facts.send(task, run, started);
@@ -85,7 +100,9 @@ impl Executor for Scripted {
         match self.running.get(&task) {
             None => {}
             Some(Script::Stubborn) if signal != SIGKILL => {}
-            Some(Script::Runs | Script::Stubborn) => self.exited(task, run, Exit::Signal(signal)),
+            Some(Script::Runs | Script::Stubborn | Script::Floods(_)) => {
+                self.exited(task, run, Exit::Signal(signal));
+            }
             // Report the end of a run that never existed, and of a task that nobody submitted.
             Some(Script::Forgets) if signal != SIGKILL => {
                 let exited = Fact::Exited { exit: Exit::Code(0), others: false };
@@ -108,6 +125,10 @@ impl Interactive for Scripted {}
 impl Durable for Scripted {
     fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.over.iter().for_each(|over| _ = over.send((task, run)));
+    }
+
+    fn caught_up(&mut self, _mark: u64) {
+        self.flood();
     }
 }
 

@@ -15,7 +15,7 @@ fn is_known_once_its_notes_are_read(site: &Site) {
         .submit(&[], &format!("echo begins; until [ -e {} ]; do sleep 0.1; done; echo ends", gate.display()));
     let other = site.submit(&[], "exec sleep 1000");
     site.until(id, "its output", |task| task.output.bytes == 7);
-    let (job, other_job) = (site.job(id), site.running(other));
+    let (job, other_job) = (site.running(id), site.running(other));
     let hidden = site.hide_notes();
     fs::write(gate, "").unwrap();
     site.cluster.wait_for_state(&job, "COMPLETED");

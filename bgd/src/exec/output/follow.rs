@@ -169,9 +169,11 @@ impl OutputWatch {
     async fn last_look(&self, task: TaskId, mut tracked: Tracked) -> Tracked {
         let limit = self.shared.limit();
         let here = tracked.sizes_here(&self.shared.folder, task);
-        if here.is_some_and(|bytes| bytes.iter().sum::<u64>() <= limit / 2) {
+        if let Some(sizes) = here.filter(|sizes| sizes.iter().sum::<u64>() <= limit / 2) {
             // Nothing has to be dropped, which might take a moment.
-            look(&self.shared.folder, task, &mut tracked, limit);
+            for (index, size) in sizes.into_iter().enumerate() {
+                tracked.resized(index, size);
+            }
             return tracked;
         }
         let (shared, before) = (&self.shared, tracked.clone());

@@ -181,3 +181,44 @@ fn r130_changes_made_on_full_disk_are_known_to_next_daemon() {
     daemon.wait_running(released);
     daemon.cancel(&[running, released]);
 }
+
+#[test]
+fn r112_batch_interrupted_by_full_disk_is_complete_once_there_is_room_even_after_kill() {
+    const TASKS: u64 = 6000;
+    let mut daemon = on_a_small_disk_with("size=40m", "durable = true");
+    let running = daemon.submit(&["sleep", "1000"]);
+    let process = Process::open(daemon.wait_running(running).pid.unwrap()).unwrap();
+    keep_disk(&daemon, process.pid());
+    // Leaves room for the journal's record of the batch, but not for its tasks.
+    let fill = fs::File::options().write(true).open(fill_disk(&daemon)).unwrap();
+    fill.set_len(fill.metadata().unwrap().len() - (4 << 20)).unwrap();
+    drop(fill);
+    let lines: String = (1..=TASKS).map(|number| format!("{number}\n")).collect();
+    fs::write(daemon.home().join("lines"), lines).unwrap();
+
+    let submitted = daemon.run(&["submit", "--hold", "--each", "lines", "--", "true", "{}"]).success();
+
+    let batch = submitted.word::<TaskId>().to_string();
+    let count = |daemon: &TestDaemon| {
+        let listed: serde_json::Value = daemon.run(&["list", "--batch", &batch, "--json"]).success().json();
+        listed["summary"]["pending"].as_u64()
+    };
+    assert_eq!(count(&daemon), Some(TASKS));
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("what changes meanwhile is lost"), "the disk is not full: {warnings}");
+    daemon.kill9();
+    daemon.launch();
+    fs::remove_file(filler_of(&daemon)).unwrap();
+    let wait_for_all = |daemon: &TestDaemon| {
+        wait::poll_until("all of its tasks are there", || (count(daemon) == Some(TASKS)).then_some(()));
+    };
+    wait_for_all(&daemon);
+    wait::poll_until("they are written", || {
+        let warnings = daemon.status().warnings;
+        warnings.iter().all(|warning| !warning.contains("can't be written")).then_some(())
+    });
+    daemon.kill9();
+    daemon.launch();
+    wait_for_all(&daemon);
+    daemon.cancel(&[running]);
+}

@@ -175,8 +175,9 @@ impl Dispatcher {
             config_error,
         } = state;
         self.core = read_core(&core).map_err(io::Error::other)?;
-        if self.durable.is_some() {
+        if let Some(durable) = &mut self.durable {
             self.core.track();
+            durable.accepted.extend(self.core.entering_batches());
         }
         self.epoch = self.clock.instant(epoch);
         self.clients = clients;

@@ -17,7 +17,7 @@ use super::Dispatcher;
 use super::recording::{Durable, HeldStart, Step};
 use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
-use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, Request, State, Task};
+use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
 use crate::exec::left::{Ended, Left, Resumed};
 use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
@@ -108,6 +108,7 @@ impl Dispatcher {
         self.notify_again(notices);
         if let Some(durable) = &mut self.durable {
             durable.trouble.clone_from(&durable.journal.trouble);
+            durable.accepted.extend(self.core.entering_batches());
         }
         // Until it is known what runs, a new start would be mistaken for one of the daemon before.
         self.handle(Input::HoldStarts(true));
@@ -243,20 +244,23 @@ impl Dispatcher {
         }
         let changes = self.core.take_changes(self.now());
         let Some(durable) = &mut self.durable else { return };
-        let (added, bytes) = match changes {
+        let mut step = Step { number: durable.last, effects, ..Step::default() };
+        match changes {
             // Every notice comes with an event, which is a change.
             Some(mut changes) => {
                 changes.notices = notices;
-                let (added, bytes) = (std::mem::take(&mut changes.added), changes.bytes());
                 durable.last += 1;
+                step.number = durable.last;
+                step.added = std::mem::take(&mut changes.added);
+                step.entering = changes.entering.iter().map(|(id, row)| (*id, row.is_some())).collect();
+                step.bytes = changes.bytes();
                 durable.journal.write(durable.last, changes);
-                (added, bytes)
             }
-            None if durable.waiting.is_empty() => return self.apply(effects),
-            None => (Vec::new(), 0),
-        };
-        durable.bytes += bytes;
-        durable.waiting.push_back(Step { number: durable.last, effects, added, bytes });
+            None if durable.waiting.is_empty() => return self.apply(step.effects),
+            None => {}
+        }
+        durable.bytes += step.bytes;
+        durable.waiting.push_back(step);
     }
 
     /// Applies the effects of steps after the journal wrote them or failed to.
@@ -288,14 +292,14 @@ impl Dispatcher {
         }
         while let Some(durable) = &mut self.durable
             && durable.waiting.front().is_some_and(|step| step.number <= upto)
-            && let Some(Step { effects, added, bytes, .. }) = durable.waiting.pop_front()
+            && let Some(step) = durable.waiting.pop_front()
         {
-            durable.bytes = durable.bytes.saturating_sub(bytes);
+            durable.bytes = durable.bytes.saturating_sub(step.bytes);
             if is_written {
-                self.apply(effects);
+                durable.note_entering(&step.entering);
+                self.apply(step.effects);
             } else {
-                withdrawn.extend(added.iter().copied());
-                self.apply_unwritten(effects, &added, &withdrawn);
+                self.apply_unwritten(step, &mut withdrawn);
             }
         }
         if let Some(durable) = self.durable.as_mut().filter(|_| !withdrawn.is_empty()) {
@@ -307,56 +311,77 @@ impl Dispatcher {
         }
     }
 
-    /// Applies a step that could not be written: its submissions are refused and its starts are held back. A later
-    /// submission with the same key as a refused one is refused, too. Executors keep the data that the next daemon
-    /// needs of a run until the run's end is written.
-    fn apply_unwritten(&mut self, effects: Vec<Effect>, added: &[TaskId], withdrawn: &HashSet<TaskId>) {
-        let (mut rest, mut held_back) = (Vec::with_capacity(effects.len()), Vec::new());
-        let is_withdrawn = |reply: &Reply| match reply {
-            Reply::Task(task) => withdrawn.contains(&task.id),
-            Reply::Many { ids, .. } => ids.iter().any(|id| withdrawn.contains(id)),
-            Reply::Rerun(pairs) => pairs.iter().any(|(new, _)| withdrawn.contains(new)),
+    /// Applies a step that could not be written: its submissions are refused and its starts are held back. A batch that
+    /// the journal already has is not refused. A later submission with the same key as a refused one is refused, too.
+    /// Executors keep the data that the next daemon needs of a run until the run's end is written.
+    fn apply_unwritten(&mut self, step: Step, withdrawn: &mut HashSet<TaskId>) {
+        let Some(durable) = &mut self.durable else { return };
+        let Step { effects, mut added, entering, .. } = step;
+        let refused = durable.refused_batches(&entering);
+        let core = &self.core;
+        added.retain(|id| core.batch_of(*id).is_none_or(|batch| !durable.accepted.contains(&batch)));
+        added.extend(core.batch_members(&refused));
+        withdrawn.extend(added.iter().copied());
+        let (mut rest, mut held_back, mut unaccepted) =
+            (Vec::with_capacity(effects.len()), Vec::new(), Vec::new());
+        let is_refused = |reply: &Reply, accepted: &BTreeSet<TaskId>| match reply {
+            Reply::Task(task) => !added.is_empty() || withdrawn.contains(&task.id),
+            Reply::Rerun(pairs) => !added.is_empty() || pairs.iter().any(|(new, _)| withdrawn.contains(new)),
+            Reply::Many { batch, ids } => {
+                let is_withdrawn = || ids.iter().any(|id| withdrawn.contains(id));
+                !accepted.contains(batch) && (!added.is_empty() || is_withdrawn())
+            }
             _ => false,
         };
         for effect in effects {
             match effect {
-                Effect::Start { executor, task, run, spec, begin } if !added.contains(&task) => {
-                    if let Some(durable) = &mut self.durable {
-                        durable.held.push(HeldStart { executor, task, run, spec, begin });
-                    }
+                Effect::Start { executor, task, run, spec, begin } if !withdrawn.contains(&task) => {
+                    durable.held.push(HeldStart { executor, task, run, spec, begin });
                     held_back.push(task);
                 }
                 // The process is already running, and the program that handed it over is told that it continues here.
                 Effect::Start { begin: Begin::HandedOver, .. } => rest.push(effect),
                 Effect::Start { .. } => {}
                 Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {
-                    if let Some(durable) = &mut self.durable {
-                        durable.held_effects.push(effect);
-                    }
+                    durable.held_effects.push(effect);
                 }
-                Effect::Reply { to, reply } => match reply {
-                    Reply::Task(_) | Reply::Many { .. } | Reply::Rerun(_)
-                        if !added.is_empty() || is_withdrawn(&reply) =>
-                    {
-                        if let (Some((answer, _)), Some(error)) =
-                            (self.pending.remove(&to), self.unwritable())
-                        {
-                            answer.refuse(&error);
-                        }
-                    }
-                    reply => rest.push(Effect::Reply { to, reply }),
-                },
+                Effect::Reply { to, reply } if is_refused(&reply, &durable.accepted) => unaccepted.push(to),
                 effect => rest.push(effect),
             }
         }
+        durable.note_entered(&entering);
+        self.refuse_unwritten(unaccepted);
         self.apply(rest);
-        if !added.is_empty() {
-            let why = self.trouble_words();
-            let effects = self.core.withdraw(self.now(), added, &why);
-            self.commit_effects(effects);
+        if !added.is_empty() || !refused.is_empty() {
+            self.withdraw(&added, &refused);
         }
-        for task in held_back.iter().chain(added) {
+        for task in held_back.iter().chain(&added) {
             self.act_on_early(*task);
+        }
+    }
+
+    /// Withdraws tasks that could not be written, and the tasks of these batches that are still to be added.
+    fn withdraw(&mut self, tasks: &[TaskId], batches: &[TaskId]) {
+        let why = self.trouble_words();
+        let mut effects = self.core.withdraw(self.now(), tasks, batches, &why);
+        let is_of_batch =
+            |effect: &mut Effect| matches!(effect, Effect::Reply { reply: Reply::Many { .. }, .. });
+        let replies = effects.extract_if(.., is_of_batch);
+        let unaccepted = replies.filter_map(|effect| match effect {
+            Effect::Reply { to, .. } => Some(to),
+            _ => None,
+        });
+        let unaccepted = unaccepted.collect();
+        self.refuse_unwritten(unaccepted);
+        self.commit_effects(effects);
+    }
+
+    /// Refuses calls whose tasks could not be written.
+    fn refuse_unwritten(&mut self, calls: Vec<ReplyTo>) {
+        for to in calls {
+            if let (Some((answer, _)), Some(error)) = (self.pending.remove(&to), self.unwritable()) {
+                answer.refuse(&error);
+            }
         }
     }
 

@@ -118,7 +118,6 @@ impl Dispatcher {
         durable.last += 1;
         durable.journal.write(durable.last, changes);
         durable.bytes += bytes;
-        let (effects, added) = (Vec::new(), Vec::new());
-        durable.waiting.push_back(Step { number: durable.last, effects, added, bytes });
+        durable.waiting.push_back(Step { number: durable.last, bytes, ..Step::default() });
     }
 }

@@ -33,6 +33,9 @@ pub(super) struct Durable {
     pub(super) held_effects: Vec<Effect>,
     /// Whether events were reported that are not written.
     pub(super) has_reported_unrecorded: bool,
+    /// The batches whose tasks are being added, and which the journal has: however this daemon ends, all of their tasks
+    /// will exist.
+    pub(super) accepted: BTreeSet<TaskId>,
     /// The numbers of the notices in the journal.
     pub(super) notices: BTreeSet<u64>,
     /// A warning for users about the journal found at startup.
@@ -40,13 +43,16 @@ pub(super) struct Durable {
 }
 
 /// The effects of a step of the core.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Step {
     /// The step of the journal that the effects wait for.
     pub(super) number: u64,
     pub(super) effects: Vec<Effect>,
     /// The tasks added by the step.
     pub(super) added: Vec<TaskId>,
+    /// The batches that the step writes to the journal, as tasks of them are still to be added, or removes from it
+    /// (`false`), as all are added.
+    pub(super) entering: Vec<(TaskId, bool)>,
     pub(super) bytes: usize,
 }
 
@@ -72,6 +78,7 @@ impl Durable {
             held: Vec::new(),
             held_effects: Vec::new(),
             has_reported_unrecorded: false,
+            accepted: BTreeSet::new(),
             notices: BTreeSet::new(),
             warning,
         }
@@ -90,6 +97,25 @@ impl Durable {
             )
         });
         trouble.into_iter().chain(self.warning.clone()).collect()
+    }
+
+    /// Notes which batches a step wrote to the journal or removed from it.
+    pub(super) fn note_entering(&mut self, entering: &[(TaskId, bool)]) {
+        self.accepted.extend(entering.iter().filter(|(_, is_entering)| *is_entering).map(|(id, _)| *id));
+        self.note_entered(entering);
+    }
+
+    /// Notes which batches have entered according to a step, whether it was written or not.
+    pub(super) fn note_entered(&mut self, entering: &[(TaskId, bool)]) {
+        for (id, _) in entering.iter().filter(|(_, is_entering)| !is_entering) {
+            self.accepted.remove(id);
+        }
+    }
+
+    /// Returns the batches that a step was the first to write, but could not.
+    pub(super) fn refused_batches(&self, entering: &[(TaskId, bool)]) -> Vec<TaskId> {
+        let is_refused = |(id, is_entering): &&(TaskId, bool)| *is_entering && !self.accepted.contains(id);
+        entering.iter().filter(is_refused).map(|(id, _)| *id).collect()
     }
 
     /// Drops the starts of withdrawn tasks: a later step may have started one, in the slot of an earlier one.

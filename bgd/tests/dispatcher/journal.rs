@@ -101,10 +101,56 @@ impl Daemon {
         assert!(tokio::time::timeout(Duration::from_millis(1), goes).await.is_err(), "nobody has stopped it");
     }
 
+    /// Submits a batch of this many held tasks.
+    fn submit_batch(&mut self, tasks: usize) {
+        let task = SubmitParams {
+            cwd: Some("/".into()),
+            env: Some(Env::default()),
+            hold: true,
+            ..Default::default()
+        };
+        let argvs = vec![vec!["true".into(), "x".repeat(4000).into()]; tasks];
+        let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..Default::default() };
+        self.call("task.submit_many", &serde_json::to_value(params).unwrap());
+    }
+
+    /// Returns how many tasks the daemon has.
+    async fn count_tasks(&mut self) -> u64 {
+        self.call("task.list", &json!({ "limit": 1 }));
+        self.rest().await;
+        let [answer] = &self.lines()[..] else { panic!("one call has one answer") };
+        answer["result"]["summary"]["pending"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    }
+
     /// Reports everything as written.
     fn written(&self) {
+        self.recorded(None);
+    }
+
+    /// Reports that nothing more could be written.
+    fn unwritten(&self) {
+        self.recorded(Some("the disk is full"));
+    }
+
+    fn recorded(&self, trouble: Option<&str>) {
         let upto = self.given.step.load(Ordering::Relaxed);
-        self.internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));
+        let recorded = Recorded { upto, is_written: trouble.is_none(), trouble: trouble.map(Into::into) };
+        self.internals.send(Internal::Recorded(recorded));
+    }
+
+    /// Lets a batch of this many tasks enter, and reports each step as written or, if `is_full`, as failed. Then
+    /// returns the answers to the client.
+    async fn let_enter(&mut self, tasks: usize, is_full: bool) -> Vec<Value> {
+        let mut answers = Vec::new();
+        for _ in 0..tasks {
+            self.recorded(is_full.then_some("the disk is full"));
+            self.rest().await;
+            answers.extend(self.lines());
+            if !answers.is_empty() {
+                break;
+            }
+        }
+        answers
     }
 
     /// Returns the lines sent to the client since the last call.
@@ -130,15 +176,7 @@ fn r130_large_batch_enters_only_as_fast_as_it_is_written() {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let mut daemon = Daemon::new();
-        let task = SubmitParams {
-            cwd: Some("/".into()),
-            env: Some(Env::default()),
-            hold: true,
-            ..Default::default()
-        };
-        let argvs = vec![vec!["true".into(), "x".repeat(4000).into()]; TASKS];
-        let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..Default::default() };
-        daemon.call("task.submit_many", &serde_json::to_value(params).unwrap());
+        daemon.submit_batch(TASKS);
         daemon.rest().await;
         let given = daemon.given.tasks.load(Ordering::Relaxed);
         assert!((1..TASKS / 2).contains(&given), "{given} of its tasks wait to be written");
@@ -154,5 +192,47 @@ fn r130_large_batch_enters_only_as_fast_as_it_is_written() {
         daemon.rest().await;
         let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
         assert_eq!(answer["result"]["ids"].as_array().map(Vec::len), Some(TASKS), "{answer}");
+    });
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+#[test]
+fn r130_batch_already_in_journal_enters_completely_although_disk_fills() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.submit_batch(TASKS);
+        daemon.rest().await;
+        daemon.written();
+        daemon.rest().await;
+        assert!(daemon.lines().is_empty(), "the rest of its tasks are still to be added");
+        let answers = daemon.let_enter(TASKS, true).await;
+        let [answer] = &answers[..] else { panic!("it is answered once: {answers:?}") };
+        assert_eq!(answer["result"]["ids"].as_array().map(Vec::len), Some(TASKS), "{answer}");
+        assert_eq!(daemon.count_tasks().await, TASKS as u64);
+        daemon.written();
+        assert_eq!(daemon.count_tasks().await, TASKS as u64);
+    });
+}
+
+#[test]
+fn r130_batch_not_yet_in_journal_is_refused_entirely_although_disk_has_room_again() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.submit_batch(TASKS);
+        daemon.rest().await;
+        daemon.unwritten();
+        let answers = daemon.let_enter(TASKS, false).await;
+        let [answer] = &answers[..] else { panic!("it is answered once: {answers:?}") };
+        assert_eq!(answer["error"]["data"]["kind"], "journal_unwritable", "{answer}");
+        daemon.written();
+        assert_eq!(daemon.count_tasks().await, 0);
     });
 }

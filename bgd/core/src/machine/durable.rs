@@ -395,31 +395,53 @@ impl Core {
         }
     }
 
+    /// Returns the batches whose tasks are still being added.
+    pub fn entering_batches(&self) -> impl Iterator<Item = TaskId> {
+        self.batches.entering.iter().map(|entering| entering.batch)
+    }
+
+    /// Returns the batch of a task; `None` if it has none or the task is unknown.
+    pub fn batch_of(&self, task: TaskId) -> Option<TaskId> {
+        self.registry.get(self.registry.ordinal(task)?)?.plan().batch
+    }
+
+    /// Returns the tasks of these batches.
+    pub fn batch_members(&self, batches: &[TaskId]) -> Vec<TaskId> {
+        if batches.is_empty() {
+            return Vec::new();
+        }
+        let is_member = |task: &Task| task.plan().batch.is_some_and(|batch| batches.contains(&batch));
+        self.registry.iter().filter(|(_, task)| is_member(task)).map(|(_, task)| task.id).collect()
+    }
+
     /// Ends and removes tasks whose submission could not be persisted: they have not started, and may already have
-    /// ended.
+    /// ended. Also drops the tasks of these batches that are still to be added; the effects include the replies to the
+    /// clients that wait for the batches.
     #[must_use]
-    pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
+    pub fn withdraw(&mut self, now: Now, tasks: &[TaskId], batches: &[TaskId], why: &str) -> Vec<Effect> {
+        self.drop_entering(|entering| batches.contains(&entering.batch));
         for id in tasks {
-            let Some(ordinal) = self.registry.ordinal(*id) else { continue };
-            let Some(task) = self.registry.get(ordinal) else { continue };
-            match task.state {
-                State::Queued { .. } | State::Starting { .. } => {
-                    let failed = Failure::Spawn(Box::new(why.into()));
-                    // The refusal informs the submitter.
-                    self.end_without_notice(
-                        now,
-                        ordinal,
-                        self.unstarted(now, ordinal, Outcome::Failed(failed)),
-                    );
-                }
-                State::Finished(_) => {}
-                State::Running { .. } | State::Stopping { .. } | State::Resuming(_) => continue,
+            if let Some(ordinal) = self.registry.ordinal(*id) {
+                self.withdraw_one(now, ordinal, why);
             }
-            self.tear_batch(ordinal);
-            self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
         }
         self.propagate(now);
         self.fill_slots();
         self.take_effects()
+    }
+
+    fn withdraw_one(&mut self, now: Now, ordinal: Ordinal, why: &str) {
+        match self.registry.get(ordinal).map(|task| &task.state) {
+            Some(State::Queued { .. } | State::Starting { .. }) => {
+                let failed = Failure::Spawn(Box::new(why.into()));
+                let unstarted = self.unstarted(now, ordinal, Outcome::Failed(failed));
+                // The refusal informs the submitter.
+                self.end_without_notice(now, ordinal, unstarted);
+            }
+            Some(State::Finished(_)) => {}
+            Some(State::Running { .. } | State::Stopping { .. } | State::Resuming(_)) | None => return,
+        }
+        self.tear_batch(ordinal);
+        self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
     }
 }

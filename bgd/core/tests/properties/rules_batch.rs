@@ -185,7 +185,7 @@ fn r142_repeat_of_partly_withdrawn_batch_is_refused_as_torn() {
         effects = desk.input(Input::Continue);
     }
     let (batch, ids) = taken(&effects);
-    let _ = desk.core.withdraw(desk.now, &ids[5..], "the disk is full");
+    let _ = desk.core.withdraw(desk.now, &ids[5..], &[], "the disk is full");
     assert_eq!(desk.core.summary().total(), 5);
     let again = submit(&mut desk, keyed(8, 10, false));
     assert!(

@@ -107,7 +107,7 @@ fn r127_withdrawn_tasks_of_an_entering_batch_stay_gone_after_a_kill() {
     desk.input(Input::Continue);
     let all: Vec<TaskId> = (0..desk.core.summary().total()).map(member).collect();
     rows.note(&mut desk);
-    let _ = desk.core.withdraw(desk.now, &all, "nobody wants them");
+    let _ = desk.core.withdraw(desk.now, &all, &[], "nobody wants them");
     assert_eq!(desk.core.summary().total(), 0);
     rows.note(&mut desk);
     rows.restart(&mut desk);
@@ -154,7 +154,7 @@ fn r130_shutdown_exits_if_its_last_task_is_withdrawn() {
     let job = desk.foreground(command(id(1)));
     let effects = desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
     assert!(replies(&effects).is_empty(), "it is still being started: {effects:?}");
-    let effects = desk.core.withdraw(desk.now, &[job], "the disk is full");
+    let effects = desk.core.withdraw(desk.now, &[job], &[], "the disk is full");
     assert!(matches!(replies(&effects)[..], [Reply::ShutDown { cancelled: 1, left: 0 }]), "{effects:?}");
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     let exits = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Exit));
@@ -192,6 +192,6 @@ fn r113_unrecorded_task_does_not_count_as_batch_failure() {
     let first = Some((Box::new(command(BATCH)), limits));
     let part = Part { batch: BATCH, first, items: (0..3).map(item).collect(), more: false };
     desk.ask(Request::SubmitMany(Box::new(part)));
-    let _ = desk.core.withdraw(desk.now, &[member(2)], "the disk is full");
+    let _ = desk.core.withdraw(desk.now, &[member(2)], &[], "the disk is full");
     assert_eq!([0, 1].map(|number| desk.status(member(number))), [Status::Running, Status::Pending]);
 }

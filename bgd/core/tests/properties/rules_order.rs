@@ -240,7 +240,7 @@ fn r130_withdrawn_task_is_removed_even_if_it_ended_at_once() {
     let plan = PlanRequest { after: after(well, Condition::Fail), ..PlanRequest::default() };
     let never = submit(&mut desk, 2, plan);
     assert_eq!(desk.status(never), Status::Cancelled);
-    let effects = desk.core.withdraw(desk.now, &[never], "the disk is full");
+    let effects = desk.core.withdraw(desk.now, &[never], &[], "the disk is full");
     assert_eq!(events(&effects), [(EventKind::Cleared, never)]);
     assert_eq!(desk.core.summary().total(), 1);
 }

@@ -1,7 +1,7 @@
 //! `cancel`: ends tasks, including all their processes.
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockMode, BlockParams, CancelParams, TaskBlock, TaskCancel};
+use bgd_shared::request::{BlockParams, CancelParams, TaskBlock, TaskCancel};
 use bgd_shared::task::{Status, Task};
 
 use crate::cli::{CancelArgs, SelectArgs};
@@ -61,13 +61,7 @@ fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>
     if params.ids.is_empty() {
         return Ok(Vec::new());
     }
-    let look = BlockParams {
-        ids: params.ids.clone(),
-        timeout_ms: Some(0),
-        mode: BlockMode::All,
-        ..BlockParams::default()
-    };
-    let tasks = context.call::<TaskBlock>(&look)?.tasks;
+    let tasks = context.call::<TaskBlock>(&BlockParams::look(params.ids.clone()))?.tasks;
     Ok(tasks
         .into_iter()
         .filter(|task| task.lingering && !task.status.is_active())

@@ -103,7 +103,7 @@ fn fixed(ids: Vec<TaskRef>, context: &mut Context) -> Result<Vec<TaskRef>, Failu
     if ids.len() < 2 {
         return Ok(ids);
     }
-    let look = BlockParams { ids, timeout_ms: Some(0), ..BlockParams::default() };
+    let look = BlockParams::look(ids);
     let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
     Ok(seen.tasks.iter().map(|task| task.id.into()).collect())
 }

@@ -87,6 +87,11 @@ impl BlockParams {
     pub fn until_ended(task: TaskId) -> Self {
         Self { ids: vec![task.into()], timeout_ms: None, mode: BlockMode::All, ..Self::default() }
     }
+
+    /// Returns params that get the current state of these tasks, without waiting.
+    pub fn look(ids: Vec<TaskRef>) -> Self {
+        Self { ids, timeout_ms: Some(0), ..Self::default() }
+    }
 }
 
 impl Default for BlockParams {

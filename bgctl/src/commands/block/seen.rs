@@ -50,8 +50,7 @@ impl Seen {
             return Err(failure);
         }
         let left = remaining(&params.ids, &mut |ids| {
-            let look = BlockParams { ids: ids.to_vec(), timeout_ms: Some(0), ..BlockParams::default() };
-            context.call::<TaskBlock>(&look)
+            context.call::<TaskBlock>(&BlockParams::look(ids.to_vec()))
         })?;
         if left.tasks.is_empty() || left.tasks.len() == params.ids.len() {
             return Err(failure);

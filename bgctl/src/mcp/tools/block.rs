@@ -155,13 +155,7 @@ impl Shared {
 
     /// Returns the current state of the tasks. Refuses tasks that this server may not show.
     async fn look(self: &Arc<Self>, ids: &[TaskRef]) -> Result<BlockResult, Refusal> {
-        let params = BlockParams {
-            ids: ids.to_vec(),
-            timeout_ms: Some(0),
-            mode: BlockMode::All,
-            ..BlockParams::default()
-        };
-        let result = self.link.call::<TaskBlock>(params).await?;
+        let result = self.link.call::<TaskBlock>(BlockParams::look(ids.to_vec())).await?;
         for task in &result.tasks {
             let mut named = ids.iter().filter(|id| id.range().contains(&task.id));
             if let Some(id) = named.clone().find(|id| id.exact().is_some()).or_else(|| named.next()) {

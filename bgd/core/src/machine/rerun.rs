@@ -24,8 +24,26 @@ use crate::time::Now;
 struct PendingRerun {
     old: Ordinal,
     new: NewTask,
-    /// Its conditions; those on tasks of the same rerun refer to the new tasks.
-    after: Vec<After>,
+    /// Its conditions, in the order of the old task's, as that numbers what the task sees of them (R104).
+    after: Vec<Tie>,
+}
+
+/// A condition of a task about to be submitted again.
+enum Tie {
+    /// To be waited for. A condition on a task of the same rerun refers to the new task.
+    Awaited(After),
+    /// Already met by a task that is not submitted again.
+    Met(Dependency),
+}
+
+impl Tie {
+    /// Returns the task that it is awaited from.
+    fn awaited(&self) -> Option<TaskId> {
+        match self {
+            Self::Awaited(after) => after.id.exact(),
+            Self::Met(_) => None,
+        }
+    }
 }
 
 impl Core {
@@ -147,7 +165,11 @@ impl Core {
         let is_again = |one: &Dependency| new_ids.contains_key(&one.task);
         let is_tied = plan.after.iter().any(is_again);
         let mut after = Vec::new();
-        for one in plan.after.iter().filter(|one| is_tied && (is_again(one) || !one.met)) {
+        for one in plan.after.iter().filter(|_| is_tied) {
+            if one.met && !is_again(one) {
+                after.push(Tie::Met(*one));
+                continue;
+            }
             let (new, condition) = (new_ids.get(&one.task), one.condition);
             // A condition on an ended task is not checked for this, but the new task has not ended.
             if new.is_some() && condition == Condition::Ready && !self.can_be_ready(one.task) {
@@ -157,7 +179,7 @@ impl Core {
             if new.is_none() {
                 self.conditions(std::slice::from_ref(&condition))?;
             }
-            after.push(condition);
+            after.push(Tie::Awaited(condition));
         }
         let new_plan = Plan {
             group: plan.group.clone(),
@@ -202,8 +224,7 @@ impl Core {
             ties.push((ordinal, after));
         }
         for (ordinal, after) in ties {
-            // Can't fail: each condition was checked before, or names one of the new tasks.
-            let after = self.conditions(&after).unwrap_or_default();
+            let after = self.tied(after);
             if !after.is_empty() {
                 self.replan(ordinal, |plan| plan.after = after);
             }
@@ -211,6 +232,21 @@ impl Core {
             self.watch_dependencies(now, ordinal);
         }
         pairs
+    }
+
+    /// Returns the conditions of a new task, once all tasks of the rerun exist.
+    fn tied(&self, ties: Vec<Tie>) -> Vec<Dependency> {
+        let mut after: Vec<Dependency> = Vec::with_capacity(ties.len());
+        for tie in ties {
+            match tie {
+                Tie::Met(dependency) => after.push(dependency),
+                // Can't fail: each condition was checked before, or names one of the new tasks.
+                Tie::Awaited(condition) => {
+                    after.extend(self.conditions(std::slice::from_ref(&condition)).unwrap_or_default());
+                }
+            }
+        }
+        after
     }
 }
 
@@ -224,7 +260,7 @@ fn own_key(key: &str, old: TaskId) -> Arc<str> {
 fn find_cycle(repeated: &[PendingRerun]) -> Option<(TaskId, TaskId)> {
     let all: BTreeSet<TaskId> = repeated.iter().map(|one| one.new.id).collect();
     let others = |one: &PendingRerun| {
-        let ids = one.after.iter().filter_map(|after| after.id.exact());
+        let ids = one.after.iter().filter_map(Tie::awaited);
         ids.filter(|id| all.contains(id)).collect::<Vec<_>>()
     };
     let mut waits_for = BTreeMap::new();

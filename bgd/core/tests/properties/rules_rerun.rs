@@ -132,7 +132,7 @@ fn r116_rerun_includes_dependents_cancelled_by_the_failure() {
     let first = desk.submit(1);
     let other = desk.submit(2);
     ends(&mut desk, other, 0);
-    let second = after(&mut desk, 3, &[(first, Condition::Ok), (other, Condition::Ok)]);
+    let second = after(&mut desk, 3, &[(other, Condition::Ok), (first, Condition::Ok)]);
     let third = after(&mut desk, 4, &[(second, Condition::Any)]);
     // Cancelled by a user, thus for another reason.
     let by_hand = after(&mut desk, 5, &[(first, Condition::Any)]);
@@ -148,7 +148,8 @@ fn r116_rerun_includes_dependents_cancelled_by_the_failure() {
         let task = desk.task(task);
         task.plan().after.iter().map(|one| (one.task, one.condition)).collect::<Vec<_>>()
     };
-    assert_eq!(conditions(new_second), [(new_first, Condition::Ok)]);
+    // The met one keeps its place, by which the task knows it.
+    assert_eq!(conditions(new_second), [(other, Condition::Ok), (new_first, Condition::Ok)]);
     assert_eq!(conditions(new_third), [(new_second, Condition::Any)]);
     ends(&mut desk, new_first, 0);
     ends(&mut desk, new_second, 0);

@@ -269,6 +269,9 @@ fn r70_removed_output_file_is_named_in_error() {
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let failure = daemon.run(&["--json", "output", &task.id.to_string()]).expect_code(70);
     assert!(failure.stderr.contains(&*path.to_string_lossy()), "{failure:?}");
+    // A list reads the outputs for progress, and needs none of them.
+    let listed = daemon.run(&["list", "--columns", "id,progress"]).success().stdout_text();
+    assert!(listed.contains(&task.id.short()), "{listed}");
     job.say("go on");
     assert_eq!(daemon.block(&[task.id]).remove(0).status, Status::Completed);
 }

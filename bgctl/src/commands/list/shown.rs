@@ -121,8 +121,8 @@ pub fn percents(
         };
         match call(&params) {
             Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
-            // The task was cleared in the meantime.
-            Err(failure) if failure.code == Code::NO_TASK => {}
+            // The task was cleared in the meantime, or its output can't be read; the others can.
+            Err(failure) if failure.rpc_code.is_some() => {}
             Err(failure) => return Err(failure),
         }
     }

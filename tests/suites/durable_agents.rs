@@ -13,6 +13,7 @@ use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::templates::toml_words;
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
+use rustix::process::Resource;
 
 fn durable() -> FakeDaemon {
     FakeDaemon::with("durable = true", &[], "")
@@ -38,6 +39,24 @@ fn is_interrupted(task: &Task) {
     assert_eq!((task.status, kind), (Status::Failed, Some(FailureKind::Interrupted)));
     assert_eq!(task.error.as_deref(), Some("interrupted: the daemon was killed"));
     assert_eq!(task.exit, None, "no exit code is made up");
+}
+
+#[test]
+fn r130_resume_that_cannot_be_written_is_refused_and_can_be_repeated() {
+    let daemon = durable();
+    let id = daemon.prompt("say before");
+    daemon.block(&[id]);
+    let resume = || daemon.run(&["resume", &id.to_string(), "say after"]);
+    daemon.process().limit(Resource::Fsize, Some(64));
+    // The core has begun to resume the task before the daemon knows that this can't be written.
+    let refused = resume().expect_code(70);
+    assert!(refused.stderr.contains("the journal can't be written: "), "{}", refused.stderr);
+    assert_eq!(daemon.task(id).status, Status::Completed);
+    daemon.process().limit(Resource::Fsize, None);
+    wait::poll_until("a resume is accepted", || (resume().code == 0).then_some(()));
+    daemon.block(&[id]);
+    let output = daemon.output(id);
+    assert!(output.windows(5).any(|part| part == b"after"), "{}", output.escape_ascii());
 }
 
 #[test]

@@ -322,8 +322,8 @@ impl Dispatcher {
         added.retain(|id| core.batch_of(*id).is_none_or(|batch| !durable.accepted.contains(&batch)));
         added.extend(core.batch_members(&refused));
         withdrawn.extend(added.iter().copied());
-        let (mut rest, mut held_back, mut unaccepted) =
-            (Vec::with_capacity(effects.len()), Vec::new(), Vec::new());
+        let (mut rest, mut held_back) = (Vec::with_capacity(effects.len()), Vec::new());
+        let (mut unaccepted, mut unaccepted_resumes) = (Vec::new(), Vec::new());
         let is_refused = |reply: &Reply, accepted: &BTreeSet<TaskId>| match reply {
             Reply::Task(task) => !added.is_empty() || withdrawn.contains(&task.id),
             Reply::Rerun(pairs) => !added.is_empty() || pairs.iter().any(|(new, _)| withdrawn.contains(new)),
@@ -333,8 +333,11 @@ impl Dispatcher {
             }
             _ => false,
         };
+        let is_resuming =
+            |task: TaskId| core.get(&task.into()).is_ok_and(|task| matches!(task.state, State::Resuming(_)));
         for effect in effects {
             match effect {
+                Effect::Start { task, run, .. } if is_resuming(task) => unaccepted_resumes.push((task, run)),
                 Effect::Start { executor, task, run, spec, begin } if !withdrawn.contains(&task) => {
                     durable.held.push(HeldStart { executor, task, run, spec, begin });
                     held_back.push(task);
@@ -354,6 +357,11 @@ impl Dispatcher {
         self.apply(rest);
         if !added.is_empty() || !refused.is_empty() {
             self.withdraw(&added, &refused);
+        }
+        for (task, run) in unaccepted_resumes {
+            if let Some(error) = self.unwritable() {
+                self.fact(task, run, Fact::Refused(Box::new(error.into())));
+            }
         }
         for task in held_back.iter().chain(&added) {
             self.act_on_early(*task);

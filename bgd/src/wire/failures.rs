@@ -62,8 +62,12 @@ fn crash_loop(ends: u32, error: Option<&AttemptError>, exit: Option<&Exit>) -> W
         Some(error) => (of_attempt_error(error), false),
         None => (of_exit(exit), true),
     };
+    let early = match error {
+        Some(AttemptError::NotReady { .. }) => "before it was ready",
+        _ => "within a minute of its start",
+    };
     let message = format!(
-        "crash loop: ended {ends} times in a row within a minute of its start; the last time{} {}",
+        "crash loop: ended {ends} times in a row {early}; the last time{} {}",
         if is_exit { " it" } else { ":" },
         last.message
     );

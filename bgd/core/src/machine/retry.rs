@@ -110,15 +110,16 @@ impl Repetition {
         }
     }
 
-    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started counts;
-    /// a lost one does not, as it would have continued, and the clock may have stood still.
+    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started or was
+    /// not ready in time counts; a lost one does not, as it would have continued, and the clock may have stood still.
     fn early_ends_by(&self, now: Mono, outcome: &Outcome) -> u32 {
         if let Outcome::Failed(Failure::Interrupted(_) | Failure::Elsewhere { cause: Cause::Lost, .. }) =
             outcome
         {
             return self.early_ends;
         }
-        let is_early = self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
+        let was_ready = !matches!(outcome, Outcome::Failed(Failure::NotReady { .. }));
+        let is_early = !was_ready || self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
         if is_early { self.early_ends + 1 } else { 0 }
     }
 

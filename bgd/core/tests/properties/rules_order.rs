@@ -95,6 +95,29 @@ fn r109_never_started_service_fails_and_crash_loop_is_given_up() {
 }
 
 #[test]
+fn r109_service_never_ready_is_given_up_however_long_it_may_take() {
+    let mut desk = Desk::new(1);
+    let mut server = command(id(1));
+    server.plan = kept_alive();
+    server.spec.ready = Some(Box::new(Ready::Notify));
+    server.spec.ready_timeout_ms = Some(90_000);
+    let task = server.id;
+    desk.ask(Request::Submit(Box::new(server)));
+    for run in 1..=10 {
+        desk.fact_of_run(task, run, Fact::Started { pid: Some(100) });
+        desk.wait(90_000);
+        desk.fact_of_run(task, run, Fact::NotReady);
+        desk.fact_of_run(task, run, exited(0, false));
+        desk.wait(60_000);
+    }
+    let task = desk.task(task);
+    let failure = crate::wire::failures::wire(task.finished().unwrap()).1.unwrap();
+    let message =
+        "crash loop: ended 10 times in a row before it was ready; the last time: not ready after 1m 30s";
+    assert_eq!(failure.message, message);
+}
+
+#[test]
 fn r109_service_not_ready_in_time_is_retried_unless_cancelled() {
     for is_cancelled in [false, true] {
         let mut desk = Desk::new(1);

@@ -275,15 +275,15 @@ impl Model {
         let verdict = match (task.why, result) {
             _ if task.order.blame.is_some() => (Status::Cancelled, task.order.blame.clone()),
             (why, _) if loops && tries_again => {
+                let is_late = matches!(why, Some(Why::NotReady(_)));
+                let early = if is_late { "before it was ready" } else { "within a minute of its start" };
                 let last = match (why, result) {
                     (Some(Why::NotReady(limit)), _) => format!(": not ready after {}", shown(limit)),
                     (_, Err(error)) if is_unstarted => format!(": {error}"),
                     (_, Err(error)) => format!(" it {error}"),
                     (_, Ok(())) => " it exited with code 0".to_owned(),
                 };
-                let error = format!(
-                    "crash loop: ended 10 times in a row within a minute of its start; the last time{last}"
-                );
+                let error = format!("crash loop: ended 10 times in a row {early}; the last time{last}");
                 (Status::Failed, Some(error))
             }
             (None, Ok(())) => (Status::Completed, None),
@@ -346,7 +346,7 @@ impl Known {
     pub(super) fn loops(&self, now: Now, result: &Result<(), String>) -> bool {
         let is_late = matches!(self.why, Some(Why::NotReady(_)));
         let failed = Err(String::new());
-        self.may_begin_again() && self.order.loops(now, if is_late { &failed } else { result })
+        self.may_begin_again() && self.order.loops(now, if is_late { &failed } else { result }, is_late)
     }
 }
 

@@ -139,8 +139,9 @@ impl Order {
         }
     }
 
-    /// Returns the delay until the next attempt after this end. `None` if there is no next attempt.
-    fn delay(&self, id: TaskId, now: Now, result: &Result<(), String>) -> Option<u64> {
+    /// Returns the delay until the next attempt after this end, or after it was not ready in time (`is_late`). `None` if
+    /// there is no next attempt.
+    fn delay(&self, id: TaskId, now: Now, result: &Result<(), String>, is_late: bool) -> Option<u64> {
         let attempt = self.ended + 1;
         match self.rule.as_ref()? {
             Rule::Retry { times, delay_ms, max_delay_ms, codes, signal } => {
@@ -156,24 +157,24 @@ impl Order {
             }
             Rule::Restart(restart) => {
                 let goes_on = result.is_err() || *restart == Restart::Always;
-                let early = self.early_with(now);
+                let early = self.early_with(now, is_late);
                 (goes_on && early < 10).then(|| 60_000.min(1000 << early.saturating_sub(1)))
             }
         }
     }
 
-    fn early_with(&self, now: Now) -> u32 {
-        if self.began.is_none_or(|began| now.mono.0 < began + 60_000) { self.early + 1 } else { 0 }
+    fn early_with(&self, now: Now, is_late: bool) -> u32 {
+        if is_late || self.began.is_none_or(|began| now.mono.0 < began + 60_000) { self.early + 1 } else { 0 }
     }
 
     /// Reports whether it ended early once too often.
-    pub fn loops(&self, now: Now, result: &Result<(), String>) -> bool {
+    pub fn loops(&self, now: Now, result: &Result<(), String>, is_late: bool) -> bool {
         let goes_on = match self.rule {
             Some(Rule::Restart(Restart::Always)) => true,
             Some(Rule::Restart(Restart::OnFailure)) => result.is_err(),
             Some(Rule::Retry { .. }) | None => false,
         };
-        goes_on && self.early_with(now) >= 10
+        goes_on && self.early_with(now, is_late) >= 10
     }
 
     /// Reports whether a snapshot matches.
@@ -529,7 +530,7 @@ impl Model {
     pub(super) fn goes_on(&self, now: Now, task: u64) -> bool {
         let Some(task) = self.live.get(&task) else { return false };
         let is_free = self.tries_again() && task.why.is_none() && task.resumes == 0;
-        is_free && task.order.delay(task.id, now, &task.order.result()).is_some()
+        is_free && task.order.delay(task.id, now, &task.order.result(), false).is_some()
     }
 
     pub(super) fn end_rest(&mut self, now: Now, task: u64) {
@@ -551,8 +552,8 @@ impl Model {
         let failed = Err(String::new());
         let is_late = matches!(task.why, Some(super::Why::NotReady(_)));
         let result = if is_late { &failed } else { result };
-        let Some(delay) = task.order.delay(task.id, now, result) else { return false };
-        task.order.early = task.order.early_with(now);
+        let Some(delay) = task.order.delay(task.id, now, result, is_late) else { return false };
+        task.order.early = task.order.early_with(now, is_late);
         task.order.began = None;
         (task.why, task.stop_order) = (None, None);
         task.order.ended += 1;

@@ -34,7 +34,8 @@ pub struct Elsewhere {
     pub refused: Option<Box<str>>,
     /// How often it was requeued there.
     pub requeued: u32,
-    /// When it started, by the clock of that place, which may be wrong.
+    /// When it started, by the clock of that place, which may be wrong. While it waits again after it was requeued: when
+    /// it last started, by the clock here.
     pub started: Option<Timestamp>,
     /// How many bytes of this run's output, per stream, are missing from the files here, although later ones may be
     /// present.

@@ -143,14 +143,14 @@ impl Core {
     /// Makes a running task pending again. A task that is being ended stays as it is: it also ends there.
     fn requeued(&mut self, now: Now, ordinal: Ordinal, reason: Box<str>) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        match &task.state {
-            State::Running { .. } => {}
+        let started_at = match &task.state {
+            State::Running { started_at, .. } => *started_at,
             State::Queued { .. }
             | State::Starting { .. }
             | State::Stopping { .. }
             | State::Finished(_)
             | State::Resuming(_) => return,
-        }
+        };
         self.end_pause(ordinal);
         self.change_task(ordinal, |task| {
             task.state = State::Starting { stop: None, env: None, give_up_at: None };
@@ -158,6 +158,7 @@ impl Core {
             let known = task.elsewhere.get_or_insert_default();
             known.requeued = known.requeued.saturating_add(1);
             known.reason = Some(reason);
+            known.started = Some(started_at);
         });
         self.event(now, EventKind::Retrying, ordinal);
     }

@@ -372,15 +372,18 @@ impl Core {
         self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
     }
 
-    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if any.
+    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if any;
+    /// a cluster requeues a task without ending the attempt.
     pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
         let task = self.registry.get(ordinal);
         let again = task.and_then(|task| task.plan().again.as_deref());
         let before = again.and_then(|again| again.attempts.last());
+        let elsewhere = task.and_then(|task| task.elsewhere.as_ref()).filter(|known| known.requeued > 0);
+        let requeued = || elsewhere?.started;
         Finished {
             outcome,
             pid: before.and_then(|attempt| attempt.pid),
-            started_at: before.map(|attempt| attempt.started_at),
+            started_at: before.map(|attempt| attempt.started_at).or_else(requeued),
             completed_at: now.wall,
             exit: before.and_then(|attempt| attempt.exit.clone()),
             lingering: Lingering::No,

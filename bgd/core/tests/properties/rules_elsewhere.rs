@@ -10,6 +10,7 @@ use bgd_core::{
 use bgd_shared::event::EventKind;
 use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
 use bgd_shared::request::Chosen;
 use bgd_shared::resources::{ExecutorKind, Resources};
 use bgd_shared::task::{Exit, Status};
@@ -180,6 +181,27 @@ fn r150_waiting_remote_task_is_held_edited_and_cancelled_remotely() {
     assert!(matches!(only_reply(&effects), Reply::Tasks(_)));
     let finished = desk.task(task).finished().cloned().unwrap();
     assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::Cancelled), "the user's reason counts");
+}
+
+#[test]
+fn r103_requeued_task_that_ends_while_waiting_counts_as_started() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    let dependent = |number, condition| {
+        let mut command = command(id(number));
+        command.plan.after = vec![After { id: task.into(), condition }];
+        command
+    };
+    let any = dependent(2, Condition::Any);
+    desk.ask(Request::Submit(Box::new(any.clone())));
+    desk.wait(1000);
+    desk.fact(task, started(None));
+    let began = desk.now.wall;
+    desk.wait(1000);
+    desk.fact(task, place(PlaceFact::Requeued { reason: "Preempted".into() }));
+    let effects = desk.fact(task, concluded(Verdict::Cancelled, None));
+    assert_eq!(desk.task(task).finished().unwrap().started_at, Some(began));
+    assert_eq!(starts(&effects), [any.id]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         }
     }
     let code = match args.until {
-        BlockUntil::Ready => code_of_ready(&result, args.any),
+        BlockUntil::Ready => code_of_ready(&result),
         BlockUntil::Ended if args.exit_code => own_code(&result),
         BlockUntil::Ended => code(&result),
     };
@@ -363,9 +363,9 @@ fn code(result: &BlockResult) -> Code {
 }
 
 /// Returns 0, 1 or 75, depending on which tasks became ready.
-fn code_of_ready(result: &BlockResult, is_any: bool) -> Code {
-    // With `--any`, tasks that are not ready yet may still become so.
-    let is_well = |task: &Task| task.ready_at.is_some() || (is_any && task.status.is_active());
+fn code_of_ready(result: &BlockResult) -> Code {
+    // A task that was ready may be starting again, and with `--any`, others may still become ready.
+    let is_well = |task: &Task| task.ready_at.is_some() || task.status.is_active();
     if result.timed_out {
         Code::TIMED_OUT
     } else if result.tasks.iter().all(is_well) {
@@ -429,12 +429,13 @@ mod tests {
     fn r110_block_until_ready_succeeds_for_tasks_that_were_ready_even_if_ended() {
         let task =
             |status, is_ready: bool| Task { ready_at: is_ready.then(Timestamp::now), ..ended(status, None) };
-        let code = |tasks, any, timed_out| code_of_ready(&result(tasks, timed_out), any);
+        let code = |tasks, timed_out| code_of_ready(&result(tasks, timed_out));
         let (ready, never) = (|| task(Status::Running, true), || task(Status::Completed, false));
-        assert_eq!(code(vec![ready(), task(Status::Failed, true)], false, false), Code::OK);
-        assert_eq!(code(vec![ready(), never()], false, false), Code::TASK_FAILED);
-        assert_eq!(code(vec![ready(), task(Status::Running, false)], true, false), Code::OK);
-        assert_eq!(code(vec![task(Status::Running, false)], false, true), Code::TIMED_OUT);
+        assert_eq!(code(vec![ready(), task(Status::Failed, true)], false), Code::OK);
+        assert_eq!(code(vec![ready(), never()], false), Code::TASK_FAILED);
+        // One that is not ready any more is starting again; with --any, it may still become ready.
+        assert_eq!(code(vec![ready(), task(Status::Pending, false)], false), Code::OK);
+        assert_eq!(code(vec![task(Status::Running, false)], true), Code::TIMED_OUT);
     }
 
     #[test]

@@ -35,6 +35,19 @@ pub enum Standing {
     Out,
 }
 
+impl Standing {
+    /// Reports whether a task keeps its slots from one standing to the other: the numbers of these are known to its
+    /// process, or to a cluster.
+    fn has_same_slots(&self, to: &Self) -> bool {
+        match (self, to) {
+            (Self::HasSlots(from), Self::HasSlots(to)) => {
+                (&from.group, from.slots, from.batch) == (&to.group, to.slots, to.batch)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl From<&Task> for Standing {
     fn from(task: &Task) -> Self {
         let plan = task.plan();
@@ -196,7 +209,7 @@ impl Queue {
 
     /// Moves a task from one standing to another. Returns the lowest of its slots, if it has any.
     pub fn change(&mut self, task: Ordinal, from: &Standing, to: &Standing) -> Option<u32> {
-        if from == to {
+        if from == to || from.has_same_slots(to) {
             return self.slot(task);
         }
         match from {
@@ -470,6 +483,19 @@ mod tests {
         assert_eq!(start(&mut queue, of), [(1, Some(1)), (3, Some(1)), (4, Some(2))]);
         end(&mut queue, 3, of(3));
         assert_eq!(start(&mut queue, of), [(5, Some(1))], "the lowest free number");
+    }
+
+    #[test]
+    fn r104_task_keeps_its_slots_when_its_priority_changes() {
+        let mut queue = Queue::new(3);
+        let of = |_| demand(None, 0, 1);
+        (1..=3).for_each(|task| wait(&mut queue, task, of(task)));
+        start(&mut queue, of);
+        end(&mut queue, 1, of(1));
+        let (before, after) = (Standing::HasSlots(of(3)), Standing::HasSlots(demand(None, 5, 1)));
+        assert_eq!(queue.change(Ordinal(3), &before, &after), Some(3));
+        wait(&mut queue, 4, of(4));
+        assert_eq!(start(&mut queue, of), [(4, Some(1))]);
     }
 
     #[test]

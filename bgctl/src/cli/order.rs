@@ -119,7 +119,7 @@ pub struct OrderArgs {
     /// Priority from -100 to 100; higher starts first within the group [default: 0]
     #[arg(long, value_name = "N", value_parser = priority_parser(), allow_negative_numbers = true)]
     pub priority: Option<i32>,
-    /// Slots it takes in its group; with 0 it never waits for a slot [default: 1]
+    /// Slots it takes in its group; with 0 it waits only for its turn [default: 1]
     #[arg(long, value_name = "N", value_parser = slots_parser(), allow_negative_numbers = true)]
     pub slots: Option<u32>,
     /// Start after this task has completed (ok), ended (any), failed (fail), started (start) or become ready; may be repeated

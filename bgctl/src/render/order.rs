@@ -39,7 +39,11 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
 
 /// Returns in a few words which slots a task waits for.
 fn slots(task: &Task) -> String {
-    let slots = if task.slots == 1 { "slot".to_owned() } else { format!("{} slots", task.slots) };
+    let slots = match task.slots {
+        0 => "turn".to_owned(),
+        1 => "slot".to_owned(),
+        slots => format!("{slots} slots"),
+    };
     match task.group.as_str() {
         DEFAULT_GROUP => slots,
         group => format!("{slots} of {}", clean(group)),
@@ -66,6 +70,7 @@ pub fn waiting(task: &Task, clock: &Clock) -> Option<String> {
             format!("the group {group} is paused: `bgctl group continue {group}` continues it")
         }
         (WaitingFor::Slot, _) => match task.slots {
+            0 => format!("for its turn in the group {group}: tasks before it wait for slots"),
             1 => format!("for a free slot of the group {group}"),
             slots => format!("for {slots} free slots of the group {group}"),
         },

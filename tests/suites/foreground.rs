@@ -117,22 +117,29 @@ fn r71_job_that_ignores_sighup_is_killed_after_grace() {
     assert_eq!(task.error.as_deref(), Some(ABANDONED));
 }
 
+/// A daemon with an agent that takes longer to find than it takes a client to disconnect.
+fn with_far_agent() -> FakeDaemon {
+    FakeDaemon::with("[agents.far]\ncommand = [\"fake_acp\"]\n", &[], "")
+}
+
+/// Returns params of a prompt for that agent.
+fn for_far_agent(daemon: &FakeDaemon, prompt: &str) -> SubmitParams {
+    let program = helper_path("fake_acp");
+    let folder = program.parent().expect("it is in a folder").to_string_lossy();
+    let path = format!("{}{folder}", "/:".repeat(60_000));
+    let mut params = daemon.prompt_params(prompt);
+    params.agent = Some("far".to_owned());
+    let others = params.env.iter().flat_map(|env| env.0.iter()).filter(|(name, _)| &**name != "PATH");
+    let env = others.cloned().chain([("PATH".into(), path.as_str().into())]).collect();
+    SubmitParams { env: Some(env), ..params }
+}
+
 /// A prompt is submitted only once its agent's program has been found. A client that disconnects before that leaves no
 /// job behind that nobody could end.
 #[test]
 fn r69_r71_prompt_whose_client_leaves_before_agent_is_found_does_not_linger() {
-    let program = helper_path("fake_acp");
-    let folder = program.parent().expect("it is in a folder").to_string_lossy();
-    let daemon = FakeDaemon::with("[agents.far]\ncommand = [\"fake_acp\"]\n", &[], "");
-    // Searching this many folders takes longer than it takes a client to disconnect.
-    let path = format!("{}{folder}", "/:".repeat(60_000));
-    let far = |prompt| {
-        let mut params = daemon.prompt_params(prompt);
-        params.agent = Some("far".to_owned());
-        let others = params.env.iter().flat_map(|env| env.0.iter()).filter(|(name, _)| &**name != "PATH");
-        let env = others.cloned().chain([("PATH".into(), path.as_str().into())]).collect();
-        SubmitParams { env: Some(env), ..params }
-    };
+    let daemon = with_far_agent();
+    let far = |prompt| for_far_agent(&daemon, prompt);
     let leaves_nothing = || {
         let mut client = Raw::connect(daemon.socket());
         client.request(1, "task.submit", &json!(SubmitParams { foreground: true, ..far("hang") }));
@@ -156,4 +163,27 @@ fn r69_r71_prompt_whose_client_leaves_before_agent_is_found_does_not_linger() {
     };
     // Each time, the client may be too slow to disconnect before its agent is found.
     assert!((0..50).any(|_| leaves_nothing()), "each prompt became a job");
+}
+
+#[test]
+fn r54_prompt_whose_agent_is_found_only_after_its_session_ended_does_not_start() {
+    let daemon = with_far_agent();
+    // Sometimes the client may be too slow to disconnect before its agent is found.
+    for _ in 0..10 {
+        let mut client = Raw::connect(daemon.socket());
+        assert_eq!(client.call(1, "hello", &json!({ "session": "s", "owns": true }))["id"], 1);
+        let params = SubmitParams { session: Some("s".to_owned()), ..for_far_agent(&daemon, "hang") };
+        client.request(2, "task.submit", &json!(params));
+        // This is answered once the prompt has been read.
+        assert_eq!(client.call(3, "hello", &json!({}))["id"], 3);
+        drop(client);
+        until_alone(&daemon);
+        // The daemon looks for both agents, one after the other.
+        let after = daemon.submit_with(&for_far_agent(&daemon, "say hi")).id;
+        daemon.block(&[after]);
+        wait::poll_until("no task of the ended session is left", || {
+            let all = daemon.client().call::<TaskList>(&ListParams::default()).expect("task.list").tasks;
+            all.iter().all(|task| task.session.as_deref() != Some("s")).then_some(())
+        });
+    }
 }

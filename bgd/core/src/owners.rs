@@ -28,6 +28,16 @@ impl Owners {
         self.by_client.insert(own)
     }
 
+    /// Reports whether a client owns a session.
+    pub fn owns(&self, client: u64, session: &str) -> bool {
+        self.by_client.contains(&(client, Arc::from(session)))
+    }
+
+    /// Reports whether a session has an owner.
+    pub fn has_owner(&self, session: &str) -> bool {
+        self.counts.contains_key(session)
+    }
+
     fn of(&self, client: u64) -> impl Iterator<Item = &(u64, Arc<str>)> {
         self.by_client.range((client, Arc::from(""))..).take_while(move |(owner, _)| *owner == client)
     }
@@ -61,6 +71,9 @@ mod tests {
             assert!(owners.insert(client, session.into(), 2));
         }
         assert!(!owners.insert(1, "d".into(), 2), "it owns two");
+        assert!(
+            owners.owns(1, "a") && !owners.owns(2, "b") && owners.has_owner("b") && !owners.has_owner("d")
+        );
         assert_eq!(owners.leave(1), [Arc::from("b")], "another one owns the other");
         assert!(owners.leave(1).is_empty(), "it has gone already");
         assert_eq!(owners.leave(2), [Arc::from("a")], "owned twice by one is owned once");

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{Dispatcher, Shape};
 use crate::agents::Agent;
 use crate::client::answer::Answer;
-use crate::core::{AgentWork, ExecutorName, Request, State, Work};
+use crate::core::{AgentWork, Command, ExecutorName, Request, State, Work};
 use crate::exec::executor::Check;
 use crate::exec::kin;
 use crate::wire::calls::PromptRequest;
@@ -44,11 +44,22 @@ impl Dispatcher {
         });
         let mut command = Box::new(task.command(work, Some(prompt)));
         command.spec.split = agent.protocol == AgentProtocol::Template;
+        let owns = |session: &str| self.core.owners().owns(answer.client().id, session);
+        let owned = command.spec.session.as_deref().is_some_and(owns);
         let internals = self.internals.clone();
         self.context.workers.later(move || {
             let result = agent.check(&command.env);
-            internals.send(Internal::AgentResolved { answer, command, result });
+            internals.send(Internal::AgentResolved { answer, command, owned, result });
         });
+    }
+
+    /// Reports whether the client of a submission has disconnected while its agent was looked up, and would have taken
+    /// the task with it: a foreground job (R71), or a task of a session that ended with that client (R54). The core was
+    /// told before it had the task, so nothing would end it.
+    pub(super) fn is_orphaned(&self, client: u64, command: &Command, owned: bool) -> bool {
+        let has_ended = |session: &str| owned && !self.core.owners().has_owner(session);
+        !self.clients.contains_key(&client)
+            && (command.foreground || command.spec.session.as_deref().is_some_and(has_ended))
     }
 
     /// Returns the warning from earlier sessions of an agent, unless the settings of this one may make it obsolete.

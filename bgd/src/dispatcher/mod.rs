@@ -273,10 +273,8 @@ impl Dispatcher {
 
     fn internal(&mut self, internal: Internal) {
         match internal {
-            Internal::AgentResolved { answer, command, result } => match result {
-                // The client has disconnected meanwhile. The core was told before it had this task, so nothing would
-                // end the foreground job (R71).
-                Ok(()) if command.foreground && !self.clients.contains_key(&answer.client().id) => {}
+            Internal::AgentResolved { answer, command, owned, result } => match result {
+                Ok(()) if self.is_orphaned(answer.client().id, &command, owned) => {}
                 Ok(()) => self.submit(answer, command, Inherited::default()),
                 Err(error) => answer.refuse(&error),
             },

@@ -50,6 +50,8 @@ pub enum Internal {
         /// The pending response to the submission.
         answer: Answer,
         command: Box<Command>,
+        /// Whether its client owned its parent session when it was submitted.
+        owned: bool,
         /// Whether the agent is available.
         result: Result<(), RpcError>,
     },

@@ -12,6 +12,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, Effect, Reply};
 use crate::inbox::{InboxWait, InboxWaitId};
 use crate::notice::Notice;
+use crate::owners::Owners;
 use crate::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
 use crate::time::Now;
 
@@ -127,6 +128,11 @@ impl Core {
         }
         self.reply(Some(to), Reply::Owned);
         Ok(())
+    }
+
+    /// Returns the owners of parent sessions.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// Ends the waiting reads of a client that is gone, and the parent sessions of which it was the last owner. Its

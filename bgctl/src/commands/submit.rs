@@ -30,6 +30,10 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         // Nothing indicates whether the task with this key has already got its input.
         context.link.only_here("--stdin with --key")?;
     }
+    if hands_over && (args.order.retry.is_some() || args.order.restart.is_some()) {
+        let message = "--stdin can't be combined with --retry or --restart: the input can be read only once";
+        return Err(Failure::usage(message).hint("let the task read a file: --shell \"… < file\""));
+    }
     if hands_over && io::stdin().is_terminal() {
         return Err(Failure::usage("--stdin can't pass on a terminal: the shell needs it")
             .hint("give it a file or a pipe (`< file`), or use --stdin-pipe and `bgctl write`"));

@@ -199,6 +199,8 @@ fn r141_remote_background_task_reads_local_standard_input() {
     far.run(&["block", id.trim()]).success();
     assert_eq!(far.run(&["output", id.trim()]).stdout_text(), "held\n");
     shell(&far, "(yes; true) | bgctl submit --stdin -- head -n 1").success();
+    let refused = far.run(&["submit", "--retry", "3", "--stdin", "--", "cat"]).expect_code(2);
+    assert!(refused.stderr.contains("can be read only once"), "{}", refused.stderr);
     let refused = far.run(&["submit", "--key", "k", "--stdin", "--", "cat"]).expect_code(2);
     assert!(refused.stderr.contains("--stdin with --key is not possible"), "{}", refused.stderr);
 }

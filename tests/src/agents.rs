@@ -102,6 +102,11 @@ pub fn opencode_env(home: &Path, model_url: &str, permission: Permission) -> Vec
     env.extend(owned([
         ("OPENCODE_CONFIG_CONTENT", &config.to_string()),
         ("OPENCODE_DISABLE_MODELS_FETCH", "1"),
+        // Reading the list of all models that it contains takes a third of a session's CPU time, and compiling its code
+        // for a long run a tenth.
+        ("OPENCODE_MODELS_PATH", concat!(env!("CARGO_MANIFEST_DIR"), "/src/no_models.json")),
+        ("BUN_JSC_useDFGJIT", "0"),
+        ("BUN_JSC_useFTLJIT", "0"),
         ("OPENCODE_DISABLE_AUTOUPDATE", "1"),
         // opencode would install a plugin in the background; the `discard` port refuses the connection at once.
         ("npm_config_registry", "http://127.0.0.1:9/"),

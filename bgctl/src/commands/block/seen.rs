@@ -49,9 +49,8 @@ impl Seen {
         if !is_missing(&failure) || self.all.is_empty() {
             return Err(failure);
         }
-        let left = remaining(&params.ids, &mut |ids| {
-            context.call::<TaskBlock>(&BlockParams::look(ids.to_vec()))
-        })?;
+        let left =
+            remaining(&params.ids, &mut |ids| context.call::<TaskBlock>(&BlockParams::look(ids.to_vec())))?;
         if left.tasks.is_empty() || left.tasks.len() == params.ids.len() {
             return Err(failure);
         }

@@ -14,6 +14,7 @@
 
 mod bar;
 mod candidates;
+mod chunks;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and a verb has several")]
 pub mod cli;

@@ -3,10 +3,12 @@
 
 use bgd_shared::foreground::{Key, KeyScanner, Piece};
 
+use crate::chunks::{FEW_BYTES, chunk_bytes};
+
 /// Number of bytes to queue before the keyboard is no longer read. The terminal buffers some more, as for any program.
 const TYPED_BYTES: usize = 64 * 1024;
 
-/// Maximum number of bytes sent in one call.
+/// Maximum number of bytes sent in one call: a terminal accepts no more at once.
 const CALL_BYTES: usize = 4096;
 
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub struct Input {
     /// Input for the job. The first `under_way` bytes were sent and await the answer.
     typed: Vec<u8>,
     under_way: usize,
+    /// Maximum number of bytes that the daemon accepts in one call; `None` while unknown.
+    most: Option<usize>,
     /// Input typed after a press whose hand-over is in flight: for the job if the hand-over fails.
     behind: Vec<u8>,
     /// Whether the last press went to the job, so that the release of the key does too.
@@ -39,6 +43,7 @@ impl Input {
             scanner: KeyScanner::new(key),
             typed: Vec::new(),
             under_way: 0,
+            most: None,
             behind: Vec::new(),
             key_passes: false,
         }
@@ -98,12 +103,23 @@ impl Input {
         self.typed.append(&mut self.behind);
     }
 
+    /// Reports whether the daemon's limit is worth asking for: it is unknown, and there is more input than any daemon
+    /// accepts in one call.
+    pub fn wants_limit(&self) -> bool {
+        self.most.is_none() && self.typed.len() > FEW_BYTES
+    }
+
+    /// Sends calls of at most `frame_bytes`, the daemon's limit, from now on.
+    pub fn limit(&mut self, frame_bytes: u64) {
+        self.most = Some(chunk_bytes(frame_bytes).min(CALL_BYTES));
+    }
+
     /// Returns the bytes to send next; `None` if there are none, or an answer is awaited.
     pub fn next_bytes(&mut self) -> Option<Vec<u8>> {
         if self.under_way > 0 || self.typed.is_empty() {
             return None;
         }
-        self.under_way = self.typed.len().min(CALL_BYTES);
+        self.under_way = self.typed.len().min(self.most.unwrap_or(FEW_BYTES));
         Some(self.typed[..self.under_way].to_vec())
     }
 
@@ -142,9 +158,16 @@ mod tests {
         assert_eq!(input.next_bytes(), None);
         input.push(&vec![b'x'; TYPED_BYTES], false, never);
         assert!(!input.has_room());
+        assert!(input.wants_limit());
+        assert_eq!(input.next_bytes().unwrap().len(), FEW_BYTES, "any daemon accepts that");
+        input.limit(1 << 20);
+        assert!(!input.wants_limit());
+        input.taken(FEW_BYTES);
         assert_eq!(input.next_bytes().unwrap().len(), CALL_BYTES);
         input.taken(CALL_BYTES);
         assert!(input.has_room());
+        input.limit(4096);
+        assert_eq!(input.next_bytes().unwrap().len(), FEW_BYTES);
         input.drop_all();
         assert_eq!(input.next_bytes(), None);
     }

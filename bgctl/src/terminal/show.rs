@@ -11,8 +11,8 @@ use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::foreground::{Can, Foreground, Key, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AttachParams, Encoding, ResizeParams, SignalParams, TaskAttach, TaskResize, TaskSignal, TaskWrite,
-    TerminalSize, WriteParams,
+    AttachParams, Encoding, Hello, HelloParams, ResizeParams, SignalParams, TaskAttach, TaskResize,
+    TaskSignal, TaskWrite, TerminalSize, WriteParams,
 };
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
@@ -108,6 +108,8 @@ pub struct Seen {
 /// The numbers of the calls in flight.
 #[derive(Default)]
 struct Calls {
+    /// Asks for the daemon's limits.
+    hello: Option<u64>,
     write: Option<u64>,
     /// When to resend typed input that the daemon has refused.
     write_again: Option<Instant>,
@@ -330,6 +332,9 @@ impl<'a> ScreenView<'a> {
     fn send_typed(&mut self) -> Result<(), Failure> {
         if !self.may_write() || self.calls.write_again.is_some_and(|at| at > Instant::now()) {
             return Ok(());
+        }
+        if self.input.wants_limit() && self.calls.hello.is_none() {
+            self.calls.hello = Some(self.job.call::<Hello>(&HelloParams::default())?);
         }
         if let Some(bytes) = self.input.next_bytes() {
             let (data, encoding) = Encoding::encode(bytes);

@@ -236,3 +236,17 @@ fn r108_attach_shows_next_attempt_when_it_begins() {
         assert_eq!((shell.run_line("(exit $?)"), daemon.task(id).attempt), (0, Some(2)));
     }
 }
+
+#[test]
+fn pasted_text_arrives_at_daemon_that_accepts_only_short_lines() {
+    let daemon = TestDaemon::builder().config("limits.frame_bytes = 4096\n").start();
+    let line = "stty raw -echo; echo ready; count=$(head -c 9000 | wc -c); stty sane; echo got $count";
+    let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word();
+    daemon.wait_running(id);
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach {}", id.short()));
+    shell.wait_text("ready");
+    shell.type_keys(&"x".repeat(9000));
+    shell.wait_text("got 9000");
+    shell.wait_prompt();
+}

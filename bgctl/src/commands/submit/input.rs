@@ -15,7 +15,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
 
-use crate::commands::write::chunk_bytes;
+use crate::chunks::chunk_bytes;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;

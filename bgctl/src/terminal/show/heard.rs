@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::request::{OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult};
+use bgd_shared::request::{Hello, OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult};
 
 use super::{ScreenView, WRITE_PAUSE};
 use crate::failure::Failure;
@@ -36,6 +36,12 @@ impl ScreenView<'_> {
                     }
                 }
                 self.input.stay();
+            }
+            // If it fails, so does every other call, or small calls have to do.
+            Received::Answer { call, outcome } if self.calls.hello == Some(call) => {
+                if let Ok(hello) = Protocol::result::<Hello>(outcome) {
+                    self.input.limit(hello.limits.frame_bytes);
+                }
             }
             Received::Answer { call, outcome } if self.calls.write == Some(call) => {
                 self.calls.write = None;

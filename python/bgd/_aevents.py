@@ -51,7 +51,12 @@ class AsyncEventStream(AsyncIterator[Item]):
         while not self._is_closed:
             if self._pending:
                 return self._pending.pop(0)
-            connection = await self.connect(deadline)
+            try:
+                connection = await self.connect(deadline)
+            except ConnectionLost:
+                if self._is_closed:
+                    break
+                raise
             if self._pending:
                 continue
             try:
@@ -69,7 +74,9 @@ class AsyncEventStream(AsyncIterator[Item]):
     async def connect(self, deadline: Optional[float] = None) -> AsyncConnection:
         """Subscribes, unless it has; events from now on are not missed."""
         pauses = 0
-        while self._connection is None:
+        while (connection := self._connection) is None:
+            if self._is_closed:
+                raise ConnectionLost("the stream was closed")
             try:
                 await self._subscribe()
             except (NoDaemon, ConnectionLost) as error:
@@ -77,7 +84,7 @@ class AsyncEventStream(AsyncIterator[Item]):
                     raise
                 await self._pause(pauses, deadline, error)
                 pauses += 1
-        return self._connection
+        return connection
 
     async def _subscribe(self) -> None:
         # Whoever has ended a daemon does not want this to start another one.
@@ -92,7 +99,10 @@ class AsyncEventStream(AsyncIterator[Item]):
             raise
         self._place.begin(cast(types.SubscribeResult, result))
         self._connection, self._has_begun = connection, True
-        if news is not None:
+        if self._is_closed:
+            # Meanwhile, by another coroutine, which has not seen this connection.
+            await self._drop()
+        elif news is not None:
             self._pending.append(news)
 
     async def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:

@@ -52,7 +52,12 @@ class EventStream(Iterator[Item]):
         while not self._is_closed:
             if self._pending:
                 return self._pending.pop(0)
-            connection = self.connect(deadline)
+            try:
+                connection = self.connect(deadline)
+            except ConnectionLost:
+                if self._is_closed:
+                    break
+                raise
             if self._pending:
                 continue
             try:
@@ -72,7 +77,9 @@ class EventStream(Iterator[Item]):
             # That of the process which has forked stays with it.
             self._drop()
         pauses = 0
-        while self._connection is None:
+        while (connection := self._connection) is None:
+            if self._is_closed:
+                raise ConnectionLost("the stream was closed")
             try:
                 self._subscribe()
             except (NoDaemon, ConnectionLost) as error:
@@ -80,7 +87,7 @@ class EventStream(Iterator[Item]):
                     raise
                 self._pause(pauses, deadline, error)
                 pauses += 1
-        return self._connection
+        return connection
 
     def _subscribe(self) -> None:
         # Whoever has ended a daemon does not want this to start another one.
@@ -95,7 +102,10 @@ class EventStream(Iterator[Item]):
             raise
         self._place.begin(cast(types.SubscribeResult, result))
         self._connection, self._has_begun, self._process = connection, True, os.getpid()
-        if news is not None:
+        if self._is_closed:
+            # Meanwhile, by another thread, which has not seen this connection.
+            self._drop()
+        elif news is not None:
             self._pending.append(news)
 
     def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:

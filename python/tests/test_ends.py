@@ -3,6 +3,7 @@ go on."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -274,6 +275,38 @@ class Events(Case):
             self.assertEqual(next(events), {"kind": "y", "seq": 7})
         self.assertEqual(subscriptions, [{"ids": [], "since": 2}, {"ids": [], "since": 6, "instance": "fake"}])
         self.assertEqual(HELLO["instance"], "fake")
+
+    def test_a_stream_closed_while_it_connects_leaves_no_connection_behind(self) -> None:
+        def closes(request: dict[str, object]) -> bytes:
+            events.close()
+            return answer(request, {"subscription": 7, "seq": 10, "instance": "fake"})
+
+        with server(closes) as path, bgd.Client(path) as client:
+            events = client.events(timeout=PATIENCE)
+            with self.assertRaises(StopIteration):
+                next(events)
+            self.assertIsNone(events._connection)
+            with self.assertRaisesRegex(bgd.ConnectionLost, "the stream was closed"):
+                events.connect()
+
+    def test_an_asynchronous_stream_closed_while_it_connects_leaves_no_connection_behind(self) -> None:
+        async def closed_meanwhile() -> None:
+            loop = asyncio.get_running_loop()
+
+            def closes(request: dict[str, object]) -> bytes:
+                asyncio.run_coroutine_threadsafe(events.close(), loop).result(PATIENCE)
+                return answer(request, {"subscription": 7, "seq": 10, "instance": "fake"})
+
+            with server(closes) as path:
+                async with bgd.AsyncClient(path) as client:
+                    events = client.events(timeout=PATIENCE)
+                    with self.assertRaises(StopAsyncIteration):
+                        await events.__anext__()
+                    self.assertIsNone(events._connection)
+                    with self.assertRaisesRegex(bgd.ConnectionLost, "the stream was closed"):
+                        await events.connect()
+
+        asyncio.run(closed_meanwhile())
 
 
 if __name__ == "__main__":

@@ -48,6 +48,17 @@ pub struct Shell {
     pub bootstrap: bool,
 }
 
+/// How much longer connecting may take if the programs have to be copied to the machine first. A copy that stalls is
+/// abandoned sooner.
+const COPY: Duration = Duration::from_mins(10);
+
+impl Shell {
+    /// Returns how long connecting may take.
+    pub fn connect_limit(&self) -> Duration {
+        self.connect_timeout + if self.bootstrap { COPY } else { Duration::ZERO }
+    }
+}
+
 /// A machine whose daemon runs tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ssh {
@@ -74,7 +85,19 @@ pub struct Slurm {
     pub work_folder: Option<PathBuf>,
 }
 
+/// How long a machine may take, beyond connecting, to answer the calls of a check.
+const CHECK_GRACE: Duration = Duration::from_secs(10);
+
 impl Remote {
+    /// Returns how long a check of it may take: the time for connecting, and some seconds.
+    pub fn check_limit(&self) -> Duration {
+        let shell = match &self.settings {
+            RemoteSettings::Ssh(ssh) => Some(&ssh.shell),
+            RemoteSettings::Slurm(slurm) => slurm.shell.as_ref(),
+        };
+        shell.map_or(CONNECT_TIMEOUT, Shell::connect_limit) + CHECK_GRACE
+    }
+
     pub const fn kind(&self) -> ExecutorKind {
         match self.settings {
             RemoteSettings::Ssh(_) => ExecutorKind::Ssh,

@@ -189,7 +189,7 @@ class Methods:
     ) -> types.ExecutorListResult:
         """Returns where tasks can run, see `bgd-executors`(7).
 
-        check: Whether to check that each of them works. This can take as long as its
+        check: Whether to check that each of them works. This can take up to 10 s longer than its
             `connect_timeout`.
         names: Only these executors. Empty: all.
         """
@@ -1365,7 +1365,7 @@ class AsyncMethods:
     ) -> types.ExecutorListResult:
         """Returns where tasks can run, see `bgd-executors`(7).
 
-        check: Whether to check that each of them works. This can take as long as its
+        check: Whether to check that each of them works. This can take up to 10 s longer than its
             `connect_timeout`.
         names: Only these executors. Empty: all.
         """

@@ -1266,7 +1266,9 @@ class ExecutorListParams(TypedDict, total=False):
     """Params of `executor.list`."""
 
     check: bool
-    """Whether to check that each of them works. This can take as long as its `connect_timeout`."""
+    """Whether to check that each of them works. This can take up to 10 s longer than its
+    `connect_timeout`.
+    """
 
     names: Sequence[str]
     """Only these executors. Empty: all."""

@@ -10,7 +10,8 @@ pub struct ExecutorListParams {
     /// Only these executors. Empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// Whether to check that each of them works. This can take as long as its `connect_timeout`.
+    /// Whether to check that each of them works. This can take up to 10 s longer than its
+    /// `connect_timeout`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
 }

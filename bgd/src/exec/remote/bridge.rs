@@ -20,9 +20,6 @@ use crate::remotes::Shell;
 /// How much longer than ssh itself the connection may take, as programs start on both sides.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// How much longer still it may take to copy programs to the machine. A copy that stalls is abandoned sooner.
-const COPY: Duration = Duration::from_mins(10);
-
 /// The maximum number of message bytes that are read, from the beginning.
 const MESSAGE_BYTES: u64 = 16 * 1024;
 
@@ -92,7 +89,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
     let process = Leased(host.start(launch).await.map_err(BridgeError::passing)?);
     let client = AsyncClient::over(OwnedFd::from(ours).into()).map_err(cant)?;
     let within = shell.connect_timeout;
-    let patience = within + MARGIN + if shell.bootstrap { COPY } else { Duration::ZERO };
+    let patience = shell.connect_limit() + MARGIN;
     let greeted = tokio::time::timeout(patience, client.listen::<Hello>(&HelloParams::default())).await;
     let hello = match greeted {
         Ok(Ok(hello)) => hello,

@@ -293,10 +293,14 @@ impl Cluster {
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
-            Order::Check { tell } => {
+            Order::Check { mut tell } => {
                 let (tools, settings) = (self.tools.clone(), self.settings.clone());
                 tokio::spawn(async move {
-                    let _ = tell.send(check::check(tools, &settings).await);
+                    tokio::select! {
+                        check = check::check(tools, &settings) => drop(tell.send(check)),
+                        // Nobody waits any longer: leave the session on the login node to the tasks.
+                        () = tell.closed() => {}
+                    }
                 });
             }
             Order::Configure(settings) => {

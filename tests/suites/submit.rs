@@ -21,6 +21,8 @@ use bgd_shared::rlimit::Rlimit;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::{Outcome, TestDaemon, wait};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// Bytes that are not UTF-8, spaces, quotes, newlines and characters that a shell would interpret.
 const ODD: &[&[u8]] =
@@ -168,6 +170,43 @@ fn task_inherits_nothing_from_starter_of_daemon() {
     // Fields 5, 6 and 7 of proc(5): process group, session and terminal.
     let leader = task.pid.unwrap().to_string();
     assert_eq!(fields[2..5], [leader.as_str(), leader.as_str(), "0"], "a session of its own, no terminal");
+}
+
+#[test]
+fn task_may_use_all_cpus_although_starter_of_daemon_may_not() {
+    let home = TestDaemon::home_only();
+    let own = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let first = (0..CpuSet::count()).find(|cpu| own.is_set(*cpu).unwrap()).unwrap();
+    let mut only = CpuSet::new();
+    only.set(first).unwrap();
+    // Only this thread's children are restricted.
+    let started = std::thread::scope(|scope| {
+        let restricted = scope.spawn(|| {
+            sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+            home.run(&["submit", "--", "nproc"]).success().word::<TaskId>()
+        });
+        restricted.join().unwrap()
+    });
+    home.block(&[started]);
+    let init = sched_getaffinity(Pid::from_raw(1)).unwrap();
+    let all = (0..CpuSet::count()).filter(|cpu| [only, init].iter().any(|cpus| cpus.is_set(*cpu).unwrap()));
+    assert_eq!(String::from_utf8(home.output(started)).unwrap().trim(), all.count().to_string());
+}
+
+#[test]
+fn status_warns_of_daemon_that_inherited_a_niceness_it_cannot_lower() {
+    let home = TestDaemon::home_only();
+    let bgctl = home.bgctl(&["submit", "--shell", "nice"]);
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "3"]).arg(bgctl.get_program()).args(bgctl.get_args());
+    nice.env_clear().envs(bgctl.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let task = submitted(&home, &mut nice);
+    let niceness = home.output(task.id);
+    let niceness = String::from_utf8_lossy(&niceness);
+    // A privileged daemon could lower it.
+    let is_warned =
+        home.status().warnings.iter().any(|text| text.contains(&format!("at niceness {}", niceness.trim())));
+    assert_eq!(is_warned, niceness.trim() != "0", "{niceness}");
 }
 
 #[test]

@@ -36,7 +36,9 @@ EXAMPLES:
 
 The command runs with your environment, folder, umask and resource limits, whoever
 started the daemon. Its arguments are passed on unchanged; only --shell is interpreted
-by a shell. Its standard input is empty unless --stdin or --stdin-pipe is given.
+by a shell. Its standard input is empty unless --stdin or --stdin-pipe is given. Its
+priority and CPUs are the daemon's: set others with `bgctl submit -- nice -n 10 make`,
+or with ionice, chrt or taskset. No limit can exceed the hard limits of the daemon.
 
 A PROMPT is a single argument, so quote it; `-` reads it from standard input. Put options
 before it. An agent works in your folder, with your environment; `bgctl agents` lists

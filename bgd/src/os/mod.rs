@@ -15,6 +15,7 @@ pub mod mirror;
 pub mod path_watch;
 pub mod pidfd;
 pub mod program;
+pub mod scheduling;
 pub mod signals;
 pub mod spawn;
 pub mod wall_clock;

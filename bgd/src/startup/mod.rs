@@ -48,7 +48,7 @@ use crate::keeper;
 use crate::keeper::client::Keeper;
 use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
-use crate::os::{inherited, log, signals};
+use crate::os::{inherited, log, scheduling, signals};
 
 /// Runs the daemon, or another mode of this program: the leader of a terminal, or the keeper.
 pub fn main() -> ExitCode {
@@ -323,13 +323,14 @@ impl Ready {
         Ok(Self(inherited::close_all_but(fd)?.map(File::from)))
     }
 
-    /// Leaves the starter's session and directory. Does nothing without `--ready-fd`, as the daemon then runs in the
-    /// foreground.
+    /// Leaves the starter's session, directory and priority. Does nothing without `--ready-fd`, as the daemon then runs
+    /// in the foreground.
     fn detach(&self) {
         if self.0.is_some() {
             // Fails only for a process group leader, such as one started by a service manager.
             let _ = nix::unistd::setsid();
             let _ = std::env::set_current_dir("/");
+            scheduling::reset();
         }
     }
 

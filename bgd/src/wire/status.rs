@@ -12,6 +12,7 @@ use crate::config::{Config, Durable};
 use crate::core::Core;
 use crate::os::log;
 use crate::os::program::Program;
+use crate::os::scheduling;
 
 /// Values that rarely or never change during the daemon's lifetime.
 #[derive(Clone, Debug)]
@@ -133,6 +134,7 @@ impl Identity {
             status.notes.push(text.clone());
             status.warnings.push(text);
         }
+        status.warnings.extend(scheduling::warning());
         self.look_at_disk(&mut status.warnings);
     }
 

@@ -20,7 +20,8 @@ use crate::time::Now;
 const PASSED_ON: usize = 64;
 
 impl Core {
-    /// Registers a pending task with the tasks that it comes after, and judges the current states of those.
+    /// Registers a pending task with the tasks that it comes after, and judges the current states of those. Ends the task
+    /// if one of those was lost with a damaged journal while the rest of a batch was still to be added.
     pub(super) fn watch_dependencies(&mut self, now: Now, ordinal: Ordinal) {
         let watched: Vec<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in watched {
@@ -28,7 +29,8 @@ impl Core {
         }
         let others: BTreeSet<Ordinal> = self.unmet(ordinal).map(|dependency| dependency.ordinal).collect();
         for other in others {
-            let Some(became) = self.registry.get(other).and_then(became) else { continue };
+            let Some(task) = self.registry.get(other) else { return self.end_after_lost(now, ordinal) };
+            let Some(became) = became(task) else { continue };
             if !self.judge_one(now, ordinal, other, became) {
                 return;
             }

@@ -17,6 +17,7 @@ use crate::effect::Effect;
 use crate::elsewhere::Cause;
 use crate::known::{KnownRun, Uncounted};
 use crate::limits::CoreLimits;
+use crate::plan::Plan;
 use crate::queue::Standing;
 use crate::registry::SeenValues;
 use crate::sharing::KeptEnv;
@@ -29,6 +30,11 @@ use super::stop::verdict_of_stop;
 
 /// Stands for a client that is gone.
 const NOBODY: ReplyTo = ReplyTo { client: 0, call: 0 };
+
+/// Returns the last of the tasks that a plan names: a new task must not take the place of a lost one.
+fn last_named(plan: &Plan) -> Ordinal {
+    plan.after.iter().map(|one| one.ordinal).max().unwrap_or_default()
+}
 
 impl Core {
     /// Starts recording changes for [`Self::take_changes`].
@@ -137,6 +143,7 @@ impl Core {
         }
         let mut seen = SeenValues::default();
         for (ordinal, row) in tasks {
+            core.registry.continue_numbering_after(last_named(row.task.plan()));
             core.add_restored(ordinal, row, &mut seen);
         }
         core.registry.continue_numbering_after(counters.last);
@@ -149,6 +156,7 @@ impl Core {
             core.batches.remove(id);
         }
         for mut left in entering {
+            core.registry.continue_numbering_after(last_named(&left.plan));
             let is_known = |item: &crate::input::BatchItem| core.registry.ordinal(item.id).is_some();
             // If the batch knows how many are left, it may have added others that were cleared since.
             let rest = core.batches.known.get(&left.batch).and_then(|batch| batch.left);
@@ -314,13 +322,18 @@ impl Core {
         let waiting: BTreeSet<Ordinal> = lost.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
         for ordinal in waiting {
             if self.registry.get(ordinal).is_some_and(|task| matches!(task.state, State::Queued { .. })) {
-                let why = "a task it depends on was lost with a damaged journal";
-                let failed = Failure::Spawn(Box::new(why.into()));
-                self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+                self.end_after_lost(now, ordinal);
             }
         }
         self.propagate(now);
         self.take_effects()
+    }
+
+    /// Ends a pending task that waits for a task lost from a damaged journal.
+    pub(super) fn end_after_lost(&mut self, now: Now, ordinal: Ordinal) {
+        let why = "a task it depends on was lost with a damaged journal";
+        let failed = Failure::Spawn(Box::new(why.into()));
+        self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
     }
 
     fn end_without_descriptors(&mut self, now: Now) {

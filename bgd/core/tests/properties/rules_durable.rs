@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Kept};
-use bgd_core::{Cancel, Control, Core, Effect, Fact, Leaves, Ordinal, PlanRequest, Request, Rule, Snapshot};
+use bgd_core::{
+    BatchItem, BatchLimits, Cancel, Control, Core, Effect, Fact, Input, Leaves, Ordinal, Part, PlanRequest,
+    Request, Rule, Snapshot,
+};
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
@@ -31,9 +34,20 @@ impl Durable {
         self.damaged(ms, &[])
     }
 
-    /// Like [`Self::killed_for`], but these tasks can't be read any more.
+    /// Like [`Self::killed_for`], but these tasks, if any, and the last number of a task can't be read any more.
     fn damaged(mut self, ms: u64, unread: &[TaskId]) -> Self {
-        let Changes { tasks, groups, counters, .. } =
+        let mut kept = self.kept();
+        if !unread.is_empty() {
+            kept.counters.last = Ordinal::default();
+        }
+        kept.tasks.retain(|(_, row)| !unread.contains(&row.task.id));
+        self.desk.now.mono = self.desk.now.mono.plus_ms(ms);
+        self.restored(kept)
+    }
+
+    /// Returns the content of the journal.
+    fn kept(&mut self) -> Kept {
+        let Changes { tasks, batches, entering, groups, counters, .. } =
             self.desk.core.take_changes(self.desk.now).expect("something was changed");
         for (ordinal, row) in tasks {
             match row {
@@ -41,11 +55,15 @@ impl Durable {
                 None => _ = self.written.remove(&ordinal),
             }
         }
-        self.written.retain(|_, row| !unread.contains(&row.task.id));
         let tasks = self.written.clone().into_iter().collect();
+        let batches = batches.into_iter().filter_map(|(id, batch)| Some((id, batch?))).collect();
+        let entering = entering.into_iter().filter_map(|(_, batch)| batch.map(|batch| *batch)).collect();
         let groups = groups.unwrap_or_default();
-        let kept = Kept { tasks, groups, counters, ..Kept::default() };
-        self.desk.now.mono = self.desk.now.mono.plus_ms(ms);
+        Kept { tasks, batches, entering, groups, counters, ..Kept::default() }
+    }
+
+    fn restored(mut self, kept: Kept) -> Self {
+        self.written = kept.tasks.iter().cloned().collect();
         self.desk.core = Core::restore(limits(9), BTreeMap::new(), kept);
         self.desk.core.track();
         self
@@ -239,6 +257,49 @@ fn r130_dependents_of_an_unreadable_task_fail() {
     let effects = durable.desk.core.end_unstartable(durable.desk.now);
     assert_eq!(events(&effects), [(EventKind::Failed, tasks[0])]);
     assert_eq!(tasks.map(|task| durable.desk.status(task)), [Status::Failed, Status::Pending]);
+}
+
+const BATCH: TaskId = TaskId::from_u128(2);
+
+/// Submits a batch with an idempotency key, whose tasks come after this one. Returns the reply, if there is one already.
+fn submit_many(desk: &mut Desk, count: u64, after: Option<TaskId>) -> Vec<Effect> {
+    let mut common = command(id(3));
+    common.key = Some("key".into());
+    let after = after.map(|after| After { id: after.into(), condition: Condition::Any });
+    common.plan.after = after.into_iter().collect();
+    let items = (0..count).map(|_| BatchItem { id: id(3), argv: [].into() }).collect();
+    let first = Some((Box::new(common), BatchLimits { jobs: Some(1), max_fails: None }));
+    desk.ask(Request::SubmitMany(Box::new(Part { batch: BATCH, first, items, more: false })))
+}
+
+fn members(count: u64) -> Vec<TaskId> {
+    (0..count).map(|index| BATCH.member(index)).collect()
+}
+
+/// The daemon was killed while it added the batch. If the tasks that it had added are lost, too, the number of the task
+/// that they come after is free again.
+#[test]
+fn r130_tasks_of_an_entering_batch_that_depend_on_an_unreadable_task_fail() {
+    for are_lost in [false, true] {
+        let mut durable = Durable::new();
+        let desk = &mut durable.desk;
+        let lost = desk.running(1);
+        submit_many(desk, 900, Some(lost));
+        let members = members(900);
+        let is_added = |desk: &Desk, task: TaskId| desk.core.get(&task.into()).is_ok();
+        let added: Vec<TaskId> = members.iter().copied().filter(|task| is_added(desk, *task)).collect();
+        assert!((1..900).contains(&added.len()), "{}", added.len());
+        let unread = [vec![lost], if are_lost { added } else { Vec::new() }].concat();
+
+        let Durable { mut desk, .. } = durable.damaged(10, &unread);
+
+        let _ = desk.core.end_unstartable(desk.now);
+        while desk.core.has_more() {
+            desk.input(Input::Continue);
+        }
+        let mut left = members.iter().filter(|task| !unread.contains(task));
+        assert!(left.all(|task| desk.status(*task) == Status::Failed));
+    }
 }
 
 #[test]

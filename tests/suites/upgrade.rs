@@ -528,6 +528,22 @@ fn r123_a_program_of_another_user_is_refused_as_root() {
 }
 
 #[test]
+fn r121_reload_after_upgrade_names_keys_that_still_need_a_restart() {
+    let daemon = TestDaemon::start();
+    let reload = || daemon.run(&["daemon", "reload"]).success().stdout_text();
+    daemon.write_config("durable = true\ntree = \"session\"");
+    let told = reload();
+    assert!(
+        ["durable", "tree"].iter().all(|key| told.contains(&format!("needs a restart: {key}"))),
+        "{told}"
+    );
+    for _ in 0..2 {
+        upgrade(&daemon);
+        assert_eq!(reload(), told);
+    }
+}
+
+#[test]
 fn r123_daemon_shutting_down_refuses_upgrade() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     let task = daemon.submit_shell("trap '' TERM; echo begun; mkfifo ready; read line < ready; sleep 1000");

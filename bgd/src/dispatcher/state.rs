@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use crate::carry::Fd;
 use crate::carry::program::Found;
 use crate::client::answer::AnswerState;
-use crate::config::Durable;
+use crate::config::{Durable, TreeMode};
 use crate::core::{Core, ExecutorName, ReplyTo, sharing};
 use crate::exec::agent;
 use crate::exec::carried::{Carried, InheritedState};
@@ -86,6 +86,9 @@ pub struct PremisesState {
     /// The daemon's durability, regardless of its current configuration.
     #[serde(default)]
     pub durable: Option<Durable>,
+    /// The value of `tree` at the start of the daemon, regardless of its current configuration.
+    #[serde(default)]
+    pub tree_mode: Option<TreeMode>,
     /// The lock of the instance's folder.
     pub instance_lock: Fd,
     /// The content of the instance's lock file.

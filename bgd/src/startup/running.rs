@@ -18,7 +18,7 @@ use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
 use crate::carry::Named;
-use crate::config::{Config, Durable};
+use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::PremisesState;
@@ -138,7 +138,7 @@ impl Daemon {
             marks,
             strays: Arc::clone(&strays),
             identity: identity.clone(),
-            durable: config.durable,
+            fixed: (config.durable, config.tree),
             keeper: keeper.clone(),
         };
         let (sender, limits) = watch::channel(ServerLimits::from(&config));
@@ -241,20 +241,23 @@ struct Taken {
     marks: Arc<Marks>,
     strays: Arc<Strays>,
     identity: Identity,
-    durable: Durable,
+    /// The values that only a restart changes: `durable` and `tree`.
+    fixed: (Durable, TreeMode),
     keeper: Option<Arc<Keeper>>,
 }
 
 impl Taken {
     fn state(&self, named: &mut Named) -> PremisesState {
-        let Self { address, instance, life, cgroup, nofile, marks, strays, identity, durable, keeper } = self;
+        let Self { address, instance, life, cgroup, nofile, marks, strays, identity, fixed, keeper } = self;
+        let (durable, tree_mode) = *fixed;
         let (socket_lock, note, socket, is_given) = address.state(named);
         PremisesState {
             instance: instance.id.clone(),
             lost: instance.lost,
             life: Some(life.clone()),
             is_kept: instance.is_kept,
-            durable: Some(*durable),
+            durable: Some(durable),
+            tree_mode: Some(tree_mode),
             instance_lock: instance.name_lock(named),
             note,
             socket_lock,

@@ -235,8 +235,9 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let _ = log::start(args.log_target(), &premises.state_dir);
     let (text, path) = &dispatcher.config;
     let mut config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
-    // A reload may have set another value, which needs a restart.
+    // A reload may have set other values, which need a restart.
     config.durable = premises.durable.unwrap_or_default();
+    config.tree = premises.tree_mode.unwrap_or(config.tree);
     let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
     let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
@@ -275,6 +276,8 @@ fn take(
         life,
         is_kept,
         durable,
+        // Set in the configuration.
+        tree_mode: _,
         instance_lock,
         note,
         socket_lock,

@@ -43,6 +43,7 @@ mod durable;
 mod durable_agents;
 mod durable_damaged;
 mod durable_full;
+mod durable_groups;
 mod durable_handed;
 mod durable_held_up;
 mod durable_input;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,7 @@ use super::notice::{Notice, Tried};
 use super::ordinal::Ordinal;
 pub use super::queue::Groups;
 use super::sharing::KeptEnv;
-use super::task::Snapshot;
+use super::task::{Snapshot, State};
 use super::time::Mono;
 
 /// A task with its data from other parts of the core.
@@ -133,5 +134,55 @@ impl Kept {
             }
         }
         (self.counters.mono, self.counters.wall) = (mono, wall);
+    }
+
+    /// Replaces the groups, whose record was lost: those of tasks that have not ended get one slot until they are
+    /// configured. Those with pending tasks are paused, as they may have been before. Returns how many these are.
+    pub fn replace_groups(&mut self) -> usize {
+        let mut groups: BTreeMap<Arc<str>, bool> = BTreeMap::new();
+        let tasks = self.tasks.iter().filter(|(_, row)| !row.task.is_finished());
+        let tasks = tasks.map(|(_, row)| (row.task.plan(), matches!(row.task.state, State::Queued { .. })));
+        for (plan, is_pending) in tasks.chain(self.entering.iter().map(|left| (&*left.plan, true))) {
+            *groups.entry(plan.group().into()).or_default() |= is_pending;
+        }
+        let paused = groups.values().filter(|is_paused| **is_paused).count();
+        let all = groups.into_iter().map(|(name, is_paused)| (name, 1, is_paused)).collect();
+        self.groups = Groups { all, ..Groups::default() };
+        paused
+    }
+
+    /// Makes the records of batches agree with their tasks, some of which may be lost. Where the record itself is lost,
+    /// and with it the limits, a new one is created, and the pending tasks are held. Returns how many these are.
+    pub fn recount_batches(&mut self) -> usize {
+        let mut counted: BTreeMap<TaskId, (u64, u32)> = BTreeMap::new();
+        for (_, row) in &self.tasks {
+            if let Some(batch) = row.task.plan().batch {
+                let (members, failed) = counted.entry(batch).or_default();
+                *members += 1;
+                *failed += u32::from(row.task.status() == Status::Failed);
+            }
+        }
+        for left in &self.entering {
+            counted.entry(left.batch).or_default();
+        }
+        for (id, batch) in &mut self.batches {
+            let (members, _) = counted.remove(id).unwrap_or_default();
+            let is_entering = self.entering.iter().any(|left| left.batch == *id);
+            let lacks = members < batch.members || batch.left.is_some() && !is_entering;
+            if let Some(key) = batch.key.as_deref_mut() {
+                key.is_torn |= lacks;
+            }
+            batch.members = members;
+            batch.left = batch.left.filter(|_| is_entering);
+        }
+        let tasks = self.tasks.iter_mut().filter(|(_, row)| matches!(row.task.state, State::Queued { .. }));
+        let plans = tasks.filter_map(|(_, row)| row.task.plan.as_deref_mut());
+        for plan in plans.chain(self.entering.iter_mut().map(|left| &mut *left.plan)) {
+            plan.held |= plan.batch.is_some_and(|batch| counted.contains_key(&batch));
+        }
+        let lost = counted.len();
+        let anew = |(id, (members, failed))| (id, Batch { members, failed, ..Batch::default() });
+        self.batches.extend(counted.into_iter().map(anew));
+        lost
     }
 }

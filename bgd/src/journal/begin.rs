@@ -80,7 +80,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
         return Err(Fault::Damaged("it is not consistent".to_owned()));
     }
     let read = store.read();
-    let lacks_entries = read.head.is_none() || !read.has_counters;
+    let lacks_entries = read.head.is_none() || !read.has_counters || !read.has_groups;
     if read.unread > 0 || lacks_entries && !read.kept.tasks.is_empty() {
         return Err(Fault::Damaged("parts of it can't be read".to_owned()));
     }

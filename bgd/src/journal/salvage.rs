@@ -88,11 +88,13 @@ fn write_new(
     sync: bool,
 ) -> Result<(), Fault> {
     make(new).map_err(|error| Fault::of_disk(&error))?;
-    let Read { head, mut kept, has_counters, unread } = read_copy(folder, &new.join("copy"))?;
+    let Read { head, mut kept, has_counters, has_groups, unread } = read_copy(folder, &new.join("copy"))?;
     if !has_counters {
         // Events and inbox items were reported under numbers that are lost now.
         kept.counters.skip_published(Timestamp::now());
     }
+    let paused = (!has_groups).then(|| kept.replace_groups());
+    let held = kept.recount_batches();
     let (mut store, _) = begin(new, sync)?;
     // If the head is lost, the readable parts are written under a new one with whatever is known.
     let head = head.unwrap_or_else(|| {
@@ -103,10 +105,11 @@ fn write_new(
     drop(store);
     let (aside, tasks) = (unused_name(folder), kept.tasks.len());
     let warning = format!(
-        "the journal was damaged ({why}) and is kept in {}: {} could be read from it, {} could not",
+        "the journal was damaged ({why}) and is kept in {}: {} could be read from it, {} could not{}",
         folder.join(&aside).display(),
         show::count(tasks, "task"),
-        show::count(unread, "other part")
+        show::count(unread, "other part"),
+        guarded(paused, held)
     );
     tracing::error!("{warning}");
     let note = Damage { warning, aside, folder: PathBuf::new() };
@@ -120,6 +123,27 @@ fn write_new(
         fs::rename(new, &done)
     };
     complete().map_err(|error: io::Error| Fault::of_disk(&error))
+}
+
+/// Describes, for users, which limits are lost, and what therefore does not start: this many paused groups, if the
+/// groups are lost, and the held tasks of this many batches.
+fn guarded(paused: Option<usize>, batches: usize) -> String {
+    let groups = match paused {
+        None => "",
+        Some(0) => "; the slots and pauses of groups are lost: see `bgctl group list`",
+        Some(_) => {
+            "; the slots and pauses of groups are lost, so those with pending tasks are paused: see `bgctl group \
+             list`, set slots with `bgctl group set`, and continue each with `bgctl group continue`"
+        }
+    };
+    let of = match batches {
+        0 => return groups.to_owned(),
+        1 => "a batch".to_owned(),
+        _ => format!("{batches} batches"),
+    };
+    format!(
+        "{groups}; the limits of {of} are lost, so pending tasks are held: `bgctl release --batch` lets them start"
+    )
 }
 
 /// Moves the damaged journal aside and the salvaged one into its place. Returns the description of the damage; `None`

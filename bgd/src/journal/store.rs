@@ -99,6 +99,8 @@ pub struct Read {
     pub kept: Kept,
     /// Whether the counters that only grow were read. Otherwise they restart.
     pub has_counters: bool,
+    /// Whether the groups were read. Otherwise their slots and pauses are unknown.
+    pub has_groups: bool,
     /// How many rows could not be read.
     pub unread: usize,
 }
@@ -227,11 +229,10 @@ impl Store {
             self.envs.insert(number, &value);
         }
         read.head = self.head();
-        let counters = self.entry("counters").map(|value| parse(&value));
-        unread += usize::from(matches!(counters, Some(None)));
-        read.has_counters = matches!(counters, Some(Some(_)));
-        read.kept.counters = counters.flatten().unwrap_or_default();
-        read.kept.groups = self.parsed("groups", &mut unread);
+        let (counters, groups) = (self.parsed("counters", &mut unread), self.parsed("groups", &mut unread));
+        (read.has_counters, read.has_groups) = (counters.is_some(), groups.is_some());
+        read.kept.counters = counters.unwrap_or_default();
+        read.kept.groups = groups.unwrap_or_default();
         for [number, value] in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
             match (integer(&number), parse(&value)) {
                 (Some(number), Some(item)) => read.kept.items.push((number, item)),
@@ -358,13 +359,11 @@ impl Store {
         found
     }
 
-    /// Returns an entry, or its default if there is none. If it can't be read, also counts it.
-    fn parsed<T: DeserializeOwned + Default>(&self, name: &str, unread: &mut usize) -> T {
-        let Some(value) = self.entry(name) else { return T::default() };
-        parse(&value).unwrap_or_else(|| {
-            *unread += 1;
-            T::default()
-        })
+    /// Returns an entry; `None` if there is none. If it can't be read, also counts it.
+    fn parsed<T: DeserializeOwned>(&self, name: &str, unread: &mut usize) -> Option<T> {
+        let parsed = parse(&self.entry(name)?);
+        *unread += usize::from(parsed.is_none());
+        parsed
     }
 
     fn entry(&self, name: &str) -> Option<Value> {

@@ -91,8 +91,9 @@ fn no_agent(id: TaskId) -> RpcError {
 }
 
 fn torn(batch: TaskId) -> RpcError {
-    let message =
-        format!("only some tasks of batch {batch} were accepted, as the journal could not be written");
+    let message = format!(
+        "only some tasks of batch {batch} are left, as the journal could not be written or was damaged"
+    );
     RpcError::new(ErrorKind::JournalUnwritable, message)
         .hint("cancel or clear those, then submit all again; or submit the others with another key")
 }

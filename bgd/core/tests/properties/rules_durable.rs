@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Kept};
 use bgd_core::{
-    BatchItem, BatchLimits, Cancel, Control, Core, Effect, Fact, Input, Leaves, Ordinal, Part, PlanRequest,
-    Request, Rule, Snapshot,
+    BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, Fact, Input, Leaves, OrderError,
+    Ordinal, Part, PlanRequest, Request, Rule, Snapshot,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
 use bgd_shared::task::Status;
 
-use super::support::{Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, starts};
+use super::support::{Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, refusal, starts};
 
 const INT: i32 = 2;
 
@@ -300,6 +300,66 @@ fn r130_tasks_of_an_entering_batch_that_depend_on_an_unreadable_task_fail() {
         let mut left = members.iter().filter(|task| !unread.contains(task));
         assert!(left.all(|task| desk.status(*task) == Status::Failed));
     }
+}
+
+/// The journal has lost the record of a batch, some of its tasks, or the record of those that are still to be added.
+#[test]
+fn r130_batch_with_lost_parts_counts_its_tasks_again_and_starts_nothing_without_its_limits() {
+    let [record, tasks, rest] = [0, 1, 2];
+    for lost in [record, tasks, rest] {
+        let mut durable = Durable::new();
+        submit_many(&mut durable.desk, 900, None);
+        let mut kept = durable.kept();
+        let added = kept.tasks.len();
+        assert!((2..900).contains(&added) && kept.batches[&BATCH].left == Some(900 - added));
+        if lost == record {
+            kept.batches.clear();
+        } else if lost == tasks {
+            kept.tasks.remove(1);
+        } else {
+            kept.entering.clear();
+        }
+        let before = kept.batches.get(&BATCH).map(|batch| batch.limits);
+
+        assert_eq!(kept.recount_batches(), usize::from(lost == record));
+
+        let batch = &kept.batches[&BATCH];
+        assert_eq!((batch.members, batch.limits), (kept.tasks.len() as u64, before.unwrap_or_default()));
+        let Durable { mut desk, .. } = durable.restored(kept);
+        while desk.core.has_more() {
+            desk.input(Input::Continue);
+        }
+        let waiting = members(900).into_iter().filter_map(|id| desk.core.get(&id.into()).ok());
+        let waiting: Vec<Snapshot> = waiting.filter(|task| task.status() == Status::Pending).collect();
+        assert_eq!(waiting.len(), [899, 898, added - 1][lost]);
+        assert!(waiting.iter().all(|task| task.plan().held == (lost == record)));
+        if lost != record {
+            let again = submit_many(&mut desk, 900, None);
+            assert!(matches!(refusal(&again), CoreError::Order(OrderError::Torn(BATCH))), "{again:?}");
+        }
+    }
+}
+
+#[test]
+fn r130_groups_whose_record_is_lost_are_paused_if_tasks_wait_in_them() {
+    let mut durable = Durable::new();
+    let desk = &mut durable.desk;
+    for (number, group) in [(1, "ended"), (2, "runs"), (3, "waits")] {
+        desk.ask(Request::SetGroup { name: group.into(), slots: 5 });
+        let hold = group == "waits";
+        submit(desk, number, PlanRequest { group: Some(group.into()), hold, ..PlanRequest::default() });
+    }
+    desk.fact(id(1), exited(0, false));
+    let mut kept = durable.kept();
+    assert_eq!(kept.replace_groups(), 1);
+    let Durable { desk, .. } = durable.restored(kept);
+    let groups =
+        desk.core.groups().into_iter().map(|group| (group.name.to_string(), group.slots, group.is_paused));
+    let expected = [("default", 9, false), ("runs", 1, false), ("waits", 1, true)];
+    assert_eq!(
+        groups.collect::<Vec<_>>(),
+        expected.map(|(name, slots, is_paused)| (name.to_owned(), slots, is_paused))
+    );
 }
 
 #[test]

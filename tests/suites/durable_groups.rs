@@ -22,6 +22,12 @@ fn groups(daemon: &TestDaemon) -> Vec<(String, u64, bool)> {
     list.groups.into_iter().map(|group| (group.name, group.slots.into(), group.paused)).collect()
 }
 
+fn restart(daemon: &mut TestDaemon) {
+    daemon.run(&["daemon", "stop"]).success();
+    assert!(daemon.ended().success());
+    daemon.launch();
+}
+
 #[test]
 fn r130_groups_and_batches_whose_limits_are_lost_start_nothing_until_continued() {
     let config = "durable = true\nmax_concurrent_tasks = 3\n[groups.gpu]\nslots = 2";
@@ -65,4 +71,34 @@ fn r130_groups_and_batches_whose_limits_are_lost_start_nothing_until_continued()
     daemon.run(&["release", "--batch", &batch]).success();
     all.iter().for_each(|task| _ = daemon.wait_running(*task));
     daemon.cancel(&[&[runs], &all[..]].concat());
+}
+
+#[test]
+fn r125_group_removed_from_configuration_outlives_restart_only_with_tasks() {
+    const DURABLE: &str = "durable = true\n";
+    let groups_of = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("[groups.{name}]\nslots = 2\n")).collect()
+    };
+    for reloads in [false, true] {
+        let config = DURABLE.to_owned() + &groups_of(&["busy", "free", "kept"]);
+        let mut daemon = TestDaemon::builder().config(config).start();
+        daemon.run(&["group", "set", "mine", "--slots", "2"]).success();
+        let task = submitted(&daemon, &["--group", "busy", "--hold", "--", "true"]);
+        daemon.write_config(&(DURABLE.to_owned() + &groups_of(&["kept"])));
+        if reloads {
+            daemon.run(&["daemon", "reload"]).success();
+        }
+        let names =
+            |daemon: &TestDaemon| groups(daemon).into_iter().map(|(name, ..)| name).collect::<Vec<_>>();
+        assert_eq!(names(&daemon), ["default", "busy", "free", "kept", "mine"], "until the daemon ends");
+
+        restart(&mut daemon);
+        assert_eq!(names(&daemon), ["default", "busy", "kept", "mine"]);
+        daemon.run(&["release", &task.to_string()]).success();
+        assert_eq!(daemon.block(&[task])[0].status, Status::Completed);
+
+        restart(&mut daemon);
+        assert_eq!(names(&daemon), ["default", "kept", "mine"]);
+        assert_eq!(daemon.task(task).status, Status::Completed);
+    }
 }

@@ -171,6 +171,9 @@ pub struct Queue {
     numbers: HashMap<Ordinal, Box<[u32]>>,
     /// The groups as last configured.
     configured: BTreeMap<Arc<str>, u32>,
+    /// The groups that were configured before.
+    #[serde(default)]
+    former: BTreeSet<Arc<str>>,
     /// The batches that limit how many of their tasks run at once.
     lanes: BTreeMap<TaskId, BatchLane>,
     /// The batches in `lanes` that may have room for another task.
@@ -187,6 +190,9 @@ pub struct Groups {
     pub all: Vec<(Arc<str>, u32, bool)>,
     /// The groups as last configured.
     pub configured: BTreeMap<Arc<str>, u32>,
+    /// The groups that were configured before.
+    #[serde(default)]
+    pub former: BTreeSet<Arc<str>>,
 }
 
 impl Queue {
@@ -198,6 +204,7 @@ impl Queue {
             startable: BTreeSet::new(),
             numbers: HashMap::new(),
             configured: BTreeMap::new(),
+            former: BTreeSet::new(),
             lanes: BTreeMap::new(),
             roomy: BTreeSet::new(),
             is_changed: true,
@@ -362,7 +369,8 @@ impl Queue {
             return None;
         }
         let all = self.groups.iter().map(|(name, group)| (name.clone(), group.slots, group.is_paused));
-        Some(Groups { all: all.collect(), configured: self.configured.clone() })
+        let (configured, former) = (self.configured.clone(), self.former.clone());
+        Some(Groups { all: all.collect(), configured, former })
     }
 
     /// Restores the groups.
@@ -371,7 +379,7 @@ impl Queue {
             self.set(&name, slots);
             self.pause(&name, is_paused);
         }
-        self.configured = groups.configured;
+        (self.configured, self.former) = (groups.configured, groups.former);
     }
 
     /// Gives a task the same slots as before, as its processes know their numbers.
@@ -392,6 +400,7 @@ impl Queue {
     /// Creates a group, or changes its number of slots.
     pub fn set(&mut self, name: &str, slots: u32) {
         self.is_changed = true;
+        self.former.remove(name);
         let name = match self.groups.get_key_value(name) {
             Some((name, _)) => name.clone(),
             None => name.into(),
@@ -416,6 +425,12 @@ impl Queue {
         self.startable.remove(name);
         // If the configuration still lists the group, the next reload creates it again.
         self.configured.remove(name);
+        self.former.remove(name);
+    }
+
+    /// Returns the groups that were configured before and not set otherwise since.
+    pub fn former(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.former.iter()
     }
 
     /// Applies the groups of the configuration. New and changed ones get their configured slots. A group that was
@@ -428,7 +443,9 @@ impl Queue {
             }
         }
         self.is_changed |= self.configured != groups;
-        self.configured = groups;
+        let before = std::mem::replace(&mut self.configured, groups);
+        let is_gone = |name: &Arc<str>| !self.configured.contains_key(name);
+        self.former.extend(before.into_keys().filter(is_gone));
     }
 
     fn with(&mut self, demand: &Demand, change: impl FnOnce(&mut Group)) {

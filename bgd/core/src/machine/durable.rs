@@ -169,6 +169,7 @@ impl Core {
             core.batches.known.entry(left.batch).or_default();
             core.batches.entering.push_back(left);
         }
+        core.drop_former_groups();
         core
     }
 

@@ -1,5 +1,6 @@
 //! Ordering pending tasks: holds, delays, edits and groups (R100 to R107).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
@@ -275,6 +276,19 @@ impl Core {
         self.queue.remove(name);
         self.reply(Some(to), Reply::Group(group));
         Ok(())
+    }
+
+    /// Removes the groups that are no longer configured and have no tasks that have not ended.
+    pub(super) fn drop_former_groups(&mut self) {
+        let former: BTreeSet<Arc<str>> = self.queue.former().cloned().collect();
+        if former.is_empty() {
+            return;
+        }
+        for group in self.groups() {
+            if former.contains(&group.name) && group.pending + group.running == 0 {
+                self.queue.remove(&group.name);
+            }
+        }
     }
 
     /// Moves a task whose group was removed to the default group when it is resumed.

@@ -70,7 +70,7 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
         return Err(Fault::Damaged("the file is too short".to_owned()));
     }
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
-    made.map_err(|error| Fault::Unusable(error.to_string()))?;
+    made.map_err(|error| Fault::Unusable(refused(&file, &error)))?;
     let fault = |error: rusqlite::Error| Fault::of(&error, folder);
     let mut store = Store::open(&file, sync).map_err(fault)?;
     if let Some(format) = store.later_format() {
@@ -87,6 +87,25 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     store.trust().map_err(fault)?;
     store.compact();
     Ok((store, read))
+}
+
+/// Describes why a file or folder can't be opened or created, and what to do, for users.
+pub(super) fn refused(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; make it readable and writable for this user",
+        io::ErrorKind::IsADirectory => "; move this folder away, as a file belongs there",
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            "; move that file away, as a folder belongs there"
+        }
+        _ => "",
+    };
+    format!("{}: {error}{hint}", path.display())
+}
+
+/// Reports whether a daemon of this instance has used the journal, and its file is now empty, as after a crash of the
+/// machine.
+pub(super) fn was_emptied(folder: &Path, instance: Option<&str>) -> bool {
+    instance.is_some() && fs::metadata(folder.join(FILE)).is_ok_and(|meta| meta.is_file() && meta.len() == 0)
 }
 
 /// Returns the error for a journal written by a later program.
@@ -108,5 +127,52 @@ pub(super) fn words(error: &rusqlite::Error) -> String {
         Some(ErrorCode::DiskFull) => FULL.to_owned(),
         Some(ErrorCode::ReadOnly) => READ_ONLY.to_owned(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::holder::Note;
+
+    use super::*;
+    use crate::journal::{Durability, Opened, open};
+    use crate::os::lock::ProcessLock;
+
+    #[test]
+    fn r130_journal_that_cannot_be_opened_is_named_with_what_to_do() {
+        for (folder, in_the_way) in [(false, "journal"), (true, "journal/lock"), (true, "journal/journal.db")]
+        {
+            let state = tempfile::tempdir().unwrap();
+            let path = state.path().join(in_the_way);
+            if folder {
+                fs::create_dir_all(&path).unwrap()
+            } else {
+                fs::write(&path, "").unwrap()
+            }
+            let error = open(state.path(), Durability::Written).map(drop).unwrap_err().to_string();
+            let words = format!("{}: ", path.display());
+            assert!(error.contains(&words) && error.contains("; move th"), "{error}");
+        }
+        let denied = refused(Path::new("/journal/lock"), &io::ErrorKind::PermissionDenied.into());
+        assert_eq!(denied, "/journal/lock: permission denied; make it readable and writable for this user");
+    }
+
+    /// As after a crash of the machine. An empty file without a daemon before is a new journal.
+    #[test]
+    fn r130_emptied_journal_counts_as_damaged() {
+        for instance in ["", "ef3673cc-470a-4390-9d0a-d0330b382430"] {
+            let state = tempfile::tempdir().unwrap();
+            let folder = state.path().join("journal");
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join(FILE), "").unwrap();
+            let lock = ProcessLock::try_take(&folder.join("lock")).unwrap().unwrap();
+            lock.write_note(&Note { instance: instance.to_owned(), ..Note::default() });
+            drop(lock);
+            let Opened { damage, .. } = open(state.path(), Durability::Written).unwrap();
+            let warning = damage.map(|damage| damage.warning);
+            assert_eq!(warning.is_some(), !instance.is_empty());
+            assert!(warning.is_none_or(|warning| warning.contains("the file is empty")));
+            assert!(open(state.path(), Durability::Written).is_ok());
+        }
     }
 }

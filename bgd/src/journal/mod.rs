@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::holder::{Note, of_lock};
 use rusqlite::ErrorCode;
 
-use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, words};
+use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, refused, was_emptied, words};
 use self::room::Room;
 pub use self::salvage::Damage;
 use self::store::{FILE, LOG, Merged, Read, Store};
@@ -100,7 +100,11 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let finish = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
     // Complete the salvage of a daemon that was killed during it.
     let mut damage = finish()?;
-    let mut begun = begin(&folder, sync);
+    let mut begun = if was_emptied(&folder, instance.as_deref()) {
+        Err(Fault::Damaged("the file is empty".to_owned()))
+    } else {
+        begin(&folder, sync)
+    };
     if let Err(Fault::Damaged(why)) = &begun {
         salvage::salvage(&folder, why, instance.as_deref(), sync).map_err(|fault| unusable(fault.words()))?;
         damage = finish()?;
@@ -138,12 +142,16 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
 /// Takes the journal's lock; the error names its holder. A killed daemon keeps the lock for a moment after its socket
 /// is free.
 fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
-    let unusable = |why: io::Error| OpenError::Unusable { folder: folder.to_owned(), why: why.to_string() };
-    DirBuilder::new().mode(0o700).recursive(true).create(folder).map_err(unusable)?;
+    let unusable = |path: &Path, error: &io::Error| OpenError::Unusable {
+        folder: folder.to_owned(),
+        why: refused(path, error),
+    };
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(folder);
+    made.map_err(|error| unusable(folder, &error))?;
     let path = folder.join("lock");
     let deadline = Instant::now() + LEAVING;
     loop {
-        if let Some(lock) = ProcessLock::try_take(&path).map_err(unusable)? {
+        if let Some(lock) = ProcessLock::try_take(&path).map_err(|error| unusable(&path, &error))? {
             return Ok(lock);
         }
         if Instant::now() >= deadline {

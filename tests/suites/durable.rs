@@ -386,6 +386,31 @@ fn r129_history_size_limit_removes_oldest_finished_tasks_first() {
 }
 
 #[test]
+fn r104_output_is_kept_while_a_pending_task_needs_it() {
+    let mut daemon = durable("[history]\nbytes = \"1MiB\"");
+    let write = "head -c 600K /dev/zero";
+    let needed = daemon.submit_shell(write);
+    daemon.block(&[needed]);
+    let line = r#"wc -c <"$BGD_AFTER_FILE_1""#;
+    let args = ["submit", "--hold", "--after", &needed.to_string(), "--shell", line];
+    let waits = daemon.run(&args).success().word::<TaskId>();
+    crash(&mut daemon);
+    let mut watch = daemon.watch();
+    let others = [0, 1].map(|_| {
+        let id = daemon.submit_shell(write);
+        daemon.block(&[id]);
+        id
+    });
+    watch.until_kind(others[0], EventKind::Cleared);
+    assert_eq!(listed(&daemon, &[]), [others[1], waits, needed]);
+    daemon.run(&["release", &waits.to_string()]).success();
+    assert_eq!(daemon.block(&[waits])[0].status, Status::Completed);
+    assert_eq!(daemon.output(waits), format!("{}\n", 600 << 10).as_bytes());
+    watch.until_kind(needed, EventKind::Cleared);
+    assert_eq!(listed(&daemon, &[]), [others[1], waits], "then it is history");
+}
+
+#[test]
 fn r129_non_durable_daemon_ignores_history_size_limit() {
     let daemon = TestDaemon::builder().config("[history]\nbytes = \"1MiB\"").start();
     let tasks = [0, 1].map(|_| daemon.submit_shell("head -c 2M /dev/zero"));

@@ -1,7 +1,7 @@
 //! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first.
 //! Their age is measured by the wall clock, as it is the clock that advances while no daemon runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,14 @@ pub struct Part {
     memory: usize,
 }
 
-/// The finished tasks by their age; none while there are no limits.
+/// The finished tasks by their age; none while there are no limits. Those whose outputs other tasks still need (R104)
+/// are not part of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct History {
     limits: Option<HistoryLimits>,
+    /// How many unfinished tasks and batches come after each task.
+    #[serde(default)]
+    needed: BTreeMap<Ordinal, usize>,
     #[serde(skip)]
     ended: BTreeSet<(Timestamp, Ordinal)>,
     #[serde(skip)]
@@ -54,19 +58,24 @@ pub struct History {
 }
 
 impl History {
-    pub fn new(limits: Option<HistoryLimits>) -> Self {
-        Self { limits, ..Self::default() }
+    /// Replaces the limits, and forgets the finished tasks.
+    pub fn limit(&mut self, limits: Option<HistoryLimits>) {
+        let needed = std::mem::take(&mut self.needed);
+        *self = Self { limits, needed, ..Self::default() };
     }
 
     pub fn limits(&self) -> Option<HistoryLimits> {
         self.limits
     }
 
-    /// Returns a task's entry; `None` without limits, and while the task is unfinished or has processes left.
-    pub fn part(&self, task: &Task) -> Option<Part> {
+    /// Returns a task's entry; `None` without limits, and while the task is unfinished, has processes left, or is
+    /// needed by others.
+    pub fn part(&self, ordinal: Ordinal, task: &Task) -> Option<Part> {
         self.limits?;
         match &task.state {
-            State::Finished(finished) if finished.lingering == Lingering::No => {
+            State::Finished(finished)
+                if finished.lingering == Lingering::No && !self.needed.contains_key(&ordinal) =>
+            {
                 let (ended, output) = (finished.completed_at, kept_bytes(task));
                 Some(Part { ended, output, memory: task.own_bytes() })
             }
@@ -76,6 +85,27 @@ impl History {
             | State::Running { .. }
             | State::Stopping { .. }
             | State::Resuming(_) => None,
+        }
+    }
+
+    pub fn needs_nothing(&self) -> bool {
+        self.needed.is_empty()
+    }
+
+    /// Notes that one more unfinished task or batch comes after a task.
+    pub fn need(&mut self, ordinal: Ordinal, task: Option<&Task>) {
+        let before = task.and_then(|task| self.part(ordinal, task));
+        *self.needed.entry(ordinal).or_default() += 1;
+        self.change(ordinal, before, None);
+    }
+
+    /// Notes that one of the unfinished tasks and batches that come after a task has ended.
+    pub fn release(&mut self, ordinal: Ordinal, task: Option<&Task>) {
+        let Some(count) = self.needed.get_mut(&ordinal) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.needed.remove(&ordinal);
+            self.change(ordinal, None, task.and_then(|task| self.part(ordinal, task)));
         }
     }
 

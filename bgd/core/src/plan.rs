@@ -68,6 +68,11 @@ impl Plan {
         self.after.iter().any(|one| !one.met && one.held_by == HeldBy::Place)
     }
 
+    /// Returns the tasks that it comes after, one for each condition.
+    pub fn needed(&self) -> impl Iterator<Item = Ordinal> {
+        self.after.iter().map(|dependency| dependency.ordinal)
+    }
+
     /// Returns what `became` means for the open conditions on the task `other`.
     pub fn outlook(&self, other: Ordinal, became: DependencyStatus) -> ConditionChange {
         let mut outlook = ConditionChange::default();

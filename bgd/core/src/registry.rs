@@ -88,7 +88,7 @@ impl From<Stored> for Registry {
     /// Shared values were serialised with each task; this shares them again.
     fn from(stored: Stored) -> Self {
         let Stored { tasks, by_id, by_status, sessions, summary, last, kept, history } = stored;
-        let mut registry = Self { by_id, by_status, sessions, summary, last, ..Self::default() };
+        let mut registry = Self { by_id, by_status, sessions, summary, last, history, ..Self::default() };
         let mut seen = SeenValues::default();
         for (ordinal, mut task) in tasks {
             registry.share_task(&mut task, &mut seen);
@@ -99,7 +99,12 @@ impl From<Stored> for Registry {
         for (ordinal, env) in kept.into_each() {
             registry.kept.keep(ordinal, registry.envs.share_seen(&env, &mut seen.envs));
         }
-        registry.limit_history(history.limits());
+        registry.limit_history(registry.history.limits());
+        if registry.history.needs_nothing() {
+            // An earlier release may have written the state.
+            let needed: Vec<Ordinal> = registry.tasks.values().flat_map(|task| needs(task)).collect();
+            registry.need(&needed);
+        }
         registry
     }
 }
@@ -247,7 +252,8 @@ impl Registry {
         if let (Origin::Submit, State::Queued { env }) = (task.spec.origin, &task.state) {
             self.kept.keep(ordinal, env.clone());
         }
-        self.history.change(ordinal, None, self.history.part(&task));
+        self.history.change(ordinal, None, self.history.part(ordinal, &task));
+        self.need(&needs(&task));
         self.tasks.insert(ordinal, Box::new(task));
     }
 
@@ -255,7 +261,8 @@ impl Registry {
         let task = self.tasks.remove(&ordinal)?;
         self.touch(ordinal, task.plan().batch);
         self.held.remove(&task);
-        self.history.change(ordinal, self.history.part(&task), None);
+        self.history.change(ordinal, self.history.part(ordinal, &task), None);
+        self.release(&needs(&task));
         self.kept.forget(ordinal);
         let status = task.status();
         self.by_id.remove(&task.id);
@@ -279,19 +286,26 @@ impl Registry {
 
     /// Changes a task and updates the indexes. Returns what `change` returns.
     pub fn change<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
-        let batch = self.tasks.get(&ordinal).and_then(|task| task.plan().batch);
+        let task = self.tasks.get(&ordinal)?;
+        let (batch, before) = (task.plan().batch, needs(task));
         self.touch(ordinal, batch);
-        self.change_unnoted(ordinal, change)
+        let result = self.change_unnoted(ordinal, change);
+        let after = self.tasks.get(&ordinal).map(|task| needs(task)).unwrap_or_default();
+        if before != after {
+            self.need(&after);
+            self.release(&before);
+        }
+        result
     }
 
     /// Like [`Self::change`], for changes that may be lost if the daemon is killed: they are persisted with the task's
-    /// next other change.
+    /// next other change. They must not concern its state or its conditions.
     pub fn change_unnoted<T>(&mut self, ordinal: Ordinal, change: impl FnOnce(&mut Task) -> T) -> Option<T> {
         let task = self.tasks.get_mut(&ordinal)?;
-        let (before, held, part) = (task.status(), Changing::of(task), self.history.part(task));
+        let (before, held, part) = (task.status(), Changing::of(task), self.history.part(ordinal, task));
         let result = change(task);
         let after = task.status();
-        self.history.change(ordinal, part, self.history.part(task));
+        self.history.change(ordinal, part, self.history.part(ordinal, task));
         self.held.change(held, Changing::of(task));
         if before != after {
             if let Some(index) = self.by_status.get_mut(&before) {
@@ -319,11 +333,24 @@ impl Registry {
 
     /// Limits how long finished tasks are kept.
     pub fn limit_history(&mut self, limits: Option<HistoryLimits>) {
-        self.history = History::new(limits);
+        self.history.limit(limits);
         if limits.is_some() {
             for (ordinal, task) in &self.tasks {
-                self.history.change(*ordinal, None, self.history.part(task));
+                self.history.change(*ordinal, None, self.history.part(*ordinal, task));
             }
+        }
+    }
+
+    /// Keeps these tasks, even beyond the limits of the history, until they are released as often.
+    pub fn need(&mut self, tasks: &[Ordinal]) {
+        for ordinal in tasks {
+            self.history.need(*ordinal, self.tasks.get(ordinal).map(Box::as_ref));
+        }
+    }
+
+    pub fn release(&mut self, tasks: &[Ordinal]) {
+        for ordinal in tasks {
+            self.history.release(*ordinal, self.tasks.get(ordinal).map(Box::as_ref));
         }
     }
 
@@ -444,6 +471,17 @@ impl Registry {
         found.sort_unstable_by(|one, other| other.cmp(one));
         found.truncate(limit);
         found
+    }
+}
+
+/// Returns the tasks whose outputs a task still needs: those that it comes after, until it has ended. It may read the
+/// outputs while it runs, and a further attempt needs them again.
+fn needs(task: &Task) -> Vec<Ordinal> {
+    match task.state {
+        State::Queued { .. } | State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => {
+            task.plan().needed().collect()
+        }
+        State::Finished(_) | State::Resuming(_) => Vec::new(),
     }
 }
 

@@ -158,8 +158,14 @@ impl Core {
         if let Some(jobs) = limits.jobs {
             self.queue.limit_batch(batch, jobs);
         }
-        self.batches.entering.push_back(entering);
+        self.await_entry(entering);
         Ok(())
+    }
+
+    /// Lets the tasks of a committed batch be added from now on. The tasks that they come after are kept meanwhile.
+    pub(super) fn await_entry(&mut self, entering: Entering) {
+        self.registry.need(&entering.plan.needed().collect::<Vec<_>>());
+        self.batches.entering.push_back(entering);
     }
 
     /// Returns the plan of each task of a batch.
@@ -193,9 +199,10 @@ impl Core {
         self.entered(entering);
     }
 
-    /// Replies to the clients that wait for a batch.
+    /// Notes that no task of a batch is still to be added, and replies to the clients that wait for it.
     fn entered(&mut self, entering: Entering) {
-        let Entering { batch, to, last, again, .. } = entering;
+        let Entering { batch, to, last, again, plan, .. } = entering;
+        self.registry.release(&plan.needed().collect::<Vec<_>>());
         for (to, ids) in std::iter::once((to, last)).chain(again) {
             self.reply(Some(to), Reply::Many { batch, ids });
         }

@@ -167,7 +167,7 @@ impl Core {
             (left.to, left.again) = (NOBODY, Vec::new());
             core.written_entering.insert(left.batch);
             core.batches.known.entry(left.batch).or_default();
-            core.batches.entering.push_back(left);
+            core.await_entry(left);
         }
         core.drop_former_groups();
         core

@@ -1,15 +1,16 @@
 //! Example tests of how long finished tasks are kept, and of the search in them.
 
 use bgd_core::{
-    CoreLimits, Edit, Fact, HistoryLimits, Input, ListQuery, PlanRequest, Request, SEARCH_BYTES, StartTime,
-    Text, Work,
+    BatchItem, BatchLimits, CoreLimits, Edit, Fact, HistoryLimits, Input, ListQuery, Part, PlanRequest,
+    Request, Rule, SEARCH_BYTES, StartTime, Text, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::{After, Condition};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::support::{Desk, command, configure, events, exited, id, limits};
+use super::support::{Desk, command, configure, events, exited, id, ids, limits};
 
 /// One minute, and 100 bytes of output.
 const MINUTE: HistoryLimits = HistoryLimits { age_ms: 60_000, bytes: 100, tasks: 1000, memory: 1 << 20 };
@@ -102,6 +103,101 @@ fn r129_lingering_or_delayed_tasks_are_not_history() {
     desk.now.wall = desk.now.wall.plus_ms(1 << 30);
     assert_eq!(cleared(&desk.input(Input::Continue)), []);
     assert_eq!(cleared(&desk.fact(lingers, Fact::TreeEmpty)), [lingers]);
+}
+
+/// Returns a task that comes after this one, whatever the end of that.
+fn after(task: TaskId, number: u16) -> bgd_core::Command {
+    let after = vec![After { id: task.into(), condition: Condition::Any }];
+    bgd_core::Command { plan: PlanRequest { after, ..PlanRequest::default() }, ..command(id(number)) }
+}
+
+/// Makes all finished tasks too old. Returns those that this removed.
+fn grow_old(desk: &mut Desk) -> Vec<TaskId> {
+    desk.now.wall = desk.now.wall.plus_ms(60_000);
+    cleared(&desk.core.on_deadline(desk.now))
+}
+
+#[test]
+fn r104_output_is_kept_until_the_tasks_that_need_it_have_ended() {
+    let mut desk = desk();
+    let [needed, other] = [desk.finished(1, 3), desk.finished(2, 0)];
+    let mut waits = after(needed, 3);
+    waits.plan.hold = true;
+    let rule =
+        Rule::Retry { times: 1, delay_ms: 1 << 40, max_delay_ms: 1 << 40, codes: [].into(), signal: false };
+    waits.plan.again = Some(rule);
+    desk.ask(Request::Submit(Box::new(waits)));
+    assert_eq!(grow_old(&mut desk), [other]);
+    assert_eq!(desk.core.wall_deadline(), None, "nothing is due while it is needed");
+    desk.ask(Request::Hold { which: ids(&[id(3)]), held: false });
+    desk.fact(id(3), Fact::Started { pid: None });
+    assert_eq!(grow_old(&mut desk), [], "a running task may still read it");
+    desk.fact(id(3), exited(1, false));
+    assert!(desk.task(id(3)).finished().is_none(), "another attempt follows");
+    assert_eq!(grow_old(&mut desk), []);
+    assert_eq!(cleared(&desk.cancel(ids(&[id(3)]))), [needed]);
+}
+
+#[test]
+fn r104_needed_output_is_kept_beyond_the_size_limits() {
+    let mut desk = desk_with(HistoryLimits { tasks: 1, ..MINUTE });
+    let needed = desk.running(1);
+    let mut waits = after(needed, 2);
+    waits.plan.hold = true;
+    desk.ask(Request::Submit(Box::new(waits)));
+    assert_eq!(end(&mut desk, needed, 1000), []);
+    let [first, second] = [3, 4].map(|number| desk.running(number));
+    desk.now.wall = desk.now.wall.plus_ms(10);
+    assert_eq!(end(&mut desk, first, 90), [], "it takes no room from the others");
+    desk.now.wall = desk.now.wall.plus_ms(10);
+    assert_eq!(end(&mut desk, second, 90), [first]);
+    let edit = Edit {
+        id: id(2).into(),
+        description: None,
+        group: None,
+        priority: None,
+        slots: None,
+        after: Some(Vec::new()),
+        start: None,
+    };
+    assert_eq!(cleared(&desk.ask(Request::Edit(Box::new(edit)))), [needed]);
+}
+
+#[test]
+fn r104_output_is_kept_while_a_batch_that_needs_it_is_entering() {
+    for is_withdrawn in [false, true] {
+        let mut desk = Desk::new(1000);
+        let limits = CoreLimits { history: Some(MINUTE), tasks: 5000, ..limits(1000) };
+        desk.input(configure(limits));
+        let needed = desk.finished(1, 0);
+        let batch = TaskId::from_u128(7);
+        let item = |number: u128| {
+            let id = TaskId::from_u128((1 << 100) | number);
+            BatchItem { id, argv: ["true".into()].into() }
+        };
+        let first = Some((Box::new(after(needed, 2)), BatchLimits::default()));
+        let part = Part { batch, first, items: (0..1000).map(item).collect(), more: false };
+        desk.ask(Request::SubmitMany(Box::new(part)));
+        // Only tasks that are still to be added need the output.
+        for task in desk.core.batch_members(&[batch]) {
+            desk.fact(task, Fact::StartFailed { failure: "no such file".into() });
+        }
+        assert!(desk.core.has_more());
+        assert!(!grow_old(&mut desk).contains(&needed));
+        if is_withdrawn {
+            let _ = desk.core.withdraw(desk.now, &[], &[batch], "the disk is full");
+            assert_eq!(grow_old(&mut desk), [needed]);
+            continue;
+        }
+        while desk.core.has_more() {
+            assert!(!cleared(&desk.input(Input::Continue)).contains(&needed));
+        }
+        for task in desk.core.batch_members(&[batch]) {
+            assert!(desk.core.get(&needed.into()).is_ok(), "{task} needs it");
+            desk.fact(task, Fact::StartFailed { failure: "no such file".into() });
+        }
+        assert!(desk.core.get(&needed.into()).is_err());
+    }
 }
 
 #[test]

@@ -8,10 +8,22 @@ use super::{Known, Model, Phase, number};
 impl Model {
     /// Returns the finished tasks in the order of their ends.
     fn finished(&self) -> Vec<TaskId> {
-        let is_over = |task: &&Known| task.phase == Phase::Done && !task.left && !task.stuck;
+        let is_over = |task: &&Known| {
+            task.phase == Phase::Done && !task.left && !task.stuck && !self.is_needed(number(task.id))
+        };
         let mut finished: Vec<&Known> = self.live.values().filter(is_over).collect();
         finished.sort_by_key(|task| (task.completed_at, number(task.id)));
         finished.iter().map(|task| task.id).collect()
+    }
+
+    /// Reports whether a task that has not ended comes after this one.
+    fn is_needed(&self, number: u64) -> bool {
+        let is_active =
+            |task: &&Known| matches!(task.phase, Phase::Pending | Phase::Starting | Phase::Running);
+        self.live
+            .values()
+            .filter(is_active)
+            .any(|task| task.order.after.iter().any(|one| one.other == number))
     }
 
     fn is_too_old(&self, id: TaskId, limits: HistoryLimits, now: Now) -> bool {

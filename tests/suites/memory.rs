@@ -1,5 +1,6 @@
 //! How much memory the daemon uses with many tasks and with large ones, and how much of it remains afterwards.
 
+use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::LABEL_BYTES;
@@ -152,6 +153,15 @@ fn submit_is_refused_when_tasks_reach_the_memory_limit() {
     daemon.run(&["clear", "--all", "--all-sessions"]).success();
 }
 
+/// The hint that names the way to empty inboxes.
+const READ: &str = "`bgctl inbox --all-sessions --ack` prints and removes the notifications";
+
+#[track_caller]
+fn hint_of(refused: ClientError) -> String {
+    let ClientError::Rpc(refused) = refused else { panic!("{refused}") };
+    refused.data.hint.expect("a hint")
+}
+
 /// Notices contain the texts of their tasks: a session that reads nothing can't make the daemon exceed its limit.
 #[test]
 fn descriptions_and_unread_notices_count_towards_memory_limit() {
@@ -175,6 +185,9 @@ fn descriptions_and_unread_notices_count_towards_memory_limit() {
     };
     let (first, refused) = fill();
     assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
+    let hint = hint_of(refused);
+    assert!(hint.starts_with("`bgctl clear --all-sessions` removes"), "{hint}");
+    assert!(hint.contains(READ), "either makes room: {hint}");
     assert_eq!(clear(&daemon), first.len() as u64);
     let unread = (first.len() * LABEL_BYTES) as u64;
     let held = daemon.status().held_bytes;
@@ -183,8 +196,10 @@ fn descriptions_and_unread_notices_count_towards_memory_limit() {
     let (second, refused) = fill();
     assert_eq!(refused.kind(), Some(ErrorKind::RegistryFull), "{refused}");
     assert!(second.len() < first.len() * 3 / 4, "{} and {}", first.len(), second.len());
+    let hint = hint_of(refused);
+    assert!(hint.starts_with(READ), "they use most of it: {hint}");
     assert_eq!(clear(&daemon), second.len() as u64);
-    daemon.run(&["inbox", "--session", "s", "--ack"]).success();
+    daemon.run(&["inbox", "--all-sessions", "--ack"]).success();
     assert_eq!(daemon.status().held_bytes, 0);
     assert_eq!(fill().0.len(), first.len());
 }

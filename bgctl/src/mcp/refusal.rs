@@ -76,7 +76,10 @@ impl From<Failure> for Refusal {
             "not_complete" => Some(
                 "background_output shows the output so far, background_block waits, background_cancel ends it",
             ),
-            "registry_full" => Some("background_clear deletes the finished tasks of this session"),
+            "registry_full" => Some(
+                "background_clear deletes the finished tasks of this session. If inboxes use the memory, tell the \
+                 user, who can empty them with `bgctl inbox --all-sessions --ack`",
+            ),
             "authentication_required" => Some("tell the user, who must log in to the agent"),
             "no_answer" => Some(
                 "tell the user, who can check with `bgctl daemon status`. The daemon may still do this later: \

@@ -301,6 +301,8 @@ pub enum CoreError {
     FullMemory {
         /// Memory of tasks, inboxes and batches that are still being added.
         held: usize,
+        /// The part of it that inboxes use.
+        inboxes: usize,
         /// Additional memory for the request.
         more: usize,
         limit: usize,

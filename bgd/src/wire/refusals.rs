@@ -78,7 +78,7 @@ pub fn of_core(error: CoreError) -> RpcError {
             format!("the daemon has reached its limit of {} (limits.tasks)", count(limit, "task")),
         )
         .hint("`bgctl clear --all-sessions` removes the finished ones"),
-        CoreError::FullMemory { held, more, limit } => full_memory(held, more, limit),
+        CoreError::FullMemory { held, inboxes, more, limit } => full_memory(held, inboxes, more, limit),
         CoreError::Order(error) => of_order(&error),
         CoreError::ShuttingDown => RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
             .hint("start it again when it has ended"),
@@ -223,17 +223,29 @@ fn state(status: Status) -> &'static str {
     }
 }
 
-fn full_memory(held: usize, more: usize, limit: usize) -> RpcError {
+/// Returns the error for a request that exceeds the limit on memory. Its hint names the inboxes first if they use most
+/// of it, and otherwise only if emptying them makes enough room.
+fn full_memory(held: usize, inboxes: usize, more: usize, limit: usize) -> RpcError {
     let size = |bytes: usize| ByteSize(bytes as u64);
+    let tasks = held.saturating_sub(inboxes);
     let message = format!(
-        "this needs {} of memory, but tasks and inboxes already use {} of {} (limits.memory)",
+        "this needs {} of memory, but tasks use {} and inboxes {} of {} (limits.memory)",
         size(more),
-        size(held),
+        size(tasks),
+        size(inboxes),
         size(limit)
     );
-    RpcError::new(ErrorKind::RegistryFull, message).hint(
-        "`bgctl clear --all-sessions` removes the finished tasks; or raise limits.memory in the configuration",
-    )
+    let clear = "`bgctl clear --all-sessions` removes the finished tasks";
+    let read = "`bgctl inbox --all-sessions --ack` prints and removes the notifications";
+    let ways = if inboxes > tasks {
+        format!("{read}; {clear}")
+    } else if tasks.saturating_add(more) <= limit {
+        format!("{clear}; {read}")
+    } else {
+        clear.to_owned()
+    };
+    let hint = format!("{ways}; or raise limits.memory in the configuration");
+    RpcError::new(ErrorKind::RegistryFull, message).hint(hint)
 }
 
 fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {

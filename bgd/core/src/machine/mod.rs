@@ -249,6 +249,11 @@ impl Core {
         self.registry.held()
     }
 
+    /// Returns the memory of inboxes, in bytes.
+    pub fn held_by_inboxes(&self) -> usize {
+        self.inboxes.held()
+    }
+
     /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the
     /// oldest item, and number of items.
     pub fn list_inboxes(&self, after: u64) -> impl Iterator<Item = (&Arc<str>, u64, usize)> {

@@ -204,7 +204,8 @@ impl Core {
     pub(super) fn check_memory(&self, more: usize) -> Result<(), CoreError> {
         let (held, limit) = (self.held(), self.limits.memory);
         if held.saturating_add(more) > limit {
-            return Err(CoreError::FullMemory { held, more, limit });
+            let inboxes = self.inboxes.held();
+            return Err(CoreError::FullMemory { held, inboxes, more, limit });
         }
         Ok(())
     }

@@ -260,6 +260,7 @@ pub struct Model {
     holds_starts: bool,
     /// Memory of tasks and inboxes before an input that adds to them, in bytes, and the environments among it.
     pub held: usize,
+    pub held_by_inboxes: usize,
     pub envs: Vec<Env>,
     pub groups: Groups,
     /// Slots of the default group in the latest configuration.
@@ -298,6 +299,7 @@ impl Model {
             exited: false,
             holds_starts: false,
             held: 0,
+            held_by_inboxes: 0,
             envs: Vec::new(),
             batches: BTreeMap::new(),
             staged: BTreeMap::new(),
@@ -366,8 +368,8 @@ impl Model {
 
     /// Checks whether there is memory for `more` bytes.
     fn memory_for(&self, more: usize) -> Result<(), CoreError> {
-        let (held, limit) = (self.held, self.limits.memory);
-        if held + more > limit { Err(CoreError::FullMemory { held, more, limit }) } else { Ok(()) }
+        let (held, inboxes, limit) = (self.held, self.held_by_inboxes, self.limits.memory);
+        if held + more > limit { Err(CoreError::FullMemory { held, inboxes, more, limit }) } else { Ok(()) }
     }
 
     /// Returns when the core must ask to be called next.

@@ -44,7 +44,7 @@ impl Sim {
             }
         }
         prop_assert_eq!(self.core.held_by_tasks(), bytes, "what tasks hold is miscounted");
-        self.model.held = self.core.held();
+        (self.model.held, self.model.held_by_inboxes) = (self.core.held(), self.core.held_by_inboxes());
         self.model.envs = envs;
         Ok(())
     }

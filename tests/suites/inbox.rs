@@ -7,8 +7,9 @@ use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{InboxItem, NoticeKind, Part};
 use bgd_shared::request::{
-    ClearParams, DaemonStatusOf, InboxAck, InboxAckParams, InboxAckResult, InboxList, InboxListParams,
-    InboxRead, InboxReadParams, InboxReadResult, NoParams, SessionEnd, SessionEndParams, TaskClear,
+    ClearParams, DaemonStatusOf, DaemonUpgrade, InboxAck, InboxAckParams, InboxAckResult, InboxList,
+    InboxListParams, InboxRead, InboxReadParams, InboxReadResult, NoParams, SessionEnd, SessionEndParams,
+    TaskClear, UpgradeParams,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{FakeDaemon, TestDaemon, bgctl_path, wait};
@@ -31,6 +32,12 @@ fn done(daemon: &TestDaemon, line: &str) -> TaskId {
     let id = daemon.submit_in("s", line);
     daemon.block(&[id]);
     id
+}
+
+/// Returns how many items the inbox has lost, and how many it still has.
+fn lost_and_left(daemon: &TestDaemon) -> (u64, usize) {
+    let inbox = read(daemon, &InboxReadParams::default());
+    (inbox.lost, inbox.items.len())
 }
 
 /// Returns the tasks that the inbox has notices about.
@@ -475,4 +482,26 @@ fn wait_returns_one_item_at_a_time_by_default() {
     assert_eq!(next(&["--ack"]), [ids[0]]);
     assert_eq!(notified_tasks(&daemon), ids[1..], "only what was printed is acknowledged");
     assert_eq!(next(&["--limit", "5", "--ack"]), ids[1..]);
+}
+
+#[test]
+fn r125_count_of_lost_items_survives_kills_stops_and_upgrades_until_acknowledged() {
+    let config = "durable = true\n[limits]\ninbox_items = 2\n";
+    let mut daemon = TestDaemon::builder().config(config).start();
+    for _ in 0..5 {
+        done(&daemon, "true");
+    }
+    assert_eq!(lost_and_left(&daemon), (3, 2));
+    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    assert_eq!(lost_and_left(&daemon), (3, 2), "after an upgrade");
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!(lost_and_left(&daemon), (3, 2), "after a kill");
+    done(&daemon, "true");
+    assert_eq!(lost_and_left(&daemon), (4, 2), "another one counts");
+    daemon.restart();
+    assert_eq!(lost_and_left(&daemon), (4, 2), "after a stop");
+    acknowledge(&daemon, u64::MAX);
+    daemon.restart();
+    assert_eq!(lost_and_left(&daemon), (0, 0), "the reader knows of the loss");
 }

@@ -35,6 +35,14 @@ pub struct ItemRow {
     pub notice: Arc<Notice>,
 }
 
+/// The items that an inbox has dropped and that no acknowledgement covers yet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LossRow {
+    pub session: Arc<str>,
+    /// How many.
+    pub lost: u64,
+}
+
 /// A notice that its channel has not delivered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NoticeRow {
@@ -77,6 +85,8 @@ pub struct Changes {
     pub tasks: Vec<(Ordinal, Option<TaskRow>)>,
     /// Items of inboxes, by their numbers.
     pub items: Vec<(u64, Option<ItemRow>)>,
+    /// Losses of inboxes, by the numbers of the last lost items.
+    pub losses: Vec<(u64, Option<LossRow>)>,
     /// Notices for channels, by their numbers. The core does not know which notices these are.
     pub notices: Vec<(u64, Option<NoticeRow>)>,
     pub batches: Vec<(TaskId, Option<Batch>)>,
@@ -99,10 +109,11 @@ impl Changes {
         let tasks = self.tasks.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, task));
         let items =
             self.items.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.notice.text_bytes()));
+        let losses = self.losses.len() * ROW;
         let notices =
             self.notices.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.notice.text_bytes()));
         let entering = self.entering.iter().map(|(_, row)| ROW + row.as_ref().map_or(0, |row| row.bytes));
-        tasks.chain(items).chain(notices).chain(entering).sum::<usize>() + self.batches.len() * ROW
+        tasks.chain(items).chain(notices).chain(entering).sum::<usize>() + losses + self.batches.len() * ROW
     }
 }
 
@@ -113,6 +124,8 @@ pub struct Kept {
     pub tasks: Vec<(Ordinal, TaskRow)>,
     /// Items of inboxes, oldest first.
     pub items: Vec<(u64, ItemRow)>,
+    /// Losses of inboxes, oldest first.
+    pub losses: Vec<(u64, LossRow)>,
     /// Notices that channels have not delivered, oldest first.
     pub notices: Vec<(u64, NoticeRow)>,
     pub batches: BTreeMap<TaskId, Batch>,

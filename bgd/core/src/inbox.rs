@@ -72,9 +72,24 @@ pub struct Inboxes {
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
     last_wait: u64,
-    /// The numbers of the items added or removed since [`Inboxes::take_touched`]; `None` unless changes are persisted.
+    /// What has changed since [`Inboxes::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
-    touched: Option<BTreeSet<u64>>,
+    touched: Option<TouchedInboxes>,
+}
+
+/// The items and losses that were added or removed.
+#[derive(Debug, Default)]
+pub struct TouchedInboxes {
+    /// The numbers of the items.
+    pub items: BTreeSet<u64>,
+    /// The numbers of the last lost items.
+    pub losses: BTreeSet<u64>,
+}
+
+impl TouchedInboxes {
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.losses.is_empty()
+    }
 }
 
 /// Persistent counts of all inboxes.
@@ -87,14 +102,22 @@ pub struct InboxCounts {
 }
 
 impl Inboxes {
-    /// Starts recording which items are added or removed.
+    /// Starts recording which items and losses are added or removed.
     pub fn track(&mut self) {
-        self.touched = Some(BTreeSet::new());
+        self.touched = Some(TouchedInboxes::default());
     }
 
-    /// Returns the numbers of the items added or removed since the last call.
-    pub fn take_touched(&mut self) -> BTreeSet<u64> {
+    /// Returns the items and losses added or removed since the last call.
+    pub fn take_touched(&mut self) -> TouchedInboxes {
         self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn touch_item(&mut self, number: u64) {
+        self.touched.iter_mut().for_each(|touched| _ = touched.items.insert(number));
+    }
+
+    fn touch_loss(&mut self, number: u64) {
+        self.touched.iter_mut().for_each(|touched| _ = touched.losses.insert(number));
     }
 
     /// Returns an item with its parent session.
@@ -105,16 +128,30 @@ impl Inboxes {
         Some((Arc::clone(session), Arc::clone(&items.get(at)?.1)))
     }
 
+    /// Returns the parent session whose last lost item has this number, and how many items it has lost that no
+    /// acknowledgement covers yet.
+    pub fn loss(&self, number: u64) -> Option<(Arc<str>, u64)> {
+        let session = self.losses.get(&number)?;
+        Some((Arc::clone(session), self.by_session.get(session)?.lost))
+    }
+
     pub fn counts(&self) -> InboxCounts {
         InboxCounts { last: self.last, lost: self.lost }
     }
 
-    /// Restores inboxes, oldest items first.
+    /// Restores inboxes: their items and their losses as by [`Self::loss`], both oldest first.
     pub fn fill(
         &mut self,
         counts: &InboxCounts,
         items: impl IntoIterator<Item = (u64, Arc<str>, Arc<Notice>)>,
+        losses: impl IntoIterator<Item = (u64, Arc<str>, u64)>,
     ) {
+        for (number, session, lost) in losses {
+            let inbox = self.by_session.entry(Arc::clone(&session)).or_default();
+            self.losses.remove(&inbox.lost_upto);
+            (inbox.lost, inbox.lost_upto) = (lost, number);
+            self.losses.insert(number, session);
+        }
         for (number, session, notice) in items {
             self.last = number.saturating_sub(1);
             self.add(&session, notice, usize::MAX);
@@ -133,7 +170,7 @@ impl Inboxes {
     pub fn add(&mut self, session: &Arc<str>, notice: Arc<Notice>, limit: usize) -> Ended {
         self.last += 1;
         let number = self.last;
-        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
+        self.touch_item(number);
         self.items.insert(number, Arc::clone(session));
         self.bytes += notice.text_bytes();
         let inbox = self.by_session.entry(Arc::clone(session)).or_default();
@@ -155,22 +192,31 @@ impl Inboxes {
     fn drop_oldest(&mut self, session: &str) {
         let Some(inbox) = self.by_session.get_mut(session) else { return };
         let Some((number, notice)) = inbox.items.pop_front() else { return };
-        self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
-        self.losses.remove(&inbox.lost_upto);
+        let before = std::mem::replace(&mut inbox.lost_upto, number);
         inbox.lost += 1;
-        inbox.lost_upto = number;
         self.lost += 1;
         self.bytes -= notice.text_bytes();
+        self.touch_item(number);
+        self.forget_loss(before);
         if let Some(session) = self.items.remove(&number) {
             self.losses.insert(number, session);
+            self.touch_loss(number);
         }
         // An inbox must not be kept forever only to remember a loss.
         if self.losses.len() > INBOXES_ITEMS
-            && let Some((_, session)) = self.losses.pop_first()
+            && let Some((upto, session)) = self.losses.pop_first()
             && let Some(inbox) = self.by_session.get_mut(&session)
         {
             (inbox.lost, inbox.lost_upto) = (0, 0);
+            self.touch_loss(upto);
             self.tidy(&session);
+        }
+    }
+
+    /// Removes the loss whose last item has this number; 0 for none.
+    fn forget_loss(&mut self, upto: u64) {
+        if self.losses.remove(&upto).is_some() {
+            self.touch_loss(upto);
         }
     }
 
@@ -198,16 +244,18 @@ impl Inboxes {
     fn forget(&mut self, session: &str, upto: u64) -> (usize, usize) {
         let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
         let done = inbox.items.partition_point(|(number, _)| *number <= upto);
-        for (number, notice) in inbox.items.drain(..done) {
-            self.touched.iter_mut().for_each(|touched| _ = touched.insert(number));
+        let gone: Vec<Item> = inbox.items.drain(..done).collect();
+        let left = inbox.items.len();
+        let told = if inbox.lost_upto <= upto { inbox.lost_upto } else { 0 };
+        if told > 0 {
+            (inbox.lost, inbox.lost_upto) = (0, 0);
+        }
+        for (number, notice) in gone {
+            self.touch_item(number);
             self.items.remove(&number);
             self.bytes -= notice.text_bytes();
         }
-        if inbox.lost_upto <= upto {
-            self.losses.remove(&inbox.lost_upto);
-            (inbox.lost, inbox.lost_upto) = (0, 0);
-        }
-        let left = inbox.items.len();
+        self.forget_loss(told);
         self.tidy(session);
         (done, left)
     }
@@ -389,6 +437,49 @@ mod tests {
         assert_eq!((sessions, items, lost), (1, 1, 6));
         inboxes.remove("a");
         assert!(is_empty(&inboxes), "{inboxes:?}");
+    }
+
+    #[test]
+    fn r125_losses_are_restored_from_what_was_touched() {
+        let (mut inboxes, mut losses, mut items) = (Inboxes::default(), BTreeMap::new(), BTreeMap::new());
+        inboxes.track();
+        let mut note = |inboxes: &mut Inboxes| {
+            let touched = inboxes.take_touched();
+            for number in touched.losses {
+                losses.remove(&number);
+                losses.extend(inboxes.loss(number).map(|loss| (number, loss)));
+            }
+            for number in touched.items {
+                items.remove(&number);
+                items.extend(inboxes.item(number).map(|item| (number, item)));
+            }
+            let mut again = Inboxes::default();
+            let rows =
+                items.iter().map(|(number, (session, notice))| (*number, session.clone(), notice.clone()));
+            let lost = losses.iter().map(|(number, (session, lost))| (*number, session.clone(), *lost));
+            again.fill(&inboxes.counts(), rows, lost);
+            for session in ["a", "b"] {
+                let read = |inboxes: &Inboxes| (numbers(inboxes, session), inboxes.read(session, 0, 0).1);
+                assert_eq!(read(&again), read(inboxes), "{session}");
+            }
+            assert_eq!((again.counts(), &again.losses), (inboxes.counts(), &inboxes.losses));
+            again
+        };
+        for (session, limit) in [("a", 1), ("b", 1), ("a", 1), ("b", 3), ("a", 3), ("a", 2), ("b", 1)] {
+            inboxes.add(&session.into(), notice(1), limit);
+            note(&mut inboxes);
+        }
+        assert_eq!(["a", "b"].map(|session| inboxes.read(session, 0, 0).1), [2, 2]);
+        inboxes.acknowledge("a", 2);
+        let mut again = note(&mut inboxes);
+        assert_eq!(again.read("a", 0, 0).1, 2, "of a later item");
+        again.acknowledge("a", 6);
+        again.remove("b");
+        assert!(is_empty(&again), "{again:?}");
+        inboxes.acknowledge("a", 6);
+        note(&mut inboxes);
+        inboxes.remove("b");
+        assert!(is_empty(&note(&mut inboxes)));
     }
 
     #[test]

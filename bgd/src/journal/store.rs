@@ -1,5 +1,5 @@
-//! The journal's file: an `SQLite` database with one row for each task, item, notice and batch. A change is one
-//! transaction, so that the file always holds the state before or after it.
+//! The journal's file: an `SQLite` database with one row for each task, item, loss of an inbox, notice and batch. A
+//! change is one transaction, so that the file always holds the state before or after it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -49,6 +49,7 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS env (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS task (ordinal INTEGER PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS item (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS loss (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS notice (number INTEGER PRIMARY KEY, value BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS batch (id TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS entering (id TEXT PRIMARY KEY, envs TEXT NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
@@ -233,18 +234,9 @@ impl Store {
         (read.has_counters, read.has_groups) = (counters.is_some(), groups.is_some());
         read.kept.counters = counters.unwrap_or_default();
         read.kept.groups = groups.unwrap_or_default();
-        for [number, value] in self.rows("SELECT number, value FROM item ORDER BY number", &mut unread) {
-            match (integer(&number), parse(&value)) {
-                (Some(number), Some(item)) => read.kept.items.push((number, item)),
-                _ => unread += 1,
-            }
-        }
-        for [number, value] in self.rows("SELECT number, value FROM notice ORDER BY number", &mut unread) {
-            match (integer(&number), parse(&value)) {
-                (Some(number), Some(notice)) => read.kept.notices.push((number, notice)),
-                _ => unread += 1,
-            }
-        }
+        read.kept.items = self.numbered("item", &mut unread);
+        read.kept.losses = self.numbered("loss", &mut unread);
+        read.kept.notices = self.numbered("notice", &mut unread);
         for [id, value] in self.rows("SELECT id, value FROM batch", &mut unread) {
             match (task_id(&id), parse(&value)) {
                 (Some(id), Some(batch)) => _ = read.kept.batches.insert(id, batch),
@@ -271,6 +263,19 @@ impl Store {
         self.count_holders(holding_tasks, holding_entering);
         read.unread = unread;
         read
+    }
+
+    /// Returns the rows of a table by their numbers.
+    fn numbered<T: DeserializeOwned>(&self, table: &str, unread: &mut usize) -> Vec<(u64, T)> {
+        let mut found = Vec::new();
+        let query = format!("SELECT number, value FROM {table} ORDER BY number");
+        for [number, value] in self.rows(&query, unread) {
+            match (integer(&number), parse(&value)) {
+                (Some(number), Some(row)) => found.push((number, row)),
+                _ => *unread += 1,
+            }
+        }
+        found
     }
 
     /// Reads the environments in the file, and which rows need them. Only needed if the rows themselves were not read.
@@ -410,6 +415,7 @@ impl Store {
             }
         }
         self.write_numbered("item", &changes.items)?;
+        self.write_numbered("loss", &changes.losses)?;
         self.write_numbered("notice", &changes.notices)?;
         self.write_batches(changes)?;
         self.remove_envs()?;
@@ -505,6 +511,7 @@ impl Store {
 pub struct Merged {
     tasks: BTreeMap<Ordinal, Option<crate::core::durable::TaskRow>>,
     items: BTreeMap<u64, Option<crate::core::durable::ItemRow>>,
+    losses: BTreeMap<u64, Option<crate::core::durable::LossRow>>,
     notices: BTreeMap<u64, Option<crate::core::durable::NoticeRow>>,
     batches: BTreeMap<TaskId, Option<crate::core::Batch>>,
     entering: BTreeMap<TaskId, Option<Box<Entering>>>,
@@ -516,10 +523,11 @@ pub struct Merged {
 impl Merged {
     /// Returns the whole state as changes.
     pub fn of(kept: &Kept) -> Self {
-        let Kept { tasks, items, notices, batches, entering, groups, counters } = kept;
+        let Kept { tasks, items, losses, notices, batches, entering, groups, counters } = kept;
         Self {
             tasks: tasks.iter().map(|(ordinal, row)| (*ordinal, Some(row.clone()))).collect(),
             items: items.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
+            losses: losses.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
             notices: notices.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),
             batches: batches.iter().map(|(id, batch)| (*id, Some(batch.clone()))).collect(),
             entering: entering.iter().map(|one| (one.batch, Some(Box::new(one.clone())))).collect(),
@@ -530,9 +538,11 @@ impl Merged {
 
     /// Adds the changes of a later step.
     pub fn add(&mut self, changes: Changes) {
-        let Changes { tasks, items, notices, batches, entering, groups, counters, added: _ } = changes;
+        let Changes { tasks, items, losses, notices, batches, entering, groups, counters, added: _ } =
+            changes;
         self.tasks.extend(tasks);
         self.items.extend(items);
+        self.losses.extend(losses);
         self.notices.extend(notices);
         self.batches.extend(batches);
         self.entering.extend(entering);

@@ -12,7 +12,7 @@ use super::{Core, orders, wall_time};
 use crate::batch::{Batch, Entering};
 use crate::caller::ReplyTo;
 use crate::control::Control;
-use crate::durable::{Changes, Counters, ItemRow, Kept, TaskRow};
+use crate::durable::{Changes, Counters, ItemRow, Kept, LossRow, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
 use crate::known::{KnownRun, Uncounted};
@@ -45,9 +45,9 @@ impl Core {
 
     /// Returns the changes since the last call; `None` if there is nothing to write. Requires [`Self::track`].
     pub fn take_changes(&mut self, now: Now) -> Option<Changes> {
-        let (touched, items) = (self.registry.take_touched(), self.inboxes.take_touched());
+        let (touched, inboxes) = (self.registry.take_touched(), self.inboxes.take_touched());
         let (groups, entering) = (self.queue.take_groups(), self.changed_entering());
-        let is_same = touched.is_none() && items.is_empty() && groups.is_none() && entering.is_empty();
+        let is_same = touched.is_none() && inboxes.is_empty() && groups.is_none() && entering.is_empty();
         // An event may report something that is not persisted, but its number must not be reused.
         if is_same && self.seq == self.written_seq {
             return None;
@@ -55,9 +55,13 @@ impl Core {
         self.written_seq = self.seq;
         let touched = touched.unwrap_or_default();
         let tasks = touched.tasks.iter().map(|ordinal| (*ordinal, self.row(*ordinal))).collect();
-        let items = items.into_iter().map(|number| {
+        let items = inboxes.items.into_iter().map(|number| {
             let item = self.inboxes.item(number);
             (number, item.map(|(session, notice)| ItemRow { session, notice }))
+        });
+        let losses = inboxes.losses.into_iter().map(|number| {
+            let loss = self.inboxes.loss(number);
+            (number, loss.map(|(session, lost)| LossRow { session, lost }))
         });
         let mut batches: BTreeMap<_, _> = touched.batches.iter().map(|id| (*id, None)).collect();
         batches.extend(entering.iter().map(|(id, _)| (*id, None)));
@@ -67,6 +71,7 @@ impl Core {
         Some(Changes {
             tasks,
             items: items.collect(),
+            losses: losses.collect(),
             notices: Vec::new(),
             batches: batches.into_iter().collect(),
             entering,
@@ -127,7 +132,7 @@ impl Core {
     /// Builds a core from its persisted state. Tasks that were running still appear to run: the caller has to report
     /// what happened to them.
     pub fn restore(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
-        let Kept { tasks, items, notices, batches, entering, groups: before, counters } = kept;
+        let Kept { tasks, items, losses, notices, batches, entering, groups: before, counters } = kept;
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
         core.configure(limits, groups);
@@ -148,7 +153,8 @@ impl Core {
         }
         core.registry.continue_numbering_after(counters.last);
         let items = items.into_iter().map(|(number, row)| (number, row.session, row.notice));
-        core.inboxes.fill(&counters.inboxes, items);
+        let losses = losses.into_iter().map(|(number, row)| (number, row.session, row.lost));
+        core.inboxes.fill(&counters.inboxes, items, losses);
         let is_entering = |id| entering.iter().any(|left| left.batch == id);
         let has_none =
             |(id, batch): (&TaskId, &Batch)| (batch.members == 0 && !is_entering(*id)).then_some(*id);

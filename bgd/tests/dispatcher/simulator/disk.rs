@@ -40,6 +40,7 @@ pub struct Disk {
     pub holds_starts: bool,
     tasks: BTreeMap<Ordinal, String>,
     items: BTreeMap<u64, String>,
+    losses: BTreeMap<u64, String>,
     notices: BTreeMap<u64, String>,
     batches: BTreeMap<TaskId, String>,
     entering: BTreeMap<TaskId, String>,
@@ -84,9 +85,11 @@ impl Disk {
         let is_written = room != Room::None;
         (self.is_troubled, self.holds_starts) = (!is_written, room.is_full());
         for changes in if is_written { std::mem::take(&mut self.unwritten) } else { Vec::new() } {
-            let Changes { tasks, items, notices, batches, entering, groups, counters, added: _ } = changes;
+            let Changes { tasks, items, losses, notices, batches, entering, groups, counters, added: _ } =
+                changes;
             change(&mut self.tasks, tasks);
             change(&mut self.items, items);
+            change(&mut self.losses, losses);
             change(&mut self.notices, notices);
             change(&mut self.batches, batches);
             change(&mut self.entering, entering);
@@ -107,6 +110,7 @@ impl Disk {
         let mut kept = Kept {
             tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, parsed(row))).collect(),
             items: self.items.iter().map(|(number, row)| (*number, parsed(row))).collect(),
+            losses: self.losses.iter().map(|(number, row)| (*number, parsed(row))).collect(),
             notices: self.notices.iter().map(|(number, row)| (*number, parsed(row))).collect(),
             batches: self.batches.iter().map(|(id, row)| (*id, parsed(row))).collect(),
             entering: self.entering.values().map(|row| parsed(row)).collect(),

@@ -299,7 +299,8 @@ EXAMPLES:
 Without IDs it deletes the finished tasks of the current parent session (see
 `bgctl session key`), except those with processes that are still running (`lingering`).
 Give their ids, or --all, to end these processes first. --tag, --group and --status
-narrow the selection; --batch covers every session, as ids do.")]
+narrow the selection; --batch covers every session, as ids do. A pending task that
+comes after a cleared one starts without its output.")]
 pub struct ClearArgs {
     /// Ids of finished tasks (4 characters of each are enough), or @ for the latest task
     #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = SELECTORS, conflicts_with = "all_sessions")]
@@ -479,7 +480,7 @@ pub enum DaemonVerb {
         /// Grace period before SIGKILL [default: as configured, 5s]
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
-        /// Also cancel the tasks of a durable daemon
+        /// Also cancel the running tasks of a durable daemon; pending ones stay
         #[arg(long)]
         cancel: bool,
     },

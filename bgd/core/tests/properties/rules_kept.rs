@@ -128,6 +128,19 @@ fn r127_cancel_during_batch_entry_survives_a_kill() {
     assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (TASKS, TASKS));
 }
 
+/// The rest of a batch is pending like the tasks that were already added, and pending tasks outlive the daemon.
+#[test]
+fn r131_stop_with_cancel_leaves_all_pending_tasks_of_an_entering_batch() {
+    let (mut desk, mut rows) = durable();
+    entering((&mut desk, &mut rows), None);
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::Nothing });
+    rows.note(&mut desk);
+    assert!(desk.core.has_more());
+    rows.restart(&mut desk);
+    enter(&mut desk);
+    assert_eq!((desk.core.summary().pending, desk.core.summary().total()), (TASKS, TASKS));
+}
+
 #[test]
 fn r127_dependency_cleared_during_batch_entry_still_decides_after_a_kill() {
     for (code, status) in [(0, Status::Pending), (3, Status::Cancelled)] {

@@ -22,6 +22,10 @@ const STOPS_LATE: &str = "perl -e '
     };
     print \"ready\\n\"; sleep 1000'";
 
+/// Ends once it is continued.
+const SAYS_GOES_ON: &str = "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit };
+    print \"ready\\n\"; select undef, undef, undef, 0.02 while 1'";
+
 fn moves(daemon: &TestDaemon, viewer: &mut Viewer, id: TaskId) {
     viewer.call::<TaskDetach>(&DetachParams { id: id.into(), background: true });
     assert!(!daemon.task(id).foreground);
@@ -58,9 +62,7 @@ fn r62_job_that_stops_after_backgrounding_is_continued() {
 #[test]
 fn r62_job_stopped_before_backgrounding_is_continued() {
     let daemon = with_gate();
-    let line = "perl -e '$| = 1; $SIG{CONT} = sub { print \"goes on\\n\"; exit };
-        print \"ready\\n\"; select undef, undef, undef, 0.02 while 1'";
-    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(SAYS_GOES_ON));
     viewer.until_shown("ready");
     viewer.type_keys(task.id, "\x1a");
     viewer.until("a stopped job", |viewer| viewer.stops == 1);
@@ -100,6 +102,39 @@ fn task_that_stops_after_typing_viewer_left_is_continued() {
             daemon.run(&["list"]).success();
         }
         stops_and_goes_on(&daemon, id);
+    }
+}
+
+#[test]
+fn r142_stopped_job_that_stays_is_continued_when_its_client_is_gone() {
+    let daemon = with_gate();
+    let params = SubmitParams { stays: true, ..daemon.in_terminal(SAYS_GOES_ON) };
+    let (mut viewer, task) = Viewer::run(&daemon, &params);
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    drop(viewer);
+    assert_eq!(daemon.block(&[task.id])[0].status, Status::Completed);
+    assert!(String::from_utf8(daemon.output(task.id)).unwrap().ends_with("goes on\r\n"));
+}
+
+#[test]
+fn r121_job_stopped_by_viewer_is_continued_if_that_leaves_after_upgrade() {
+    let daemon = with_gate();
+    let params = SubmitParams { foreground: false, ..daemon.in_terminal(SAYS_GOES_ON) };
+    for leaves in [false, true] {
+        let id = daemon.submit_with(&params).id;
+        let mut viewer = Viewer::attach(&daemon, id, None);
+        viewer.until_seen("ready");
+        viewer.type_keys(id, "\x1a");
+        viewer.until("a stopped job", |viewer| viewer.stops == 1);
+        upgrade(&daemon);
+        if leaves {
+            viewer.call::<TaskDetach>(&DetachParams { id: id.into(), background: false });
+        } else {
+            drop(viewer);
+        }
+        assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     }
 }
 

@@ -135,6 +135,9 @@ pub(super) struct TerminalState {
     pub(super) followed: Option<FollowedState>,
     /// The answers owed for typed input.
     pub(super) owed: Vec<(u64, AnswerState)>,
+    /// The viewers that have typed anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) typists: Vec<u64>,
 }
 
 /// A job in a terminal.

@@ -279,8 +279,9 @@ impl<'a> Starting<'a> {
             let followed = FollowedState::of_new(size, parcel.add(&pty.master), sides, parcel.add(output));
             let job = JobState { pid: OF_MESSAGE, handle: Fd::OF_PROCESS, name: pty.name.clone() };
             (process.leader, process.handle) = (leader.pid, Some(parcel.add(&leader.pidfd)));
+            let (owed, typists) = (Vec::new(), Vec::new());
             process.terminal =
-                Some(TerminalState { job: Some(job), followed: Some(followed), owed: Vec::new() });
+                Some(TerminalState { job: Some(job), followed: Some(followed), owed, typists });
         }
         let (text, descriptors) = parcel.seal(process);
         (keeper::announcement(Key { task: *task, run: *run }, &text), descriptors)

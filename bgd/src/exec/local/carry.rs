@@ -279,10 +279,10 @@ impl TerminalState {
         context: &Context,
         came: &mut Came,
     ) -> io::Result<(Option<TerminalJob>, Terminal)> {
-        let Self { job, followed, owed } = self;
+        let Self { job, followed, owed, typists } = self;
         let taken = followed.map(|followed| followed.take(came)).transpose()?;
         let loss = Loss::new(task, run, context.facts.clone());
-        let terminal = terminals.add_carried(task, taken, owed, loss)?;
+        let terminal = terminals.add_carried(task, taken, (owed, typists), loss)?;
         let job = job.map(|JobState { pid, handle, name }| {
             let handle = Arc::new(came.take(handle)?.into());
             Ok::<_, io::Error>(TerminalJob { pid, handle, name, terminal: terminal.clone() })

@@ -133,7 +133,8 @@ impl Local {
                     });
                     let job = job.transpose()?;
                     let followed = Some(copies.add_terminal(terminal.copies().await?)?);
-                    state.terminal = Some(TerminalState { job, followed, owed: Vec::new() });
+                    state.terminal =
+                        Some(TerminalState { job, followed, owed: Vec::new(), typists: Vec::new() });
                 }
                 let mut flows = Vec::new();
                 if let Some((_, drains)) = drains.filter(|(of, _)| *of == run) {
@@ -241,7 +242,8 @@ impl Local {
                 Recorded::File(_) => {}
                 Recorded::Terminal(terminal) => {
                     let followed = Some(copies.add_terminal(terminal.copies()?)?);
-                    state.terminal = Some(TerminalState { job: None, followed, owed: Vec::new() });
+                    state.terminal =
+                        Some(TerminalState { job: None, followed, owed: Vec::new(), typists: Vec::new() });
                 }
             }
             tree.handle().as_fd().try_clone_to_owned()

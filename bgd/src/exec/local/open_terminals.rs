@@ -76,6 +76,8 @@ struct CarriedTerminal {
     taken: Taken,
     loss: Loss,
     owed: Vec<(u64, AnswerState)>,
+    /// The clients that have typed anything.
+    typists: Vec<u64>,
     resting: Resting,
 }
 
@@ -122,9 +124,10 @@ impl OpenTerminals {
         // Resting terminals are followed before the daemon does anything else.
         let Self { open, holds, thread: _, resting: _, unseen: _ } = self;
         // The terminal's own state shows that a stop is awaited.
-        let Shown { terminal: _, viewers: _, owed, goes_on: _ } = open.get(&task)?;
-        let still = holds.get(&task).and_then(Hold::still);
-        Some(TerminalState { job, followed: still.map(|still| still.state(named)), owed: owed.state() })
+        let Shown { terminal: _, viewers, owed, goes_on: _ } = open.get(&task)?;
+        let followed = holds.get(&task).and_then(Hold::still).map(|still| still.state(named));
+        let typists = viewers.iter().filter(|(_, seat)| seat.has_typed).map(|(client, _)| *client).collect();
+        Some(TerminalState { job, followed, owed: owed.state(), typists })
     }
 
     /// Adds a terminal of the previous program, which is followed from [`Self::resume`] on.
@@ -132,7 +135,7 @@ impl OpenTerminals {
         &mut self,
         task: TaskId,
         taken: Option<Taken>,
-        owed: Vec<(u64, AnswerState)>,
+        (owed, typists): (Vec<(u64, AnswerState)>, Vec<u64>),
         loss: Loss,
     ) -> io::Result<Terminal> {
         self.thread.start()?;
@@ -140,23 +143,29 @@ impl OpenTerminals {
         let terminal = resting.terminal.clone();
         self.open.insert(task, Shown::new(terminal.clone(), BTreeMap::new()));
         if let Some(taken) = taken {
-            self.resting.push(CarriedTerminal { task, taken, loss, owed, resting });
+            self.resting.push(CarriedTerminal { task, taken, loss, owed, typists, resting });
         }
         Ok(terminal)
     }
 
     /// Starts following the terminals of the previous program.
     pub(super) fn resume(&mut self, clients: &HashMap<u64, Arc<Client>>, unread: &Unread) {
-        for CarriedTerminal { task, taken, loss, owed, resting } in std::mem::take(&mut self.resting) {
+        for CarriedTerminal { task, taken, loss, owed, typists, resting } in std::mem::take(&mut self.resting)
+        {
             let Some(shown) = self.open.get_mut(&task) else { continue };
             let Taken { mut state, master, slave, leader_news, output } = taken;
             let writes = std::mem::take(&mut state.writes);
-            let mut viewers = Vec::new();
+            let (mut viewers, mut left) = (Vec::new(), Vec::new());
             for viewer in std::mem::take(&mut state.viewers) {
-                if let Some(client) = clients.get(&viewer.client) {
-                    let again = new_viewer(client, viewer.size, viewer.is_owner);
-                    shown.viewers.insert(client.id, Seat::new(again.door.clone(), again.is_owner));
-                    viewers.push((again, viewer));
+                let has_typed = typists.contains(&viewer.client);
+                let seat = Seat { has_typed, ..Seat::new(Door::open(), viewer.is_owner) };
+                match clients.get(&viewer.client) {
+                    Some(client) => {
+                        let again = new_viewer(client, viewer.size, viewer.is_owner);
+                        shown.viewers.insert(client.id, Seat { door: again.door.clone(), ..seat });
+                        viewers.push((again, viewer));
+                    }
+                    None => left.push(seat),
                 }
             }
             shown.owed.restore(owed, clients);
@@ -164,7 +173,7 @@ impl OpenTerminals {
                 let (number, unread) = (write.number, unread.count_unlimited(write.data.len()));
                 shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
             }
-            if state.is_stop_awaited {
+            if state.is_stop_awaited || left.iter().any(|seat| shown.lacks_eyes_without(seat)) {
                 self.unseen.push(task);
             }
             let (size, owner) = (state.size(), None);
@@ -201,7 +210,7 @@ impl OpenTerminals {
         let Some(seat) = shown.viewers.remove(&client) else { return false };
         seat.door.close();
         shown.terminal.leave(client);
-        if seat.is_owner || seat.has_typed && shown.has_no_attentive_viewer() {
+        if shown.lacks_eyes_without(&seat) {
             self.unseen.push(task);
         }
         // The terminal must be held again, without the viewer.
@@ -233,8 +242,8 @@ impl OpenTerminals {
         for (task, shown) in self.open.iter_mut().filter(|(_, shown)| shown.viewers.contains_key(&client)) {
             let seat = shown.viewers.remove(&client);
             shown.terminal.leave(client);
-            // A foreground job is ended, or its program returns to it.
-            if seat.is_some_and(|seat| !seat.is_owner && seat.has_typed) && shown.has_no_attentive_viewer() {
+            // A foreground job may stay in the background (R142). If it is ended instead, this does no harm.
+            if seat.is_some_and(|seat| shown.lacks_eyes_without(&seat)) {
                 self.unseen.push(*task);
             }
             self.holds.remove(task);
@@ -265,9 +274,9 @@ impl Shown {
         Self { terminal, viewers, owed: Owed::default(), goes_on: None }
     }
 
-    /// Reports whether no viewer is left who would continue the job.
-    fn has_no_attentive_viewer(&self) -> bool {
-        !self.viewers.values().any(Seat::would_continue_job)
+    /// Reports whether nobody would continue the job, now that the viewer with this seat has left.
+    fn lacks_eyes_without(&self, seat: &Seat) -> bool {
+        seat.is_owner || seat.has_typed && !self.viewers.values().any(Seat::would_continue_job)
     }
 
     fn attach(&mut self, asked: &Asked, owns: bool, size: Option<TerminalSize>) {

@@ -5,7 +5,7 @@ use std::fs;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DetachParams, SelectParams, SignalParams, SubmitParams, TaskDetach, TaskPause, TaskSignal,
+    DetachParams, SelectParams, SignalParams, SubmitParams, TaskContinue, TaskDetach, TaskPause, TaskSignal,
 };
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::upgrades::upgrade;
@@ -181,4 +181,22 @@ fn r106_paused_job_stays_paused_when_backgrounded() {
     moves(&daemon, &mut viewer, task.id);
     stays_stopped(&daemon, &job);
     daemon.cancel(&[task.id]);
+}
+
+#[test]
+fn r106_job_stopped_by_viewer_before_pause_continues_with_the_task() {
+    let daemon = with_gate();
+    let params = SubmitParams { foreground: false, ..daemon.in_terminal(SAYS_GOES_ON) };
+    let id = daemon.submit_with(&params).id;
+    let mut viewer = Viewer::attach(&daemon, id, None);
+    viewer.until_seen("ready");
+    viewer.type_keys(id, "\x1a");
+    viewer.until("a stopped job", |viewer| viewer.stops == 1);
+    let select = SelectParams { ids: vec![id.into()], ..SelectParams::default() };
+    let mut client = daemon.client();
+    client.call::<TaskPause>(&select).unwrap();
+    drop(viewer);
+    stays_stopped(&daemon, &daemon.task(id));
+    client.call::<TaskContinue>(&select).unwrap();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
 }

@@ -41,6 +41,15 @@ impl Supervisor {
         }
     }
 
+    /// Continues a job that has stopped, with its tree. If the tree is paused, that happens when the pause ends, unless
+    /// it was the pause that stopped the job: then there is nothing to do.
+    pub(super) async fn continue_stopped(&mut self) {
+        let pid = self.job.as_ref().map_or(self.tree.leader, |job| job.pid);
+        if self.paused.as_ref().is_none_or(|paused| self.tree.had_stopped(paused, pid)) {
+            self.signal_as_ordered(SIGCONT).await;
+        }
+    }
+
     /// Signals the leader, or the job that it leads, like [`Self::signal_as_ordered`].
     pub(super) fn signal_leader(&mut self, leader: &PidFd, signal: i32) {
         let pid = self.job.as_ref().map_or(self.tree.leader, |job| job.pid);

@@ -49,6 +49,8 @@ pub(super) enum Control {
     Signal { signal: i32, tree: bool, done: oneshot::Sender<()> },
     /// Pause the tree, or continue it.
     SetPaused { paused: bool, done: oneshot::Sender<()> },
+    /// Continue a job that has stopped, with its tree.
+    ContinueStopped,
     /// Measure the current usage of the tree.
     Usage { done: oneshot::Sender<LiveUsage> },
     /// End the tree.
@@ -270,6 +272,11 @@ impl Processes {
         let (done, is_done) = oneshot::channel();
         self.control(task, run, Control::SetPaused { paused, done });
         is_done
+    }
+
+    /// Continues a job that has stopped, with its tree. A pause lasts, but ends for that job, too.
+    pub fn continue_stopped(&self, task: TaskId, run: u32) {
+        self.control(task, run, Control::ContinueStopped);
     }
 
     /// Measures the current usage of a task's tree.
@@ -540,6 +547,7 @@ impl Supervisor {
                 self.set_paused(paused).await;
                 let _ = done.send(());
             }
+            Control::ContinueStopped => self.continue_stopped().await,
             Control::Usage { done } => self.measure_live_usage(done),
             Control::End { signal } => self.end_as_ordered(signal).await,
         }

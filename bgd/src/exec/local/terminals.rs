@@ -12,7 +12,7 @@ use crate::exec::handed::HandedTerminal;
 use crate::exec::job::Job;
 use crate::exec::loss::Loss;
 use crate::exec::messages::{NewTerminal, Report};
-use crate::exec::process::{SIGCONT, TerminalJob};
+use crate::exec::process::TerminalJob;
 use crate::exec::pty::{set_size, slave_of};
 use crate::exec::terminal::leader::STOP_TIMEOUT;
 use crate::exec::terminal::{Opening, Terminal};
@@ -40,14 +40,10 @@ impl Local {
         }
     }
 
-    /// Continues a job that has stopped unseen, unless it was paused: a pause also stops processes, but lasts.
+    /// Continues a job that has stopped unseen.
     pub(super) fn continue_unseen(&mut self, task: TaskId, run: u32) {
-        let is_paused = |task| {
-            let supervised = self.processes.supervised.get(task);
-            supervised.is_some_and(|supervised| supervised.shown.get().paused.is_some())
-        };
-        if !is_paused(&task) && self.terminals.may_stop(task) {
-            drop(self.processes.signal(task, run, SIGCONT, true));
+        if self.terminals.may_stop(task) {
+            self.processes.continue_stopped(task, run);
         }
     }
 

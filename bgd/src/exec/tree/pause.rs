@@ -71,6 +71,12 @@ impl Tree {
         !is_frozen
     }
 
+    /// Reports whether a stopped process of a paused tree was stopped by anything else before: freezing stops none.
+    pub fn had_stopped(&self, paused: &Paused, pid: i32) -> bool {
+        let is_frozen = || self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(pid, cgroup));
+        paused.before.contains(&pid) || is_frozen()
+    }
+
     /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to `stopped`.
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {
         let mut any = false;

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::Command;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, TaskList};
@@ -224,4 +226,38 @@ fn r69_ctrl_z_stops_agent_run_blocked_on_full_pipe() {
         shell.wait_text(&format!("\n{bytes}\n"));
         shell.wait_prompt();
     }
+}
+
+/// Makes a task's output unreadable until the returned function is called.
+fn hide_output(daemon: &FakeDaemon, id: TaskId) -> impl FnOnce() {
+    let name = format!("{id}.out");
+    let found = Command::new("find").arg(daemon.state_dir()).args(["-name", &name]).output().unwrap();
+    let path = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim_end());
+    let hidden = path.with_extension("hidden");
+    fs::rename(&path, &hidden).unwrap();
+    fs::create_dir(&path).unwrap();
+    move || {
+        fs::remove_dir(&path).unwrap();
+        fs::rename(&hidden, &path).unwrap();
+    }
+}
+
+#[test]
+fn r69_agent_whose_text_cannot_be_read_stays_a_job_of_the_console() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut console = terminal(&daemon, Some(&["console", "--session", "here"]));
+    console.wait_line("~>");
+    console.type_line("@fake say one; await go; say  and two; await end");
+    console.wait_line("one");
+    let id = only_task(&daemon).id;
+    let show_again = hide_output(&daemon, id);
+    daemon.touch("go");
+    console.wait_text(&format!("\n[1] {} running  say one;", id.short()));
+    console.wait_line("~>");
+    show_again();
+    console.type_line("fg %1");
+    console.wait_line("one and two");
+    daemon.touch("end");
+    console.wait_line("~>");
+    assert_eq!(daemon.ends_as(id, Status::Completed).id, id);
 }

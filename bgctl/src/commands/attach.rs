@@ -84,11 +84,12 @@ fn attach(
         }
         Err(failure) => return Err(failure),
     };
+    let news = task.attempt.map(|_| context.link.existing()).transpose()?;
     let mut link = context.link.polled()?;
     let mut jobs = Foreground::new(key);
     jobs.started(task.id, Can::Yes);
     let subject = Subject { link: &mut link, host: &mut jobs, task: task.id, role: Role::Attached, key };
-    report_left(ScreenView::attached(subject, &task, screen, size)?.run()?, context)
+    report_left(ScreenView::attached(subject, &task, news, screen, size)?.run()?, context)
 }
 
 /// Shows the output of a task without a terminal from the offset `next`, which it advances, until the task ends or the

@@ -1,10 +1,12 @@
 //! Prompts for agents. Their tasks run in the console's foreground like jobs, but only show text.
 
 use bgd_shared::agent::AgentSettings;
+use bgd_shared::client::Client;
 use bgd_shared::request::{SubmitParams, TaskSubmit};
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
 
+use super::jobs::Job;
 use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -20,15 +22,28 @@ impl Console {
             Work::Prompt { agent, prompt: text.clone(), settings: AgentSettings::default() },
         )?;
         let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
-        let job = self.jobs.new_job(task.id, text, false);
-        let subject = Subject {
-            link: &mut self.link,
-            host: &mut self.jobs,
-            task: job.id,
-            role: Role::Foreground,
-            key: self.key,
+        let mut job = self.jobs.new_job(task.id, text, false);
+        job.is_agent = true;
+        self.show_text(job, Some(news))
+    }
+
+    /// Gives an agent of this console the terminal until it ends or is left. `news` is a separate connection, which is
+    /// made if there is none.
+    pub(super) fn show_text(&mut self, job: Job, news: Option<Client>) -> Result<Option<Code>, Failure> {
+        let left = news.map_or_else(|| Ok(self.way.client()?), Ok).and_then(|news| {
+            let (link, host) = (&mut self.link, &mut self.jobs);
+            let subject = Subject { link, host, task: job.id, role: Role::Foreground, key: self.key };
+            TextView::begin(subject, news)?.run()
+        });
+        let left = match left {
+            // The daemon refuses to show it. It is still a job of this console.
+            Err(failure) if failure.rpc_code.is_some() => {
+                self.jobs.put(&mut self.link, job)?;
+                return Err(failure);
+            }
+            left => left?,
         };
-        match TextView::begin(subject, news)?.run()? {
+        match left {
             Left::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {

@@ -44,6 +44,8 @@ pub struct Job {
     pub text: String,
     /// Whether the user started it directly, with `!`.
     pub direct: bool,
+    /// Whether it is an agent, which has no terminal.
+    pub is_agent: bool,
     /// Whether it is stopped, waiting for SIGCONT.
     pub stopped: bool,
     /// The sequence that restores a terminal on which the job was shown.
@@ -91,6 +93,7 @@ impl Jobs {
             number,
             text,
             direct,
+            is_agent: false,
             stopped: false,
             restore: String::new(),
             lines: Lines::default(),
@@ -158,6 +161,11 @@ impl Jobs {
         }
     }
 
+    /// Reports whether the answer to a hand-over is to come.
+    pub fn is_handing_over(&self) -> bool {
+        self.calls.values().any(|purpose| matches!(purpose, Call::Detach(_)))
+    }
+
     /// Sends the terminal size to all jobs next to the prompt.
     ///
     /// # Errors
@@ -192,7 +200,10 @@ impl Jobs {
     }
 
     fn finished(&mut self, id: TaskId, task: Task) {
-        let Some(place) = self.beside.iter().position(|job| job.id == id) else { return };
+        let Some(place) = self.beside.iter().position(|job| job.id == id) else {
+            // Otherwise the key would be spent on a job that is gone.
+            return self.ended(id);
+        };
         if self.rules.finished(&id) == Finished::Wait {
             self.beside[place].ended = Some(Box::new(task));
         } else {

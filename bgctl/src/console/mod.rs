@@ -37,7 +37,7 @@ use self::editor::Editor;
 use self::folder::Folder;
 use self::jobs::{Job, Jobs, Visit};
 use self::line::{Builtin, Line, Which};
-use self::prompt::{Asking, Prompt, Typed};
+use self::prompt::{Asking, Moving, Prompt, Typed};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -310,6 +310,7 @@ impl Console {
 
     /// Gives the terminal to a job from next to the prompt, or attaches to any other task.
     fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
+        self.await_hand_over()?;
         let job = self.jobs.take(which);
         say(&self.jobs.take_output())?;
         let task = match (&job, which) {
@@ -326,6 +327,9 @@ impl Console {
             let task = self.call::<TaskAttach>(&params)?.task;
             return self.visit(&task);
         };
+        if job.is_agent {
+            return self.show_text(job, None);
+        }
         if terminal::is_changed(&job.restore) {
             // Redraw the screen. A job that has only printed lines needs no redraw, as these are on the screen already.
             self.link.call::<TaskAttach>(&params)?;
@@ -337,16 +341,28 @@ impl Console {
         self.show(job)
     }
 
+    /// Waits for the answer to a hand-over in flight, which decides whether the job is still here.
+    fn await_hand_over(&mut self) -> Result<(), Failure> {
+        let Self { link, jobs, signals, ends_with, .. } = self;
+        terminal::run(&mut Moving { link, jobs, signals, ends_with })
+    }
+
     /// Shows a background task. The key detaches from it, regardless of other foreground jobs.
     fn visit(&mut self, task: &Task) -> Result<Option<Code>, Failure> {
         let id = task.id;
+        let news = task.attempt.map(|_| self.way.client()).transpose()?;
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
         let screen = Screen::open()?;
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
-        match ScreenView::attached(subject, task, screen, self.size)?.run()? {
-            // A notification reports its end.
-            Left::Ended(_) | Left::Cancelled(..) => Ok(None),
+        match ScreenView::attached(subject, task, news, screen, self.size)?.run()? {
+            // A notification reports the end of a task of this session.
+            Left::Ended(task) | Left::Cancelled(task, _) => {
+                if task.session.as_ref() != Some(&self.session) && task.status != Status::Completed {
+                    say(&format!("[{}]\n", jobs::how(&task)))?;
+                }
+                Ok(None)
+            }
             Left::Signalled(code) => Ok(Some(Code(code))),
             Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => {
                 let params = DetachParams { id: id.into(), background: false };

@@ -53,6 +53,16 @@ pub struct Asking<'a> {
     pub outcome: Option<Result<Box<RawValue>, RpcError>>,
 }
 
+/// A hand-over in flight whose answer is awaited. Typed input waits meanwhile.
+pub struct Moving<'a> {
+    /// The connection that owns the console's jobs.
+    pub link: &'a mut PolledClient,
+    pub jobs: &'a mut Jobs,
+    pub signals: &'a Signals,
+    /// The code to exit with, if a signal has asked for it. Recorded here, but acted on at the next prompt.
+    pub ends_with: &'a mut Option<Code>,
+}
+
 /// Returns the code to exit with, if this signal asks to leave. Signals from keys are for jobs, and there is none.
 fn ends_with(caught: Caught) -> Option<Code> {
     matches!(caught.signal, Signal::SIGHUP | Signal::SIGTERM).then(|| Code(caught.shell_code()))
@@ -194,6 +204,42 @@ impl View for Asking<'_> {
             other => self.jobs.received(other)?,
         }
         Ok(())
+    }
+
+    fn lost(&self, error: ClientError) -> Failure {
+        lost(error)
+    }
+}
+
+impl View for Moving<'_> {
+    type End = ();
+
+    fn link(&mut self) -> &mut PolledClient {
+        self.link
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals
+    }
+
+    fn wants(&self) -> Wants<'_> {
+        Wants::of_link(self.link, self.signals)
+    }
+
+    fn end(&mut self) -> Option<Result<(), Failure>> {
+        (!self.jobs.is_handing_over()).then_some(Ok(()))
+    }
+
+    fn is_listening(&self) -> bool {
+        self.jobs.is_handing_over()
+    }
+
+    fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        if gives_up(caught, self.ends_with) { Err(interrupted("fg")) } else { Ok(()) }
+    }
+
+    fn received(&mut self, received: Received) -> Result<(), Failure> {
+        Ok(self.jobs.received(received)?)
     }
 
     fn lost(&self, error: ClientError) -> Failure {

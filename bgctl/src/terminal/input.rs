@@ -114,6 +114,19 @@ impl Input {
         self.most = Some(chunk_bytes(frame_bytes).min(CALL_BYTES));
     }
 
+    /// Reports whether there is input for the job that it has not accepted yet.
+    pub fn has_typed(&self) -> bool {
+        !self.typed.is_empty()
+    }
+
+    /// Takes the next part of the input for the job that was not sent yet, for a call that does not wait for the answer
+    /// to the one before; `None` if there is none.
+    pub fn take_unsent(&mut self) -> Option<Vec<u8>> {
+        let upto = self.typed.len().min(self.under_way + self.most.unwrap_or(CALL_BYTES));
+        let part: Vec<u8> = self.typed.drain(self.under_way..upto).collect();
+        (!part.is_empty()).then_some(part)
+    }
+
     /// Returns the bytes to send next; `None` if there are none, or an answer is awaited.
     pub fn next_bytes(&mut self) -> Option<Vec<u8>> {
         if self.under_way > 0 || self.typed.is_empty() {
@@ -188,6 +201,21 @@ mod tests {
         assert_eq!(input.next_bytes(), None);
         input.stay();
         assert_eq!(input.next_bytes().unwrap(), b"ls\npwd");
+    }
+
+    #[test]
+    fn unsent_input_is_taken_without_waiting_for_an_answer() {
+        let mut input = Input::new(Key::default());
+        assert!(!input.has_typed());
+        input.push(b"one", false, never);
+        input.next_bytes();
+        input.push(b"two\x02behind", false, || Does::Begin);
+        assert_eq!(input.take_unsent().unwrap(), b"two");
+        assert_eq!(input.take_unsent(), None);
+        assert!(input.has_typed(), "an answer is to come");
+        input.taken(3);
+        assert!(!input.has_typed());
+        assert_eq!(input.next_bytes(), None, "what was typed after the key waits");
     }
 
     #[test]

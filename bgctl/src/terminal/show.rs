@@ -3,11 +3,13 @@
 mod attempts;
 mod heard;
 mod missed;
+mod pressed;
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{ClientError, PolledClient, Received};
+use bgd_shared::client::{Client, ClientError, PolledClient, Received};
 use bgd_shared::foreground::{Can, Foreground, Key, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -17,6 +19,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
+use self::attempts::Attempts;
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::gap::Gap;
 use super::gauge::Gauge;
@@ -81,19 +84,6 @@ pub struct ScreenView<'a> {
     attempts: Option<Attempts>,
 }
 
-/// The attempt shown.
-#[derive(Debug)]
-struct Attempts {
-    /// Its number, from 1.
-    shown: u32,
-    /// Whether the user was notified that it has ended.
-    has_ended: bool,
-    /// The call that gets the task after subscribing to its events.
-    look: Option<u64>,
-    /// The call that attaches to the next attempt.
-    attach: Option<u64>,
-}
-
 /// The state of showing a job on a connection that was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -101,7 +91,7 @@ pub struct Seen {
     pub upto: u64,
     /// Whether it ended on the alternate screen.
     pub is_alternate: bool,
-    /// Whether typed input was in flight, so that it may not have arrived.
+    /// Whether typed input was in flight or still to be sent, so that it may not have arrived.
     pub lacks_typed: bool,
 }
 
@@ -116,6 +106,19 @@ struct Calls {
     resize: Option<u64>,
     /// The call that continues the job. A key that stops the job must not overtake it.
     continue_job: Option<u64>,
+    /// The call with the input that was not sent yet when the key was pressed.
+    last_write: Option<u64>,
+    /// The key was pressed, and the attachment is left once the daemon has received all input.
+    leaving: Option<Leaving>,
+}
+
+/// A press of the key that leaves an attachment.
+#[derive(Clone, Copy)]
+struct Leaving {
+    /// A call after all input: its answer shows that the daemon has received that.
+    fence: u64,
+    /// How many bytes the terminal sent for the press.
+    length: usize,
 }
 
 impl<'a> ScreenView<'a> {
@@ -164,7 +167,7 @@ impl<'a> ScreenView<'a> {
         *seen = Seen {
             upto: show.shown_upto,
             is_alternate: show.was_last_alternate(),
-            lacks_typed: show.calls.write.is_some(),
+            lacks_typed: show.calls.last_write.is_some() || show.input.has_typed(),
         };
         left
     }
@@ -206,13 +209,15 @@ impl<'a> ScreenView<'a> {
         Ok(show)
     }
 
-    /// Like [`Self::begin`], for a background task that the connection has attached to: all of its attempts are shown.
+    /// Like [`Self::begin`], for a background task that the connection has attached to. All of its attempts are shown,
+    /// if it may have several and `news` is a separate connection.
     ///
     /// # Errors
     /// As for [`Self::begin`].
     pub fn attached(
         subject: Subject<'a>,
         task: &Task,
+        news: Option<Client>,
         screen: Screen,
         size: TerminalSize,
     ) -> Result<Self, Failure> {
@@ -223,7 +228,9 @@ impl<'a> ScreenView<'a> {
         }
         // The task may have been stopped where it was shown before, and nobody else would continue it.
         show.calls.continue_job = Some(show.send_signal("CONT", true)?);
-        show.follow_attempts(task)?;
+        if let (Some(attempt), Some(news)) = (task.attempt, news) {
+            show.follow_attempts(attempt, news)?;
+        }
         Ok(show)
     }
 
@@ -257,9 +264,10 @@ impl<'a> ScreenView<'a> {
     }
 
     fn typed(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let is_leaving = self.job.is_handing_over() || self.job.is_over();
+        let was_leaving = self.calls.leaving.is_some();
+        let is_leaving = self.is_leaving() || self.job.is_over();
         let wants_out = self.job.ways_out.typed(bytes);
-        let (mut refusal, mut other) = (None, None);
+        let (mut refusal, mut other, mut is_pressed_again) = (None, None, false);
         let begun = self.input.push(bytes, is_leaving, || match self.job.host.jobs().pressed() {
             Press::Take(job) if job == self.job.task => Does::Begin,
             Press::Take(job) => {
@@ -271,7 +279,10 @@ impl<'a> ScreenView<'a> {
                 refusal = Some(message);
                 Does::Nothing
             }
-            Press::Nothing | Press::Ignore => Does::Nothing,
+            Press::Nothing | Press::Ignore => {
+                is_pressed_again = was_leaving;
+                Does::Nothing
+            }
         });
         self.job.hold(self.input.is_holding());
         if let Some(message) = refusal {
@@ -281,7 +292,9 @@ impl<'a> ScreenView<'a> {
             self.job.hand_over_other(job)?;
         }
         if let Some(length) = begun {
-            self.job.pressed(length)?;
+            self.pressed(length)?;
+        } else if is_pressed_again {
+            self.leave_at_once();
         } else if wants_out {
             self.tell_way_out();
         } else if !self.job.ways_out.is_in_row() {
@@ -370,6 +383,10 @@ impl<'a> ScreenView<'a> {
             self.job.stops = true;
             return;
         }
+        // The daemon continues a job whose viewer has left.
+        if self.calls.leaving.is_some() {
+            return;
+        }
         if self.job.host.leaves_stopped() {
             let restore = self.job.out.restore().to_owned();
             return self.job.leave(Ok(Left::Stopped(restore)));
@@ -440,7 +457,9 @@ impl View for ScreenView<'_> {
         let wants = self.job.wants();
         let noted = self.noted_until.filter(|_| !self.job.is_over());
         let write_again = self.calls.write_again.filter(|_| self.may_write());
+        let news = self.attempts.as_ref().filter(|_| !self.job.is_over());
         Wants {
+            news: news.map(|attempts| attempts.news.as_fd()),
             reads_link: self.job.out.has_room(),
             reads_keyboard: wants.reads_keyboard && self.input.has_room(),
             until: wants.until.into_iter().chain(noted).chain(write_again).min(),
@@ -489,12 +508,12 @@ impl View for ScreenView<'_> {
             self.come_back()?;
         }
         if self.job.is_hold_over() {
-            self.input.give_up(self.job.is_handing_over());
+            self.input.give_up(self.is_leaving());
         }
         if self.noted_until.is_some_and(|until| until <= Instant::now()) {
             self.end_note()?;
         }
-        Ok(())
+        if ready.news { self.read_news() } else { Ok(()) }
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {
@@ -507,6 +526,9 @@ impl View for ScreenView<'_> {
 
     /// Ends only after pending output has been shown.
     fn fail(&mut self, failure: Failure) -> Result<(), Failure> {
+        if self.calls.leaving.is_some() {
+            self.leave_at_once();
+        }
         self.job.leave(Err(failure));
         Ok(())
     }

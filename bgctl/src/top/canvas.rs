@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use ratatui::backend::{Backend as _, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,13 +17,16 @@ use ratatui::layout::Rect;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::time_left;
-use crate::terminal::{Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
+use crate::terminal::{Caught, Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
 
 /// Enters the alternate screen, hides the cursor, and enables the mouse and bracketed paste.
 const ENTER: &str = "\x1b[?1049h\x1b[m\x1b[2J\x1b[?25l\x1b[?1000h\x1b[?1006h\x1b[?2004h";
 
 /// Undoes [`ENTER`].
 const LEAVE: &str = "\x1b[m\x1b[?2004l\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l";
+
+/// What is shown while the output of another program can be read.
+const PAUSED: &[u8] = b"\r\n[press a key to return to bgctl top]";
 
 /// How long to wait at the end for a terminal that accepts no more output.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -149,23 +153,50 @@ impl Canvas {
         if bytes.is_empty() { Ok(()) } else { self.show(&bytes, None) }
     }
 
-    /// Waits for a key or a signal after another program has run, so that its output can be read.
+    /// Waits for a key or a signal after another program has run, so that its output can be read. Returns the signal,
+    /// which is still to be handled. A new size of the terminal does not end the wait.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub fn pause(&mut self, signals: &Signals) -> Result<(), Failure> {
+    pub fn pause(&mut self, signals: &Signals) -> Result<Option<Caught>, Failure> {
         self.keyboard.take();
-        self.show(b"\r\n[press a key to return to bgctl top]", None)?;
-        let mut sources = [
-            PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-        ];
-        let _ = poll(&mut sources, PollTimeout::NONE);
-        if sources[0].any().unwrap_or(false) {
-            // Any key will do. If the terminal is gone, the loop notices.
-            let _ = self.keyboard.read(&mut [0; 64]);
+        self.show(PAUSED, None)?;
+        let caught = loop {
+            if let Some(caught) = self.next_ending(signals)? {
+                break Some(caught);
+            }
+            let mut sources = [
+                PollFd::new(self.keyboard.as_fd(), PollFlags::POLLIN),
+                PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            ];
+            let waited = poll(&mut sources, PollTimeout::NONE);
+            if sources[0].any().unwrap_or(false) {
+                // Any key will do. If the terminal is gone, the loop notices.
+                let _ = self.keyboard.read(&mut [0; 64]);
+                break None;
+            }
+            if waited.is_err() {
+                break None;
+            }
+        };
+        self.show(b"\r\n", None)?;
+        Ok(caught)
+    }
+
+    /// Returns the next signal that ends a pause.
+    fn next_ending(&mut self, signals: &Signals) -> Result<Option<Caught>, Failure> {
+        while let Some(caught) = signals.next_caught() {
+            match caught.signal {
+                Signal::SIGWINCH => {}
+                Signal::SIGCONT => {
+                    // A shell may have set its own modes, and written over the words.
+                    self.keyboard.retake();
+                    self.show(PAUSED, None)?;
+                }
+                _ => return Ok(Some(caught)),
+            }
         }
-        self.show(b"\r\n", None)
+        Ok(None)
     }
 
     fn show(&mut self, bytes: &[u8], restore: Option<String>) -> Result<(), Failure> {

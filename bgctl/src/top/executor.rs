@@ -19,7 +19,7 @@ use super::view::{Frame, Scene, draw};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::wall::Clock;
-use crate::terminal::{LinkReady, Ready, Signals, Wants};
+use crate::terminal::{Caught, LinkReady, Ready, Signals, Wants};
 
 /// Minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(16);
@@ -163,19 +163,27 @@ impl<'a> Executor<'a> {
 
     fn signalled(&mut self) -> Result<Option<Code>, Failure> {
         while let Some(caught) = self.signals.next_caught() {
-            match caught.signal {
-                Signal::SIGWINCH => self.is_dirty = true,
-                Signal::SIGTSTP => self.stop()?,
-                Signal::SIGCONT => {
-                    self.is_dirty = true;
-                    self.canvas.retake()?;
-                }
-                Signal::SIGHUP => return Ok(Some(Code::HUNG_UP)),
-                _ => return Ok(Some(Code(caught.shell_code()))),
+            if let Some(code) = self.caught(caught)? {
+                return Ok(Some(code));
             }
         }
         if self.ticks_at().is_some_and(|at| at <= Instant::now()) {
             self.is_dirty = true;
+        }
+        Ok(None)
+    }
+
+    /// Handles a signal. Returns the exit code if it ends this program.
+    fn caught(&mut self, caught: Caught) -> Result<Option<Code>, Failure> {
+        match caught.signal {
+            Signal::SIGWINCH => self.is_dirty = true,
+            Signal::SIGTSTP => self.stop()?,
+            Signal::SIGCONT => {
+                self.is_dirty = true;
+                self.canvas.retake()?;
+            }
+            Signal::SIGHUP => return Ok(Some(Code::HUNG_UP)),
+            _ => return Ok(Some(Code(caught.shell_code()))),
         }
         Ok(None)
     }
@@ -220,9 +228,9 @@ impl<'a> Executor<'a> {
             Want::Verb(host, args) => {
                 // An attached task shows its end itself; the output of other verbs should stay readable.
                 let returns_at_once = args.first().is_some_and(|verb| verb == "attach");
-                self.lend(returns_at_once, |environment| environment.verb(host, &args, &SIGNALS))?;
+                return self.lend(returns_at_once, |environment| environment.verb(host, &args, &SIGNALS));
             }
-            Want::Page(task) => self.lend(true, |environment| environment.page(task, &SIGNALS))?,
+            Want::Page(task) => return self.lend(true, |environment| environment.page(task, &SIGNALS)),
             Want::Search(text) => self.links.search(&text, &mut self.ui),
             Want::Call(act) => self.links.act(act, &mut self.ui)?,
             Want::Retry(host) => self.links.retry(host, &mut self.ui),
@@ -230,12 +238,12 @@ impl<'a> Executor<'a> {
         Ok(None)
     }
 
-    /// Lends the terminal to another program until it ends.
+    /// Lends the terminal to another program until it ends. Returns the exit code if a signal then ends this one.
     fn lend(
         &mut self,
         returns_at_once: bool,
         run: impl FnOnce(&dyn Environment) -> Result<u8, Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Code>, Failure> {
         self.canvas.leave();
         let ended = run(self.environment);
         // Ctrl-C was meant for that program.
@@ -248,12 +256,14 @@ impl<'a> Executor<'a> {
             }
         }
         let is_well = matches!(ended, Ok(0));
+        let mut caught = None;
         if let Err(failure) = ended {
             self.ui.note = Some(failure.message);
         } else if !(is_well && returns_at_once) {
-            self.canvas.pause(&self.signals)?;
+            caught = self.canvas.pause(&self.signals)?;
         }
         self.is_dirty = true;
-        self.canvas.enter()
+        self.canvas.enter()?;
+        caught.map_or(Ok(None), |caught| self.caught(caught))
     }
 }

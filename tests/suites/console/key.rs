@@ -182,3 +182,17 @@ fn r67_repeated_key_presses_move_one_job() {
     assert!(!task.foreground);
     daemon.cancel(&[task.id]);
 }
+
+#[test]
+fn r61_fg_right_after_key_finds_job_in_background() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    run_line(&mut console, "sleep 1001 &");
+    // Both in one write, so that the line is read before the answer to the key.
+    console.type_keys("\x02fg\r");
+    console.wait_text("no jobs next to the prompt");
+    at_prompt(&mut console);
+    let task = task_of(&daemon, "sleep 1001");
+    assert_eq!(moved(&console), [task.id], "{console:?}");
+    daemon.cancel(&[task.id]);
+}

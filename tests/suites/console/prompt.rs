@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
+use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Outcome, Terminal, TestDaemon};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
 
 use super::{at_prompt, console, fifo, hanging, run_line, task_of};
 
@@ -276,4 +277,53 @@ fn r55_console_told_the_current_session_shows_its_notices() {
     assert_eq!(fs::read_to_string(daemon.home().join("session")).unwrap(), "mine\n");
     daemon.run(&["submit", "--session", "mine", "-d", "ours", "--", "true"]).success();
     console.wait_text(": \"ours\"\n");
+}
+
+#[test]
+fn end_of_visited_task_of_another_session_is_shown() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let line = "stty -echo; echo up; read x; exit 3";
+    let submit = ["submit", "--session", "other", "--pty", "--shell", line];
+    let id: TaskId = daemon.run(&submit).success().word();
+    daemon.wait_running(id);
+    console.type_line(&format!("fg {}", id.short()));
+    console.wait_text("up\n");
+    console.type_line("");
+    console.wait_text("[failed (3)]\n");
+    at_prompt(&mut console);
+}
+
+#[test]
+fn repeated_visits_of_restarted_task_leave_no_subscription() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let line = "stty -echo; echo up $BGD_ATTEMPT; read x; exit $x";
+    let submit =
+        ["submit", "--session", "here", "--retry", "1", "--retry-delay", "1ms", "--pty", "--shell", line];
+    let id: TaskId = daemon.run(&submit).success().word();
+    daemon.wait_running(id);
+    let before = daemon.status().subscriptions;
+    let subscribed = |more| {
+        wait::poll_until("the subscriptions", || {
+            (daemon.status().subscriptions == before + more).then_some(())
+        });
+    };
+    let visit = |console: &mut Terminal| {
+        run_line(console, "# a clear screen");
+        console.type_line(&format!("fg {}", id.short()));
+        console.wait_text("up 1\n");
+        subscribed(1);
+    };
+    for _ in 0..3 {
+        visit(&mut console);
+        console.type_keys("\x02");
+        at_prompt(&mut console);
+        subscribed(0);
+    }
+    visit(&mut console);
+    console.type_line("3");
+    console.wait_text("up 2\n");
+    console.type_line("0");
+    console.wait_text("[BACKGROUND TASK COMPLETED]");
 }

@@ -8,6 +8,8 @@ use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+use super::READS_LATE;
+
 fn gate(daemon: &TestDaemon) -> std::path::PathBuf {
     let gate = daemon.home().join("gate");
     mkfifo(&gate, Mode::S_IRWXU).unwrap();
@@ -249,4 +251,30 @@ fn pasted_text_arrives_at_daemon_that_accepts_only_short_lines() {
     shell.type_keys(&"x".repeat(9000));
     shell.wait_text("got 9000");
     shell.wait_prompt();
+}
+
+#[test]
+fn input_typed_before_detach_key_reaches_task() {
+    let daemon = TestDaemon::start();
+    let line = "stty -echo; echo up; read x; echo \"got $x\"";
+    let (id, mut shell) = attached(&daemon, &["--pty", "--shell", line], "");
+    shell.wait_text("up\n");
+    shell.type_keys("word\r\x02");
+    shell.wait_prompt();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert!(daemon.output(id).ends_with(b"got word\r\n"));
+}
+
+/// The daemon accepts the first part only once the task reads, for which nobody waits.
+#[test]
+fn detach_does_not_wait_for_task_to_read_input() {
+    let daemon = TestDaemon::start();
+    let gate = gate(&daemon);
+    let (id, mut shell) = attached(&daemon, &["--pty", "--shell", READS_LATE], "");
+    shell.wait_text("up\n");
+    shell.type_keys(format!("{}end\x02", "x".repeat(10_000)));
+    shell.wait_prompt();
+    fs::write(&gate, "go\n").unwrap();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert!(daemon.output(id).ends_with(b"xxend\r\n"));
 }

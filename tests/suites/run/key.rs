@@ -1,8 +1,14 @@
 //! Ctrl-B: the prompt is back, the job continues.
 
+use std::fs;
+
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Status};
 use bgd_tests::{Process, Terminal, TestDaemon};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+
+use super::READS_LATE;
 
 /// Returns the id in the sentence of R61, which is alone on its line.
 #[track_caller]
@@ -227,4 +233,21 @@ fn r62_job_stopped_by_ctrl_z_while_backgrounded_continues() {
         std::fs::remove_file(&go).unwrap();
         assert!(daemon.output(id).ends_with(b"goes on\r\n"));
     }
+}
+
+#[test]
+fn r67_input_typed_before_key_reaches_job_that_reads_late() {
+    let daemon = TestDaemon::start();
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl run --shell '{READS_LATE}'"));
+    shell.wait_text("up\n");
+    shell.type_keys(format!("{}end\x02", "x".repeat(10_000)));
+    shell.wait_text("backgrounded by user");
+    shell.wait_prompt();
+    let id = backgrounded(&shell.screen());
+    fs::write(&gate, "go\n").unwrap();
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert!(daemon.output(id).ends_with(b"xxend\r\n"));
 }

@@ -6,3 +6,6 @@ mod key;
 mod shell;
 mod streams;
 mod terminal;
+
+/// Reads 10,003 bytes of input, but only once somebody has written to the FIFO `gate`, and shows the last five.
+const READS_LATE: &str = "stty raw opost -echo; echo up; read go < gate; head -c 10003 | tail -c 5; echo";

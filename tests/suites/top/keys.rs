@@ -1,8 +1,11 @@
 //! The effects of keys on tasks.
 
+use std::fs;
+
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::TestDaemon;
+use bgd_tests::{TestDaemon, wait};
+use nix::sys::signal::Signal;
 
 use super::{open_gate, sized, task_waiting_at, top};
 
@@ -165,6 +168,28 @@ fn r162_bgctl_verbs_can_be_typed_after_colon() {
     top.wait_text("[press a key to return to bgctl top]");
     top.type_keys(" ");
     top.wait_text("no tasks");
+}
+
+#[test]
+fn r162_output_of_verb_stays_while_terminal_is_resized() {
+    let daemon = TestDaemon::start();
+    let mut top = top(&daemon);
+    top.type_keys(":submit -d 'typed here' -- true\r");
+    top.wait_text("[press a key to return to bgctl top]");
+    top.resize((30, 100));
+    // `ShdPnd` of /proc/PID/status has a bit for each signal that the process has not read yet.
+    let status = top.process().proc("status");
+    let is_read = || {
+        let text = fs::read_to_string(&status).ok()?;
+        let pending = text.lines().find_map(|line| line.strip_prefix("ShdPnd:"))?.trim();
+        (u64::from_str_radix(pending, 16).ok()? & (1 << (Signal::SIGWINCH as i32 - 1)) == 0).then_some(())
+    };
+    wait::poll_until("the signal is read", is_read);
+    // In the list, this key would end the program.
+    top.type_keys("q");
+    top.wait_text(" typed here\n");
+    top.type_keys("q");
+    assert!(top.ended().success());
 }
 
 #[test]

@@ -254,3 +254,29 @@ fn job_that_ended_mid_handover_does_not_block_the_key() {
     bench.press();
     assert_eq!(bench.called().2, other);
 }
+
+#[test]
+fn hand_over_is_awaited_until_its_answer() {
+    let mut bench = Bench::new();
+    let id = bench.beside(1, false);
+    bench.called();
+    assert!(!bench.jobs.is_handing_over());
+    bench.press();
+    let (detach, ..) = bench.called();
+    assert!(bench.jobs.is_handing_over());
+    bench.is_moved(detach, id);
+    assert!(!bench.jobs.is_handing_over());
+}
+
+#[test]
+fn r63_ended_job_that_is_not_beside_does_not_take_the_key() {
+    let mut bench = Bench::new();
+    let beside = bench.beside(1, false);
+    bench.called();
+    // Its view has failed, which keeps the call.
+    let job = bench.jobs.new_job(TaskId::from_u128(2), "job 2".into(), false);
+    bench.jobs.keep_end_call(job.id, 1000);
+    bench.ends(1000, job.id);
+    bench.press();
+    assert_eq!(bench.called().2, beside);
+}

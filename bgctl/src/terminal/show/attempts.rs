@@ -1,39 +1,65 @@
 //! The attempts of a background task that is shown. Each attempt has its own terminal, so the next one is attached to
 //! when it starts.
 
-use bgd_shared::client::{ClientError, Protocol, Received};
+use bgd_shared::client::{Client, ClientError, PolledClient, Protocol, Received};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::{EventKind, News};
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     AttachParams, EventsSubscribe, IdParams, SubscribeParams, TaskAttach, TaskGet, TaskResult, TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
 
-use super::{Attempts, ScreenView};
+use super::ScreenView;
 use crate::failure::Failure;
 
-impl ScreenView<'_> {
-    /// Follows the attempts of this task, if it may have several.
-    pub(super) fn follow_attempts(&mut self, task: &Task) -> Result<(), Failure> {
-        let Some(shown) = task.attempt else { return Ok(()) };
-        self.attempts = Some(Attempts { shown, has_ended: false, look: None, attach: None });
-        self.listen()
-    }
+/// The attempt shown.
+pub(super) struct Attempts {
+    /// Its number, from 1.
+    shown: u32,
+    /// Whether the user was notified that it has ended.
+    has_ended: bool,
+    /// A connection that reports the task's events. It is separate because a subscription only ends with its
+    /// connection.
+    pub(super) news: PolledClient,
+    /// The call that gets the task after subscribing to its events.
+    look: Option<u64>,
+    /// The call that attaches to the next attempt.
+    attach: Option<u64>,
+}
 
-    fn listen(&mut self) -> Result<(), Failure> {
-        let ids = vec![self.job.task.into()];
-        self.job.call::<EventsSubscribe>(&SubscribeParams { ids, ..SubscribeParams::default() })?;
+impl Attempts {
+    fn listen(&mut self, task: TaskId) -> Result<(), ClientError> {
+        let ids = vec![task.into()];
+        self.news.call::<EventsSubscribe>(&SubscribeParams { ids, ..SubscribeParams::default() })?;
         // The attempt may have ended before the subscription.
-        let look = self.job.call::<TaskGet>(&IdParams { id: self.job.task.into() })?;
-        if let Some(attempts) = &mut self.attempts {
-            attempts.look = Some(look);
-        }
+        self.look = Some(self.news.call::<TaskGet>(&IdParams { id: task.into() })?);
+        Ok(())
+    }
+}
+
+impl ScreenView<'_> {
+    /// Follows the attempts of this task, of which this one is shown.
+    pub(super) fn follow_attempts(&mut self, shown: u32, news: Client) -> Result<(), Failure> {
+        let mut attempts = Attempts { shown, has_ended: false, news: news.into(), look: None, attach: None };
+        attempts.listen(self.job.task).map_err(|error| self.job.lost(error))?;
+        self.attempts = Some(attempts);
         Ok(())
     }
 
-    /// Handles messages about the attempts. Returns any other message.
-    pub(super) fn hear_of_attempts(&mut self, received: Received) -> Result<Option<Received>, Failure> {
-        let Some(attempts) = &mut self.attempts else { return Ok(Some(received)) };
+    /// Reads the messages about the task's attempts.
+    pub(super) fn read_news(&mut self) -> Result<(), Failure> {
+        let read = self.attempts.as_mut().map_or(Ok(()), |attempts| attempts.news.read());
+        while let Some(attempts) = &mut self.attempts
+            && let Some(received) = attempts.news.next_received()?
+        {
+            self.hear_of_attempts(received)?;
+        }
+        read.map_err(|error| self.job.lost(error))
+    }
+
+    fn hear_of_attempts(&mut self, received: Received) -> Result<(), Failure> {
+        let Some(attempts) = &mut self.attempts else { return Ok(()) };
         match received {
             Received::News(told) => match told.news {
                 News::Event(event) if event.task.id == self.job.task => match event.kind {
@@ -41,7 +67,9 @@ impl ScreenView<'_> {
                     _ => {}
                 },
                 // This process was too slow to read all events.
-                News::Gap(gap) if gap.ended => self.listen()?,
+                News::Gap(gap) if gap.ended => {
+                    attempts.listen(self.job.task).map_err(|error| self.job.lost(error))?;
+                }
                 News::Event(_) | News::Gap(_) => {}
             },
             Received::Answer { call, outcome } if attempts.look.take_if(|look| *look == call).is_some() => {
@@ -50,12 +78,17 @@ impl ScreenView<'_> {
                     self.note_attempt(&result.task)?;
                 }
             }
-            Received::Answer { call, outcome } if attempts.attach.take_if(|it| *it == call).is_some() => {
-                self.attached_again(Protocol::result::<TaskAttach>(outcome))?;
+            Received::Answer { outcome: Err(error), .. } if error.kind() != ErrorKind::TaskNotFound => {
+                self.note(&format!("a further attempt is not shown here: {}", error.message));
             }
-            other => return Ok(Some(other)),
+            Received::Answer { .. } | Received::Output(_) | Received::Stopped(_) => {}
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// Reports whether this is the answer to the call that attaches to the next attempt. It arrives only once.
+    pub(super) fn takes_attach(&mut self, call: u64) -> bool {
+        self.attempts.as_mut().is_some_and(|attempts| attempts.attach.take_if(|it| *it == call).is_some())
     }
 
     /// Notifies the user that the attempt has ended, and attaches to the next one once that runs.
@@ -74,7 +107,10 @@ impl ScreenView<'_> {
             let TerminalSize { rows, cols } = self.size;
             let params = AttachParams { id: self.job.task.into(), rows: Some(rows), cols: Some(cols) };
             let attach = Some(self.job.call::<TaskAttach>(&params)?);
-            self.attempts = Some(Attempts { shown: attempt, has_ended: false, look: None, attach });
+            if let Some(attempts) = &mut self.attempts {
+                (attempts.shown, attempts.has_ended) = (attempt, false);
+                (attempts.look, attempts.attach) = (None, attach);
+            }
         }
         Ok(())
     }
@@ -93,7 +129,7 @@ impl ScreenView<'_> {
         Ok(())
     }
 
-    fn attached_again(&mut self, outcome: Result<TaskResult, ClientError>) -> Result<(), Failure> {
+    pub(super) fn attached_again(&mut self, outcome: Result<TaskResult, ClientError>) -> Result<(), Failure> {
         match outcome {
             Ok(_) => {}
             // The attempt has ended already, which is reported separately.

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::request::{Hello, OutputNews, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult};
+use bgd_shared::request::{
+    Hello, OutputNews, TaskAttach, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult,
+};
 
 use super::{ScreenView, WRITE_PAUSE};
 use crate::failure::Failure;
@@ -13,7 +15,6 @@ use crate::terminal::answers;
 
 impl ScreenView<'_> {
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
-        let Some(received) = self.hear_of_attempts(received)? else { return Ok(()) };
         match received {
             Received::Output(news) if news.id == self.job.task => {
                 if let Some(news) = self.keep_back(*news)? {
@@ -24,6 +25,9 @@ impl ScreenView<'_> {
                 self.show_gap(Protocol::result::<TaskOutput>(outcome))?;
             }
             Received::Stopped(news) if news.id == self.job.task => self.stopped(),
+            Received::Answer { call, outcome } if self.takes_attach(call) => {
+                self.attached_again(Protocol::result::<TaskAttach>(outcome))?;
+            }
             Received::Answer { call, outcome } if self.job.takes_end(call) => {
                 let task = answers::ended(Protocol::result::<TaskBlock>(outcome))?;
                 self.ended(Box::new(task))?;
@@ -47,6 +51,11 @@ impl ScreenView<'_> {
                 self.calls.write = None;
                 self.written(Protocol::result::<TaskWrite>(outcome))?;
             }
+            Received::Answer { call, outcome } if self.calls.last_write == Some(call) => {
+                self.calls.last_write = None;
+                self.last_written(Protocol::result::<TaskWrite>(outcome))?;
+            }
+            Received::Answer { call, .. } if self.is_fence(call) => self.leave_attached()?,
             Received::Answer { call, .. } if self.calls.continue_job == Some(call) => {
                 self.calls.continue_job = None;
             }
@@ -65,6 +74,10 @@ impl ScreenView<'_> {
             Ok(result) if result.written > 0 => {
                 self.calls.write_again = None;
                 self.input.taken(usize::try_from(result.written).unwrap_or(usize::MAX));
+            }
+            Err(ClientError::Rpc(error)) if !takes_no_more(error.kind()) && self.is_leaving() => {
+                self.input.drop_all();
+                self.lose_input(&error);
             }
             Err(ClientError::Rpc(error)) if !takes_no_more(error.kind()) => {
                 self.input.taken(0);
@@ -116,7 +129,7 @@ impl ScreenView<'_> {
 }
 
 /// Reports whether a refusal of input means that the job has ended or has closed its terminal.
-fn takes_no_more(kind: ErrorKind) -> bool {
+pub(super) fn takes_no_more(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::NotRunning | ErrorKind::AlreadyFinished | ErrorKind::TaskNotFound | ErrorKind::Unsupported

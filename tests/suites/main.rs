@@ -57,6 +57,7 @@ mod durable_waiters;
 mod elsewhere;
 mod elsewhere_durable;
 mod elsewhere_faults;
+mod elsewhere_limits;
 mod elsewhere_order;
 mod elsewhere_told;
 mod escapes;

@@ -159,6 +159,11 @@ impl Spec {
         }
     }
 
+    /// Reports whether its time limit is enforced where it runs, and only there: by the daemon of another machine.
+    pub fn is_limited_elsewhere(&self) -> bool {
+        self.executor() == ExecutorKind::Ssh.into()
+    }
+
     /// Reports whether it runs as a process of this machine.
     pub fn is_here(&self) -> bool {
         self.executor() == ExecutorName::LOCAL

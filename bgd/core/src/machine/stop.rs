@@ -7,7 +7,7 @@ use bgd_shared::task::Exit;
 use super::{Core, orders};
 use crate::task::{
     Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder,
-    StopReason,
+    StopReason, Task,
 };
 use crate::time::Now;
 use crate::waiters::Until;
@@ -122,6 +122,11 @@ impl Core {
             State::Running { time_limit, .. } if time_limit.is_none_or(|limit| limit > now.mono) => {
                 return self.agent_deadline(now, ordinal);
             }
+            // It may have ended there long ago: only its place can tell, which enforces the limit itself.
+            State::Running { pid, started_at, .. } if is_limit_left_to_place(task) => {
+                let (pid, started_at) = (*pid, *started_at);
+                return self.set_state(ordinal, State::Running { pid, started_at, time_limit: None });
+            }
             State::Running { .. } => {
                 let limit = task.spec.time_limit_ms.unwrap_or_default();
                 let order = StopOrder {
@@ -203,6 +208,12 @@ impl Core {
             self.wake(now, ordinal, Until::Settled);
         }
     }
+}
+
+/// Reports whether the place of a task enforces its time limit, because it always does, or because it can't be asked.
+fn is_limit_left_to_place(task: &Task) -> bool {
+    let is_unknown = || task.elsewhere.as_ref().is_some_and(|known| known.unknown.is_some());
+    task.spec.is_limited_elsewhere() || task.spec.on.is_some() && is_unknown()
 }
 
 /// Returns the outcome of a task that nobody ended, from its leader's exit.

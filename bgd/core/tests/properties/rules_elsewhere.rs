@@ -20,13 +20,18 @@ use super::support::{Desk, TERM, command, ends, events, id, ids, only_reply, ref
 
 /// Submits a task for a cluster, with a slot of its own in the default group.
 fn submitted(desk: &mut Desk, number: u16, change: impl FnOnce(&mut bgd_core::Command)) -> TaskId {
+    submitted_to(desk, number, ExecutorKind::Slurm, change)
+}
+
+/// Like [`submitted`], for a place of this kind.
+fn submitted_to(
+    desk: &mut Desk,
+    number: u16,
+    kind: ExecutorKind,
+    change: impl FnOnce(&mut bgd_core::Command),
+) -> TaskId {
     let mut command = command(id(number));
-    let on = On {
-        name: "cluster".into(),
-        kind: ExecutorKind::Slurm,
-        resources: Resources::default(),
-        chosen: Chosen::default(),
-    };
+    let on = On { name: "cluster".into(), kind, resources: Resources::default(), chosen: Chosen::default() };
     command.spec.on = Some(Arc::new(on));
     change(&mut command);
     let id = command.id;
@@ -111,6 +116,32 @@ fn r148_remote_failures_keep_their_cause() {
     let finished = task.finished().unwrap();
     assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::Elsewhere));
     assert_eq!(finished.started_at, None);
+}
+
+#[test]
+fn r151_time_limit_is_left_to_the_place_that_enforces_it() {
+    let mut desk = Desk::new(4);
+    let unknown = || place(PlaceFact::Unknown { why: "no route".into() });
+    for (number, kind, is_cut) in
+        [(1, ExecutorKind::Slurm, true), (2, ExecutorKind::Ssh, true), (3, ExecutorKind::Ssh, false)]
+    {
+        let task = submitted_to(&mut desk, number, kind, |command| command.spec.time_limit_ms = Some(5000));
+        desk.fact(task, started(None));
+        if is_cut {
+            desk.fact(task, unknown());
+        }
+        assert!(desk.wait(6000).is_empty(), "it may have ended there");
+        desk.fact(task, place(PlaceFact::Known));
+        assert!(desk.wait(6000).is_empty() && desk.core.deadline().is_none(), "its end is on its way");
+        desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+        assert_eq!(desk.status(task), Status::Completed, "{kind:?}");
+    }
+    // A cluster only has minutes, so this daemon enforces the limit as long as it knows about the job.
+    let task = submitted(&mut desk, 4, |command| command.spec.time_limit_ms = Some(5000));
+    desk.fact(task, started(None));
+    assert_eq!(ends(&desk.wait(6000)), [(task, TERM)]);
+    desk.fact(task, concluded(Verdict::Cancelled, None));
+    assert!(desk.task(task).timed_out());
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! Limits and settings of tasks on other machines (R145): time limits, graces, readiness timeouts, and changes of the
+//! machine.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bgd_tests::far::Far;
+use bgd_tests::shared::task::{Exit, Status, Task};
+
+fn two() -> Far {
+    let mut far = Far::start();
+    far.start_here("");
+    far
+}
+
+/// Returns a line that ends as soon as the file exists on the other machine.
+fn gate(far: &Far) -> (PathBuf, String) {
+    let gate = far.daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.05; done", gate.display());
+    (gate, line)
+}
+
+fn unknown(task: &Task) -> bool {
+    task.elsewhere.as_ref().is_some_and(|there| there.unknown_because.is_some())
+}
+
+#[test]
+fn r151_time_limit_that_passes_without_connection_keeps_exit_and_output() {
+    let mut far = two();
+    let (gate, line) = gate(&far);
+    let id = far.submit_on(&["--time-limit", "10s"], &format!("{line}; echo end; exit 4"));
+    far.running(id);
+    let id_there = far.here().task(id).elsewhere.unwrap().id.unwrap();
+    far.wrap("test ! -e \"$0.shut\" || exit 255");
+    fs::write(far.path("ssh.shut"), "").unwrap();
+    far.cut_here();
+    fs::write(gate, "").unwrap();
+    far.until(id, "it is not known", unknown);
+    far.daemon.run(&["block", &id_there]).expect_code(1);
+    // A task that has begun later reaches the same limit.
+    let later = far.run_here(&["submit", "--time-limit", "10s", "--", "sleep", "1000"]).word();
+    assert!(far.ended(later).timed_out);
+    assert_eq!(far.here().task(id).status, Status::Running, "nothing is decided");
+    fs::remove_file(far.path("ssh.shut")).unwrap();
+    let task = far.ended(id);
+    assert_eq!((task.status, task.exit, task.timed_out), (Status::Failed, Some(Exit::Code(4)), false));
+    assert_eq!(far.here().output(id), b"end\n");
+}

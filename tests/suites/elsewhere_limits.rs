@@ -3,9 +3,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 
 use bgd_tests::far::Far;
+use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::TestDaemon;
 
 fn two() -> Far {
     let mut far = Far::start();
@@ -45,4 +48,30 @@ fn r151_time_limit_that_passes_without_connection_keeps_exit_and_output() {
     let task = far.ended(id);
     assert_eq!((task.status, task.exit, task.timed_out), (Status::Failed, Some(Exit::Code(4)), false));
     assert_eq!(far.here().output(id), b"end\n");
+}
+
+/// Cancels a task in the background.
+fn cancel(far: &mut Far, args: &[&str]) -> Child {
+    let mut command = far.here().bgctl(&[&["cancel"], args].concat());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn r145_cancel_passes_its_grace_on_to_the_machine() {
+    let mut far = Far::of(TestDaemon::builder().config("[grace]\ncancel = \"100ms\"\n").start());
+    far.start_here("");
+    let (gate, line) = gate(&far);
+    let line = format!("trap 'echo term; {line}; exit 7' TERM; echo up; while :; do sleep 0.05; done");
+    let id = far.submit_on(&[], &line);
+    far.here().wait_output(id, "up");
+    let mut cancelling = cancel(&mut far, &["--grace", "1h", &id.to_string()]);
+    far.here().wait_output(id, "term");
+    // The grace of that machine is much shorter.
+    let deaf = far.daemon.submit_shell("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    far.daemon.wait_output(deaf, "up");
+    far.daemon.cancel(&[deaf]);
+    fs::write(gate, "").unwrap();
+    assert!(cancelling.wait().unwrap().success());
+    let task = far.ended(id);
+    assert_eq!((task.cancel_reason, task.exit), (Some(CancelReason::User), Some(Exit::Code(7))));
 }

@@ -48,6 +48,8 @@ pub enum Effect {
         task: TaskId,
         run: u32,
         signal: i32,
+        /// How long until SIGKILL follows unless the run ends before, in milliseconds; 0 with SIGKILL.
+        grace_ms: u64,
     },
     /// The task was cleared: remove its output and everything else kept for it.
     Forget {

@@ -29,10 +29,19 @@ pub struct KnownRun {
     pub is_paused: bool,
     /// Whether it has been reported as ready.
     pub is_ready: bool,
-    /// The signal sent to end it; `None` if it is not being ended.
-    pub stop: Option<i32>,
+    /// How it is being ended; `None` if it is not.
+    pub stop: Option<KnownStop>,
     /// Where its output begins in the files here, per stream: earlier attempts share the files.
     pub base: [u64; 2],
+}
+
+/// How a run elsewhere is being ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownStop {
+    /// The signal sent to end it.
+    pub signal: i32,
+    /// How long until SIGKILL follows, in milliseconds; 0 with SIGKILL.
+    pub grace_ms: u64,
 }
 
 /// A run elsewhere that has ended, but whose usage is still unknown.

@@ -59,7 +59,7 @@ pub use input::{
     BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Leaves, Part, PlaceFact, PlanRequest,
     Refusal, Request, Rerun, Selection, StartTime,
 };
-pub use known::{KnownRun, Uncounted};
+pub use known::{KnownRun, KnownStop, Uncounted};
 pub use limits::CoreLimits;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};

@@ -1,6 +1,7 @@
 //! Applies the effects of the core: to executors, subscribers, channels and waiting clients.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -29,8 +30,9 @@ impl Dispatcher {
                     is_signal |= matches!(control, Control::Signal { .. });
                     self.with(executor, |executor| done.extend(executor.control(task, run, control)));
                 }
-                Effect::End { executor, task, run, signal } => {
-                    self.with(executor, |executor| executor.end(task, run, signal));
+                Effect::End { executor, task, run, signal, grace_ms } => {
+                    let grace = Duration::from_millis(grace_ms);
+                    self.with(executor, |executor| executor.end(task, run, signal, grace));
                 }
                 Effect::Over { executor, task, run } => {
                     self.with(executor, |executor| executor.end_recorded(task, run));

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
@@ -172,8 +173,8 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
         Some(self.places.control(task, control))
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
-        self.places.end(task, run, signal);
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration) {
+        self.places.end(task, run, signal, grace);
     }
 
     fn forget(&mut self, task: TaskId) {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::ExecutorCheck;
@@ -38,6 +39,8 @@ pub enum Order<R, S> {
         run: u32,
         /// The signal's number.
         signal: i32,
+        /// How long until SIGKILL follows.
+        grace: Duration,
     },
     /// Apply a control operation.
     Control {
@@ -125,8 +128,8 @@ impl<R, S> Places<R, S> {
         is_done
     }
 
-    pub fn end(&self, task: TaskId, run: u32, signal: i32) {
-        self.order(task, Order::End { task, run, signal });
+    pub fn end(&self, task: TaskId, run: u32, signal: i32, grace: Duration) {
+        self.order(task, Order::End { task, run, signal, grace });
     }
 
     /// Has a served place find out the usage of a run that ended for the previous daemon.

@@ -75,7 +75,9 @@ impl Core {
         let task = self.registry.get(ordinal)?;
         let effect = match (order, &task.state) {
             (Order::Continue, State::Running { .. }) => orders::control(task, Control::Continue),
-            (Order::End { signal, .. }, state) if state.kill_at().is_some() => orders::end(task, signal),
+            (Order::End { signal, grace_ms }, state) if state.kill_at().is_some() => {
+                orders::end(task, signal, grace_ms)
+            }
             (Order::Continue | Order::End { .. }, _) => return None,
         };
         if let Order::End { grace_ms, .. } = order {

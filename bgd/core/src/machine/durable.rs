@@ -15,13 +15,15 @@ use crate::control::Control;
 use crate::durable::{Changes, Counters, ItemRow, Kept, LossRow, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
-use crate::known::{KnownRun, Uncounted};
+use crate::known::{KnownRun, KnownStop, Uncounted};
 use crate::limits::CoreLimits;
 use crate::plan::Plan;
 use crate::queue::Standing;
 use crate::registry::SeenValues;
 use crate::sharing::KeptEnv;
-use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, Task};
+use crate::task::{
+    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, StopOrder, Task,
+};
 use crate::time::Now;
 use crate::waiters::{Then, Until};
 
@@ -238,16 +240,21 @@ impl Core {
 
     /// Returns a task's run on another machine or a cluster that continues after the previous daemon; `None` if it has
     /// none.
-    pub fn run_elsewhere(&self, id: TaskId) -> Option<KnownRun> {
+    pub fn run_elsewhere(&self, now: Now, id: TaskId) -> Option<KnownRun> {
         let ordinal = self.registry.ordinal(id)?;
         let task =
             self.registry.get(ordinal).filter(|task| task.agent.is_none() && task.spec.on.is_some())?;
         let (has_started, stop) = match &task.state {
-            State::Starting { stop, .. } => (false, stop.map(|order| order.signal)),
+            State::Starting { stop, .. } => {
+                let known = |StopOrder { signal, grace_ms, .. }| KnownStop { signal, grace_ms };
+                (false, stop.map(known))
+            }
             State::Running { .. } => (true, None),
             // The signal that was sent is no longer known.
-            State::Stopping { kill_at: Some(_), .. } => (true, Some(SIGTERM)),
-            State::Stopping { kill_at: None, .. } => (true, Some(SIGKILL)),
+            State::Stopping { kill_at: Some(kill_at), .. } => {
+                (true, Some(KnownStop { signal: SIGTERM, grace_ms: kill_at.0.saturating_sub(now.mono.0) }))
+            }
+            State::Stopping { kill_at: None, .. } => (true, Some(KnownStop { signal: SIGKILL, grace_ms: 0 })),
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return None,
         };
         let again = task.plan().again.as_deref();
@@ -287,12 +294,12 @@ impl Core {
         let order = self.take_order(ordinal);
         let again = self.registry.get(ordinal).and_then(|task| match &task.state {
             State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
-            State::Stopping { kill_at: None, .. } => Some(orders::end(task, SIGKILL)),
+            State::Stopping { kill_at: None, .. } => Some(orders::kill(task)),
             // A run whose start was given up may have begun since.
             State::Finished(finished)
                 if matches!(finished.lingering, Lingering::Ending(None) | Lingering::Stuck) =>
             {
-                Some(orders::end(task, SIGKILL))
+                Some(orders::kill(task))
             }
             State::Queued { .. }
             | State::Starting { .. }

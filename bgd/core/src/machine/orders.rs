@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::effect::{Begin, Effect};
-use crate::task::Task;
+use crate::task::{SIGKILL, Task};
 
 pub(super) fn start(task: &Task, begin: Begin) -> Effect {
     let (executor, spec) = (task.spec.executor(), task.spec.clone());
@@ -18,8 +18,14 @@ pub(super) fn deny(task: &Task, key: u64) -> Effect {
     control(task, Control::Answer { key, option: None })
 }
 
-pub(super) fn end(task: &Task, signal: i32) -> Effect {
-    Effect::End { executor: task.spec.executor(), task: task.id, run: task.run, signal }
+/// Ends a run by this signal, and by SIGKILL after the grace.
+pub(super) fn end(task: &Task, signal: i32, grace_ms: u64) -> Effect {
+    let grace_ms = if signal == SIGKILL { 0 } else { grace_ms };
+    Effect::End { executor: task.spec.executor(), task: task.id, run: task.run, signal, grace_ms }
+}
+
+pub(super) fn kill(task: &Task) -> Effect {
+    end(task, SIGKILL, 0)
 }
 
 /// Removes all data kept for the task.

@@ -229,7 +229,7 @@ impl World {
         self.core = serde_json::from_str(&text).map_err(fail)?;
         // What the next daemon or program takes over must equal what this one has.
         for id in &self.tasks {
-            let known = self.core.run_elsewhere(*id);
+            let known = self.core.run_elsewhere(self.now, *id);
             let run = self.runs.iter().find(|run| run.task == *id && run.on.is_some());
             prop_assert_eq!(known.is_some(), run.is_some(), "{}", id);
             let (Some(known), Some(run)) = (known, run) else { continue };

@@ -145,6 +145,29 @@ fn r151_time_limit_is_left_to_the_place_that_enforces_it() {
 }
 
 #[test]
+fn r145_end_of_a_remote_task_carries_its_grace() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let graces = |effects: &[Effect]| -> Vec<(i32, u64)> {
+        let of = |effect: &Effect| match effect {
+            Effect::End { signal, grace_ms, .. } => Some((*signal, *grace_ms)),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect()
+    };
+    let cancel = |grace_ms| {
+        Request::Cancel(bgd_core::Cancel { which: ids(&[task]), signal: None, grace_ms: Some(grace_ms) })
+    };
+    assert_eq!(graces(&desk.ask(cancel(60_000))), [(TERM, 60_000)]);
+    desk.wait(20_000);
+    let known = desk.core.run_elsewhere(desk.now, task).unwrap().stop.unwrap();
+    assert_eq!((known.signal, known.grace_ms), (TERM, 40_000), "the rest of it");
+    assert_eq!(graces(&desk.ask(cancel(1000))), [(TERM, 1000)]);
+    assert_eq!(graces(&desk.wait(1000)), [(9, 0)]);
+}
+
+#[test]
 fn r150_paused_state_follows_the_remote_place() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});

@@ -147,7 +147,7 @@ impl Executor for AgentThread {
         None
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
         let control = Control::Stop { force: signal == SIGKILL };
         self.order_if_started(Order::Control { task, run, control });
     }

@@ -12,6 +12,7 @@ mod upgradable;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use futures_util::future::select_all;
@@ -39,10 +40,11 @@ pub trait Executor: Interactive + Durable + Upgradable + Lifecycle {
     /// operation is done or can no longer be done; the client's answer waits for it.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
-    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. For a process that
+    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL after the grace, which
+    /// only concerns executors whose runs another daemon ends. For a process that
     /// is still being started, it is called only once, with SIGKILL, when nothing waits for the start any longer: the
     /// process is then killed as soon as it runs, without another call.
-    fn end(&mut self, task: TaskId, run: u32, signal: i32);
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration);
 
     /// Forgets a task that has no run left.
     fn forget(&mut self, task: TaskId);

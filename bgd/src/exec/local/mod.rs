@@ -14,6 +14,7 @@ mod terminals;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::WriteResult;
@@ -284,7 +285,7 @@ impl Executor for Local {
         None
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
         if signal != SIGKILL || !self.give_up_start(task, run) {
             self.processes.end(task, run, signal);
         }

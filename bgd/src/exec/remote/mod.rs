@@ -13,6 +13,7 @@ mod sweep;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{Stdin, SubmitParams};
@@ -113,7 +114,7 @@ impl Kind for Machines {
     fn run_again(&self, known: &KnownRun, on: &On, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
         let params = self.params((known.task, known.run), &known.spec, on, &env, ssh)?;
-        Ok(Run::restore(known, params))
+        Ok(Run::restore(Instant::now(), known, params))
     }
 
     fn needs_env(on: &On) -> bool {

@@ -2,6 +2,7 @@
 //! makes no call and holds no connection, so that an interruption at any moment leaves nothing but this state.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
@@ -9,7 +10,10 @@ use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Exit, Status, Task};
 
-use crate::core::{Cause, Conclusion, Control, Fact, KnownRun, PlaceFact, SpawnFailure, Spec, Verdict};
+use crate::core::{
+    Cause, Conclusion, Control, Fact, KnownRun, KnownStop, PlaceFact, SpawnFailure, Spec, Verdict,
+};
+use crate::exec::host::SIGKILL;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
@@ -52,6 +56,14 @@ pub enum Step {
     Conclude(Box<Task>),
 }
 
+/// How a run is to be ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    pub signal: i32,
+    /// When SIGKILL follows.
+    pub kill_at: Instant,
+}
+
 /// A run on another machine.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -64,8 +76,8 @@ pub struct Run {
     pub there: Option<TaskId>,
     /// Whether a call for it is pending; each run makes one at a time.
     pub is_busy: bool,
-    /// The signal that is to end it, if any.
-    pub stop: Option<i32>,
+    /// How it is to be ended, if it is.
+    pub stop: Option<Stop>,
     /// The signal that the machine was ordered to end it with.
     pub told: Option<i32>,
     /// Whether its end is not waited for any more, and it only remains to be ended on the machine.
@@ -134,13 +146,16 @@ impl Run {
 
     /// Continues a run that another daemon or program has left. If its id is not known, `submit` may have been
     /// submitted, or be on its way.
-    pub fn restore(known: &KnownRun, submit: SubmitParams) -> Self {
+    pub fn restore(now: Instant, known: &KnownRun, submit: SubmitParams) -> Self {
         let there = known.elsewhere.id.as_deref().and_then(|id| id.parse().ok());
         let missing = known.elsewhere.missing;
         Self {
             base: known.base,
             there,
-            stop: known.stop,
+            stop: known.stop.map(|KnownStop { signal, grace_ms }| Stop {
+                signal,
+                kill_at: now + Duration::from_millis(grace_ms),
+            }),
             is_unknown: known.elsewhere.unknown.is_some(),
             is_taken_up: true,
             queued: (known.is_held, known.place.priority),
@@ -184,6 +199,17 @@ impl Run {
         (self.is_busy, self.is_current, self.told) = (false, false, None);
         // A read may have been pending.
         self.bytes = 0;
+    }
+
+    /// Notes that it is to be ended. SIGKILL stays the last signal, and can only come sooner.
+    pub fn stop_by(&mut self, Stop { signal, kill_at }: Stop) {
+        let (before, told) = (self.stop, self.told);
+        let signal = before.map_or(signal, |stop| if stop.signal == SIGKILL { SIGKILL } else { signal });
+        let is_sooner = before.is_some_and(|stop| kill_at < stop.kill_at);
+        let kill_at = before.map_or(kill_at, |stop| stop.kill_at.min(kill_at));
+        self.stop = Some(Stop { signal, kill_at });
+        // The machine must learn of the shorter grace.
+        self.told = told.filter(|told| *told == SIGKILL || !is_sooner);
     }
 
     /// Accepts an order for a run that has no id yet. Returns whether the order is carried out with the submission, or

@@ -204,7 +204,7 @@ impl Run {
         Self {
             place: elsewhere.submission.clone(),
             id,
-            stop: known.stop,
+            stop: known.stop.map(|stop| stop.signal),
             hold: known.is_held,
             is_unknown: elsewhere.unknown.is_some(),
             is_to_compare: true,

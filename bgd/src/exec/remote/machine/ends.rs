@@ -2,19 +2,21 @@
 //! also ends by failed calls.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{ClearParams, TaskClear};
+use bgd_shared::request::{CancelParams, ClearParams, TaskCancel, TaskClear};
 use bgd_shared::task::Task;
 
-use super::{CallResult, Machine, Outcome, PAUSES};
+use super::{CONFIRMED_WITHIN, CallResult, Machine, Outcome, PAUSES};
 use crate::core::Fact;
+use crate::exec::host::SIGKILL;
 use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::Link;
-use crate::exec::remote::run::{Run, conclusion};
+use crate::exec::remote::run::{Run, Stop, conclusion};
 use crate::exec::remote::sweep;
 
 /// How many tasks are cleared by one call, which has room for many times more.
@@ -36,6 +38,42 @@ async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
 }
 
 impl Machine {
+    /// Ends a run, as soon as the machine can be reached.
+    pub(super) fn end(&mut self, task: TaskId, number: u32, stop: Stop) {
+        let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
+        run.stop_by(stop);
+        // A run that waits on the machine ends at once, so that SIGKILL never follows.
+        if stop.signal == SIGKILL || run.is_waiting() {
+            self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
+        }
+        self.order_end(task);
+        self.ready.push_back(task);
+    }
+
+    /// Orders the machine to end a run, unless that was already ordered at least as strongly.
+    pub(super) fn order_end(&mut self, task: TaskId) {
+        let Some(bridge) = self.bridge() else { return };
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let (Some(there), Some(Stop { signal, kill_at })) = (run.there, run.stop) else { return };
+        if run.told == Some(signal) || run.told == Some(SIGKILL) {
+            return;
+        }
+        run.told = Some(signal);
+        // The machine kills it at that time even if it can't be reached then.
+        let grace = kill_at.saturating_duration_since(Instant::now());
+        let grace_ms = u64::try_from(grace.as_millis()).ok().filter(|_| signal != SIGKILL);
+        let (number, caller) = (run.number, Arc::clone(&bridge));
+        self.spawn(task, number, Some(bridge), async move {
+            let params = CancelParams {
+                ids: vec![there.into()],
+                signal: Some(signal.to_string()),
+                grace_ms,
+                ..CancelParams::default()
+            };
+            Outcome::Told(signal, caller.wait::<TaskCancel>(&params).await.map(drop))
+        });
+    }
+
     /// Reports how a run has ended.
     pub(super) fn conclude(&mut self, task: TaskId, end: &Task, output: Option<Fact>) {
         let Some(run) = self.runs.get(&task) else { return };

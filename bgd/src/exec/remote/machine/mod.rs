@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{CancelParams, OutputResult, Stream, TaskCancel, TaskGet, TaskOutput, TaskSubmit};
 use bgd_shared::request::{ExecutorCheck, IdParams, OutputParams};
+use bgd_shared::request::{OutputResult, Stream, TaskGet, TaskOutput, TaskSubmit};
 use bgd_shared::task::Task;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -22,12 +22,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
-use crate::exec::host::{Host, SIGKILL};
+use crate::exec::host::Host;
 use crate::exec::remote::bridge::{self, Bridge};
 use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
-use crate::exec::remote::run::{Run, Step};
+use crate::exec::remote::run::{Run, Step, Stop};
 use crate::exec::remote::sweep::{self, Origin};
 use crate::remotes::Ssh;
 
@@ -207,7 +207,9 @@ impl Machine {
         let Some(order) = self.keep_order(order) else { return };
         match order {
             Order::Start { task, run } => self.start(task, *run),
-            Order::End { task, run, signal } => self.end(task, run, signal),
+            Order::End { task, run, signal, grace } => {
+                self.end(task, run, Stop { signal, kill_at: Instant::now() + grace });
+            }
             Order::Control { task, control, done } => self.control(task, control, done),
             Order::Write { asked } => {
                 let (bridge, id) = (self.bridge(), self.id_of(asked.task.id));
@@ -254,8 +256,8 @@ impl Machine {
             });
             Outcome::Prepared(prepared.await.unwrap_or_else(|| Err("the daemon is ending".to_owned())))
         });
-        if let Some(signal) = stop {
-            self.end(task, number, signal);
+        if let Some(stop) = stop {
+            self.end(task, number, stop);
         }
     }
 
@@ -267,39 +269,6 @@ impl Machine {
         call: impl Future<Output = Outcome> + Send + 'static,
     ) {
         self.calls.push(Box::pin(async move { CallResult { task, run, bridge, outcome: call.await } }));
-    }
-
-    fn end(&mut self, task: TaskId, number: u32, signal: i32) {
-        let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
-        if run.stop != Some(SIGKILL) {
-            run.stop = Some(signal);
-        }
-        // A run that waits on the machine ends at once, so that SIGKILL never follows.
-        if signal == SIGKILL || run.is_waiting() {
-            self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
-        }
-        self.order_end(task);
-        self.ready.push_back(task);
-    }
-
-    /// Orders the machine to end a run, unless a signal at least as strong was already ordered.
-    fn order_end(&mut self, task: TaskId) {
-        let Some(bridge) = self.bridge() else { return };
-        let Some(run) = self.runs.get_mut(&task) else { return };
-        let (Some(there), Some(signal)) = (run.there, run.stop) else { return };
-        if run.told == Some(signal) || run.told == Some(SIGKILL) {
-            return;
-        }
-        run.told = Some(signal);
-        let (number, caller) = (run.number, Arc::clone(&bridge));
-        self.spawn(task, number, Some(bridge), async move {
-            let params = CancelParams {
-                ids: vec![there.into()],
-                signal: Some(signal.to_string()),
-                ..CancelParams::default()
-            };
-            Outcome::Told(signal, caller.wait::<TaskCancel>(&params).await.map(drop))
-        });
     }
 
     fn control(&mut self, task: TaskId, control: Control, done: oneshot::Sender<()>) {

@@ -272,7 +272,8 @@ impl Cluster {
                 self.runs.insert(task, *run);
                 self.gather(now, task);
             }
-            Order::End { task, run, signal } => self.end(now, task, run, signal),
+            // A cluster has its own grace.
+            Order::End { task, run, signal, grace: _ } => self.end(now, task, run, signal),
             Order::Control { task, control, done } => self.control(task, &control, done),
             Order::Write { asked } => asked.refuse(),
             Order::Forget { task } => {

@@ -24,6 +24,9 @@ pub enum Control {
     Hold {
         /// True to hold, false to release.
         held: bool,
+        /// Whether the task counts as held, or as released, already. It is ordered again if the place has refused an
+        /// operation, as it may have carried that out.
+        is_again: bool,
     },
     /// Change the run's priority in the queue in which it waits elsewhere.
     Priority {

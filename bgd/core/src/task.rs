@@ -488,6 +488,12 @@ impl Task {
         self.foreground.is_none()
     }
 
+    /// Reports whether its place has refused an operation, or seemed to: then its state there may differ from the one
+    /// here.
+    pub fn was_refused(&self) -> bool {
+        self.elsewhere.as_ref().is_some_and(|known| known.refused.is_some())
+    }
+
     /// Reports whether it has ended and is not being resumed.
     pub fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished(_))

@@ -33,11 +33,13 @@ impl Core {
             PlaceFact::Refused { control, why } => {
                 self.change_elsewhere(now, ordinal, |known| known.refused = Some(why));
                 match control {
-                    Some(Control::Hold { held }) => self.revert_hold(now, ordinal, held),
+                    // A repeated one has changed nothing here.
+                    Some(Control::Hold { held, is_again: false }) => self.revert_hold(now, ordinal, held),
                     Some(Control::Pause) => self.paused_elsewhere(now, ordinal, false),
                     Some(Control::Continue) => self.paused_elsewhere(now, ordinal, true),
                     Some(
-                        Control::Signal { .. }
+                        Control::Hold { is_again: true, .. }
+                        | Control::Signal { .. }
                         | Control::Answer { .. }
                         | Control::Priority { .. }
                         | Control::Detach { .. },

@@ -128,9 +128,14 @@ impl Core {
         self.hold_entering(which, held)?;
         let kind = if held { EventKind::Held } else { EventKind::Released };
         for ordinal in &tasks {
-            if self.registry.get(*ordinal).is_some_and(|task| task.plan().held != held) {
-                self.replan(*ordinal, |plan| plan.held = held);
-                self.control_elsewhere(*ordinal, Control::Hold { held });
+            let Some(task) = self.registry.get(*ordinal) else { continue };
+            let is_again = task.plan().held == held;
+            if is_again && !task.was_refused() {
+                continue;
+            }
+            self.replan(*ordinal, |plan| plan.held = held);
+            self.control_elsewhere(*ordinal, Control::Hold { held, is_again });
+            if !is_again {
                 self.event(now, kind, *ordinal);
             }
         }
@@ -189,13 +194,15 @@ impl Core {
         edit: Edit,
     ) -> Result<(), CoreError> {
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
-        let (before, priority) = (task.plan().priority, edit.priority);
+        // The place may have carried out what it seemed to refuse, or the other way round: then it is told again.
+        let (before, is_again) = (task.plan().priority, task.was_refused());
+        let priority = edit.priority.filter(|priority| *priority != before || is_again);
         if edit.group.is_some() || edit.slots.is_some() || edit.after.is_some() || edit.start.is_some() {
             return Err(CoreError::Order(OrderError::GivenAway(task.id)));
         }
         let plan = self.edited(now, ordinal, task, edit)?;
         self.replan(ordinal, |known| *known = plan);
-        if let Some(priority) = priority.filter(|priority| *priority != before) {
+        if let Some(priority) = priority {
             self.control_elsewhere(ordinal, Control::Priority { priority });
         }
         self.event(now, EventKind::Edited, ordinal);

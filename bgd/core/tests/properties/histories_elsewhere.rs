@@ -323,7 +323,7 @@ impl World {
             let waits = !run.has_started;
             let expected = match control {
                 // A refused operation is reverted.
-                Some(Control::Hold { held: asked }) if waits && asked == held => !held,
+                Some(Control::Hold { held: asked, is_again: false }) if waits && asked == held => !held,
                 _ => held,
             };
             prop_assert_eq!((after.plan().held, after.plan().priority), (expected, priority));
@@ -547,8 +547,8 @@ impl World {
 fn refused(roll: u8) -> Option<Control> {
     match roll % 6 {
         0 => None,
-        1 => Some(Control::Hold { held: true }),
-        2 => Some(Control::Hold { held: false }),
+        1 => Some(Control::Hold { held: true, is_again: roll % 4 == 0 }),
+        2 => Some(Control::Hold { held: false, is_again: roll % 4 == 0 }),
         3 => Some(Control::Pause),
         4 => Some(Control::Continue),
         _ => Some(Control::Priority { priority: 5 }),

@@ -168,6 +168,33 @@ fn r145_end_of_a_remote_task_carries_its_grace() {
 }
 
 #[test]
+fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    let hold = |held| Request::Hold { which: ids(&[task]), held };
+    let edit = || {
+        let priority = Some(-10);
+        let id = task.into();
+        let (description, group, slots, after, start) = (None, None, None, None, None);
+        Request::Edit(Box::new(Edit { id, description, group, priority, slots, after, start }))
+    };
+    let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "silent".into() });
+    assert!(controls(&desk.ask(hold(false))).is_empty(), "nothing is refused yet");
+    let asked = controls(&desk.ask(hold(true)));
+    // The place has held it, but its answer is lost.
+    desk.fact(task, refused(asked[0].clone()));
+    let again = Control::Hold { held: false, is_again: true };
+    let effects = desk.ask(hold(false));
+    assert_eq!((controls(&effects), events(&effects)), (vec![again.clone()], vec![]));
+    assert_eq!(events(&desk.fact(task, refused(again))), [], "it was not held before either");
+    assert!(!desk.task(task).plan().held);
+    for _ in 0..2 {
+        assert_eq!(controls(&desk.ask(edit())), [Control::Priority { priority: -10 }]);
+        desk.fact(task, refused(Control::Priority { priority: -10 }));
+    }
+}
+
+#[test]
 fn r150_paused_state_follows_the_remote_place() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
@@ -198,7 +225,7 @@ fn r150_waiting_remote_task_is_held_edited_and_cancelled_remotely() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     let held = desk.ask(Request::Hold { which: ids(&[task]), held: true });
-    assert_eq!(controls(&held), [Control::Hold { held: true }]);
+    assert_eq!(controls(&held), [Control::Hold { held: true, is_again: false }]);
     assert!(desk.task(task).plan().held);
     let edit = |group: Option<&str>| Edit {
         id: task.into(),
@@ -214,8 +241,10 @@ fn r150_waiting_remote_task_is_held_edited_and_cancelled_remotely() {
     let refused = desk.ask(Request::Edit(Box::new(edit(Some("default")))));
     assert_eq!(refusal(&refused), &CoreError::Order(OrderError::GivenAway(task)));
     // An operation that the place refuses is reverted.
-    let refused =
-        |held| place(PlaceFact::Refused { control: Some(Control::Hold { held }), why: "late".into() });
+    let refused = |held| {
+        let control = Some(Control::Hold { held, is_again: false });
+        place(PlaceFact::Refused { control, why: "late".into() })
+    };
     assert_eq!(
         events(&desk.fact(task, refused(true))),
         [(EventKind::Progress, task), (EventKind::Released, task)]

@@ -39,8 +39,8 @@ pub async fn control(bridge: &Bridge, id: TaskId, control: Control) -> Result<()
         }
         Control::Pause => bridge.call::<TaskPause>(&one()).await.map(drop),
         Control::Continue => bridge.call::<TaskContinue>(&one()).await.map(drop),
-        Control::Hold { held: true } => bridge.call::<TaskHold>(&one()).await.map(drop),
-        Control::Hold { held: false } => bridge.call::<TaskRelease>(&one()).await.map(drop),
+        Control::Hold { held: true, .. } => bridge.call::<TaskHold>(&one()).await.map(drop),
+        Control::Hold { held: false, .. } => bridge.call::<TaskRelease>(&one()).await.map(drop),
         Control::Priority { priority } => {
             let params = EditParams {
                 id: id.into(),

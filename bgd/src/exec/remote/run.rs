@@ -216,7 +216,7 @@ impl Run {
     /// once the submission was answered.
     pub const fn takes(&mut self, control: &Control) -> bool {
         match control {
-            Control::Hold { held } => self.queued.0 = *held,
+            Control::Hold { held, .. } => self.queued.0 = *held,
             Control::Priority { priority } => self.queued.1 = *priority,
             Control::Pause if self.wants_pause.is_some() => self.wants_pause = Some(true),
             Control::Continue if self.wants_pause.is_some() => self.wants_pause = Some(false),
@@ -254,7 +254,7 @@ impl Run {
             return;
         }
         if held && task.status != Status::Pending || task.status == Status::Pending && held != is_held {
-            self.late.push(Control::Hold { held });
+            self.late.push(Control::Hold { held, is_again: false });
         }
         if priority != task.priority {
             self.late.push(Control::Priority { priority });

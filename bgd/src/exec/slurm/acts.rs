@@ -39,7 +39,11 @@ pub enum Action {
     /// Stop the job's processes, or continue them.
     Pause(bool),
     /// Hold the job, or release it.
-    Hold(bool),
+    Hold {
+        held: bool,
+        /// Whether the task counts as held or released already.
+        is_again: bool,
+    },
     /// Lower the job's priority by this much.
     Nice(u32),
 }
@@ -52,7 +56,7 @@ impl Action {
             Self::Signal(signal) => Some(Control::Signal { signal, tree: true }),
             Self::Pause(true) => Some(Control::Pause),
             Self::Pause(false) => Some(Control::Continue),
-            Self::Hold(held) => Some(Control::Hold { held }),
+            Self::Hold { held, is_again } => Some(Control::Hold { held, is_again }),
             Self::Nice(nice) => i32::try_from(nice).ok().map(|nice| Control::Priority { priority: -nice }),
         }
     }
@@ -162,7 +166,7 @@ pub fn commands(name: &str, acts: &[Act]) -> Vec<Argv> {
         Action::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
         Action::End(signal) | Action::Signal(signal) => commands::signal(jobs, signal),
         Action::Pause(is_paused) => commands::signal(jobs, if is_paused { SIGSTOP } else { SIGCONT }),
-        Action::Hold(is_held) => commands::hold(jobs, is_held),
+        Action::Hold { held, .. } => commands::hold(jobs, held),
         Action::Nice(nice) => vec![commands::nice(first.id, nice)],
     }
 }
@@ -202,11 +206,12 @@ mod tests {
     #[test]
     fn r150_equal_orders_are_grouped_and_orders_per_task_keep_their_sequence() {
         let (mut acts, now) = (Acts::default(), Instant::now());
+        let hold = |held| Action::Hold { held, is_again: false };
         let all = [
-            (Action::Hold(true), 1),
-            (Action::Hold(true), 2),
-            (Action::Hold(false), 1),
-            (Action::Hold(false), 3),
+            (hold(true), 1),
+            (hold(true), 2),
+            (hold(false), 1),
+            (hold(false), 3),
             (Action::Nice(5), 4),
             (Action::Nice(5), 5),
         ];

@@ -230,7 +230,7 @@ impl Run {
         let mut deeds = Vec::new();
         if standing == Standing::Waiting {
             if states::is_held(reason) != self.hold {
-                deeds.push(Action::Hold(self.hold));
+                deeds.push(Action::Hold { held: self.hold, is_again: false });
             }
             deeds.extend((self.nice() > 0).then(|| Action::Nice(self.nice())));
         } else if self.running.is_some() && (standing == Standing::Stopped) != self.is_stopped {

@@ -61,7 +61,7 @@ impl Cluster {
             Control::Signal { signal, tree: _ } => Action::Signal(signal),
             Control::Pause => Action::Pause(true),
             Control::Continue => Action::Pause(false),
-            Control::Hold { held } if is_waiting => Action::Hold(held),
+            Control::Hold { held, is_again } if is_waiting => Action::Hold { held, is_again },
             Control::Priority { priority } if priority <= 0 => Action::Nice(priority.unsigned_abs()),
             Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
             // A process asks no questions, and has no terminal here.
@@ -69,7 +69,7 @@ impl Cluster {
         };
         if run.id.is_none() {
             match *control {
-                Control::Hold { held } => run.hold = held,
+                Control::Hold { held, .. } => run.hold = held,
                 Control::Priority { priority } => run.priority = priority,
                 _ => return self.refused(task, number, deed.control(), "it is still being submitted there"),
             }
@@ -90,7 +90,7 @@ impl Cluster {
     pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &JobRequest) {
         let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
         if hold != wish.is_held {
-            self.order_act(now, Action::Hold(hold), task, None);
+            self.order_act(now, Action::Hold { held: hold, is_again: false }, task, None);
         }
         if nice != wish.nice {
             self.order_act(now, Action::Nice(nice), task, None);

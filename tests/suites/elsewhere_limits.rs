@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
 use bgd_tests::far::Far;
+use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::TestDaemon;
@@ -74,4 +75,15 @@ fn r145_cancel_passes_its_grace_on_to_the_machine() {
     assert!(cancelling.wait().unwrap().success());
     let task = far.ended(id);
     assert_eq!((task.cancel_reason, task.exit), (Some(CancelReason::User), Some(Exit::Code(7))));
+}
+
+#[test]
+fn r145_task_that_is_not_ready_in_time_fails_without_another_attempt() {
+    let mut far = two();
+    let options = ["--ready", "line:^up$", "--ready-timeout", "300ms", "--retry", "3", "--retry-delay", "0s"];
+    let id = far.submit_on(&options, "exec sleep 1000");
+    let task = far.ended(id);
+    let failure = task.failure.unwrap();
+    assert_eq!((failure.kind, &*failure.message), (FailureKind::Timeout, "not ready after 300ms"));
+    assert_eq!((task.status, task.timed_out, task.attempts.len()), (Status::Failed, false, 0));
 }

@@ -78,6 +78,8 @@ pub enum Verdict {
     ByExit,
     /// It failed for a reason not evident from its exit.
     Failed(Cause, Box<str>),
+    /// It was ended because it was not ready in time.
+    NotReady(Box<str>),
     /// Somebody else cancelled it there.
     Cancelled,
 }

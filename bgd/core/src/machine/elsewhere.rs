@@ -13,7 +13,7 @@ use super::{Core, orders};
 use crate::control::Control;
 use crate::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::input::PlaceFact;
-use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, State, StopReason, Task};
+use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, Spec, State, StopReason, Task};
 use crate::time::Now;
 
 impl Core {
@@ -168,7 +168,7 @@ impl Core {
     /// Ends a run with the end that its place reports.
     fn concluded(&mut self, now: Now, ordinal: Ordinal, conclusion: Conclusion) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let time_limit_ms = task.spec.time_limit_ms;
+        let spec = Arc::clone(&task.spec);
         let (pid, started_at, stop) = match &task.state {
             State::Starting { stop, .. } => (None, None, stop.map(|order| order.reason)),
             State::Running { pid, started_at, .. } => (*pid, Some(*started_at), None),
@@ -184,7 +184,7 @@ impl Core {
         let Conclusion { exit, verdict, at } = conclusion;
         let outcome = match stop {
             Some(reason) => verdict_of_stop(reason),
-            None => outcome(&verdict, exit.as_ref(), time_limit_ms),
+            None => outcome(&verdict, exit.as_ref(), &spec),
         };
         let ended = at.map_or(now.wall, |at| within(by_clock_here(at, began), started_at, now));
         let finished = if started_at.is_none() {
@@ -205,14 +205,20 @@ impl Core {
 }
 
 /// Returns the outcome of a run that nobody here ended.
-fn outcome(concluded: &Verdict, exit: Option<&Exit>, time_limit_ms: Option<u64>) -> Outcome {
+fn outcome(concluded: &Verdict, exit: Option<&Exit>, spec: &Spec) -> Outcome {
     match (concluded, exit) {
         // That place also enforces the task's own limit, and may do so first.
-        (Verdict::Failed(Cause::Timeout, _), _) if let Some(limit_ms) = time_limit_ms => {
+        (Verdict::Failed(Cause::Timeout, _), _) if let Some(limit_ms) = spec.time_limit_ms => {
             Outcome::Failed(Failure::TimedOut { limit_ms, last_words: None })
         }
         (Verdict::ByExit, Some(exit)) => verdict(exit),
         (Verdict::ByExit, None) => Outcome::Failed(Failure::Exit),
+        (Verdict::NotReady(_), _) if let Some(limit_ms) = spec.ready_timeout_ms => {
+            Outcome::Failed(Failure::NotReady { limit_ms })
+        }
+        (Verdict::NotReady(message), _) => {
+            Outcome::Failed(Failure::Elsewhere { cause: Cause::Other, message: message.clone() })
+        }
         (Verdict::Failed(cause, message), _) => {
             Outcome::Failed(Failure::Elsewhere { cause: *cause, message: message.clone() })
         }

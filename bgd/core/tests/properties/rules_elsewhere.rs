@@ -119,6 +119,21 @@ fn r148_remote_failures_keep_their_cause() {
 }
 
 #[test]
+fn r145_task_that_is_not_ready_in_time_fails_there_as_here() {
+    let mut desk = Desk::new(4);
+    let rule = Rule::Retry { times: 3, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    let task = submitted_to(&mut desk, 1, ExecutorKind::Ssh, |command| {
+        command.spec.ready_timeout_ms = Some(5000);
+        command.plan.again = Some(rule);
+    });
+    desk.fact(task, started(None));
+    desk.fact(task, concluded(Verdict::NotReady("not ready".into()), Some(Exit::Signal(15))));
+    let failure = failures::wire(desk.task(task).finished().unwrap()).1.unwrap();
+    assert_eq!((failure.kind, &*failure.message), (FailureKind::Timeout, "not ready after 5s"));
+    assert_eq!((desk.status(task), desk.task(task).timed_out()), (Status::Failed, false));
+}
+
+#[test]
 fn r151_time_limit_is_left_to_the_place_that_enforces_it() {
     let mut desk = Desk::new(4);
     let unknown = || place(PlaceFact::Unknown { why: "no route".into() });

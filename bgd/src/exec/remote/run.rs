@@ -429,16 +429,15 @@ pub fn conclusion(end: &Task, host: &str) -> Fact {
             }
             Some(failure) => match failure.kind {
                 FailureKind::Timeout if end.timed_out => failed(Cause::Timeout, message),
+                FailureKind::Timeout => concluded(Verdict::NotReady(message.into()), end.exit.clone()),
                 FailureKind::Memory => failed(Cause::Memory, message),
                 FailureKind::Node => failed(Cause::Node, message),
                 FailureKind::Lost => failed(Cause::Lost, message),
                 FailureKind::Exit | FailureKind::Signal => concluded(Verdict::ByExit, end.exit.clone()),
                 FailureKind::Unknown if end.exit.is_some() => concluded(Verdict::ByExit, end.exit.clone()),
-                FailureKind::Timeout
-                | FailureKind::Spawn
-                | FailureKind::Agent
-                | FailureKind::Interrupted
-                | FailureKind::Unknown => failed(Cause::Other, message),
+                FailureKind::Spawn | FailureKind::Agent | FailureKind::Interrupted | FailureKind::Unknown => {
+                    failed(Cause::Other, message)
+                }
             },
             None => failed(Cause::Other, message),
         },

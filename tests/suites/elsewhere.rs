@@ -375,6 +375,9 @@ fn r145_cancel_returns_without_connection_and_is_executed_later() {
     wait::poll_until("it is ended there", || {
         there(&far).iter().all(|task| task.status == Status::Cancelled).then_some(())
     });
+    let task = until(&mut far, id, "it has no process left", |task| !task.lingering);
+    assert_eq!((task.status, task.cancel_reason), (Status::Cancelled, Some(CancelReason::User)));
+    assert_eq!(task.elsewhere.unwrap().unknown_because, None);
 }
 
 #[test]

@@ -173,6 +173,9 @@ impl Core {
             State::Starting { stop, .. } => (None, None, stop.map(|order| order.reason)),
             State::Running { pid, started_at, .. } => (*pid, Some(*started_at), None),
             State::Stopping { pid, started_at, reason, .. } => (*pid, Some(*started_at), Some(*reason)),
+            State::Finished(finished) if finished.lingering == Lingering::Stuck => {
+                return self.ended_after_all(now, ordinal);
+            }
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return,
         };
         let began = task.elsewhere.as_ref().and_then(|known| known.started).zip(started_at);
@@ -201,6 +204,20 @@ impl Core {
             }
         };
         self.finish(now, ordinal, finished);
+    }
+
+    /// Notes that a run has ended whose end was no longer waited for. Its outcome stays as it was reported.
+    fn ended_after_all(&mut self, now: Now, ordinal: Ordinal) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let State::Finished(finished) = &task.state else { return };
+        let settled = Finished { lingering: Lingering::No, ..finished.clone() };
+        self.registry.change(ordinal, |task| {
+            if let Some(known) = &mut task.elsewhere {
+                (known.reason, known.unknown) = (None, None);
+            }
+        });
+        self.set_state(ordinal, State::Finished(settled));
+        self.event(now, EventKind::Progress, ordinal);
     }
 }
 

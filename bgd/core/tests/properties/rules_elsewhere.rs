@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Cause, Conclusion, Control, CoreError, Edit, Effect, Fact, On, OrderError, Outcome, PlaceFact, Reply,
-    Request, Rule, StopReason, Verdict,
+    Cause, Conclusion, Control, CoreError, Edit, Effect, Fact, Lingering, On, OrderError, Outcome, PlaceFact,
+    Reply, Request, Rule, StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::failure::FailureKind;
@@ -180,6 +180,25 @@ fn r145_end_of_a_remote_task_carries_its_grace() {
     assert_eq!((known.signal, known.grace_ms), (TERM, 40_000), "the rest of it");
     assert_eq!(graces(&desk.ask(cancel(1000))), [(TERM, 1000)]);
     assert_eq!(graces(&desk.wait(1000)), [(9, 0)]);
+}
+
+#[test]
+fn r145_task_given_up_is_settled_by_its_late_end() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    desk.fact(task, place(PlaceFact::Unknown { why: "no route".into() }));
+    desk.ask(Request::Cancel(bgd_core::Cancel { which: ids(&[task]), signal: None, grace_ms: Some(0) }));
+    desk.wait(0);
+    desk.fact(task, Fact::GaveUp { why: "no route: it may still run there".into() });
+    let before = desk.task(task).finished().cloned().unwrap();
+    assert_eq!(before.lingering, Lingering::Stuck);
+    let told = desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert_eq!(events(&told), [(EventKind::Progress, task)]);
+    let after = desk.task(task).finished().cloned().unwrap();
+    assert_eq!(after, bgd_core::Finished { lingering: Lingering::No, ..before });
+    assert_eq!(desk.task(task).elsewhere.unwrap().unknown, None);
+    assert!(desk.fact(task, concluded(Verdict::Cancelled, None)).is_empty());
 }
 
 #[test]

@@ -92,6 +92,27 @@ fn r146_submission_waits_while_queue_is_full_as_root() {
 }
 
 #[test]
+fn r146_full_queue_does_not_delay_orders_for_running_jobs_as_root() {
+    let site = Site::start();
+    let first = site.submit(&[], "trap 'exit 5' USR1; echo up; while :; do sleep 0.1; done");
+    site.until(first, "it is ready for the signal", |task| task.output.bytes == 3);
+    let full =
+        "echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2; exit 1";
+    site.cluster.programs().before("sbatch", full);
+    let late = site.submit(&[], "echo late");
+    site.until(late, "the refusal", |task| {
+        let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
+        reason.is_some_and(|reason| reason.contains("accepts no more jobs"))
+    });
+    site.run(&["signal", &first.to_string(), "USR1"]).success();
+    assert_eq!(site.ended(first).exit, Some(Exit::Code(5)));
+    assert_eq!(site.daemon.task(first).elsewhere.and_then(|there| there.refused), None);
+    site.cluster.programs().restore("sbatch");
+    assert_eq!(site.ended(late).status, Status::Completed);
+    assert_eq!(site.output(late), "late\n");
+}
+
+#[test]
 fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
     let site = Site::of(
         Builder::default().accounting().conf("AccountingStorageEnforce=associations,limits,qos"),

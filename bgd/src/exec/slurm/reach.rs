@@ -1,11 +1,11 @@
-//! Tracks whether the cluster can be asked, and when to try again. Pure.
+//! Tracks whether the cluster can be asked, or accepts jobs, and when to try again. Pure.
 
 use std::time::{Duration, Instant};
 
 /// The pauses between attempts: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
-/// Whether the cluster can be asked.
+/// Whether the cluster can be asked, or accepts jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     broken: Option<(Instant, Box<str>)>,

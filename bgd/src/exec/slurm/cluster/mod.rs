@@ -115,6 +115,8 @@ pub struct Cluster {
     watch: Option<AsyncFd<Changes>>,
     pace: Pace,
     reach: Reach,
+    /// Whether the cluster accepts more jobs.
+    room: Reach,
     known: Option<Settings>,
     /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
@@ -173,6 +175,7 @@ impl Cluster {
             watch: None,
             pace: Pace::default(),
             reach: Reach::default(),
+            room: Reach::default(),
             known: None,
             is_learning: false,
             sweep_at: None,
@@ -376,6 +379,7 @@ impl Cluster {
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
         let scan = self.next_scan().map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
+        let gathered = gathered.map(|at| self.room.until().map_or(at, |until| at.max(until)));
         let query = self.pace.due().filter(|_| self.may_ask() && !self.is_learning);
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
@@ -429,7 +433,8 @@ impl Cluster {
             let together = self.acts.take();
             self.works.push(Box::pin(work::act(self.tools.clone(), together)));
         }
-        while self.gathering.due().is_some_and(|at| at <= now) && self.under_way[0] < AT_ONCE {
+        let has_room = self.room.is_open(now);
+        while has_room && self.gathering.due().is_some_and(|at| at <= now) && self.under_way[0] < AT_ONCE {
             if let Some(most) = self.known.as_ref().map(Settings::max_elements) {
                 self.submit(most);
             } else {

@@ -100,6 +100,7 @@ impl Cluster {
                 self.watch =
                     inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
                 self.reached();
+                self.room.answered();
                 let is_array = batch.tasks.len() > 1;
                 self.accepted(now, &batch, job, is_array);
             }
@@ -126,7 +127,8 @@ impl Cluster {
                 self.failed(now, &CommandError::Unanswered(why));
             }
             Err(NotSubmitted::CommandError(CommandError::Full(why))) => {
-                self.reach.failed(now, &why);
+                // Other commands still work, also those that end jobs and so make room.
+                self.room.failed(now, &why);
                 let reason: Box<str> = format!("it accepts no more jobs now: {why}").into();
                 for (task, run) in &batch.tasks {
                     let fact = PlaceFact::Waiting { reason: reason.clone() };

@@ -113,6 +113,31 @@ fn r146_full_queue_does_not_delay_orders_for_running_jobs_as_root() {
 }
 
 #[test]
+fn r147_corrected_work_folder_applies_without_restart_as_root() {
+    let site = Site::start();
+    let right = fs::read_to_string(site.daemon.config_path()).unwrap();
+    let wrong = right.replace(&site.cluster.work().display().to_string(), "/proc/wrong");
+    site.daemon.write_config(&wrong);
+    site.run(&["daemon", "reload"]).success();
+    let checked = site.run(&["executors", "--check", "hpc"]).expect_code(69).stdout_text();
+    assert!(checked.contains("/proc/wrong"), "{checked}");
+    let task = site.ended(site.submit(&[], "true"));
+    assert!(task.error.as_ref().unwrap().contains("/proc/wrong"), "{task:?}");
+    site.daemon.write_config(&right);
+    site.run(&["daemon", "reload"]).success();
+    site.run(&["executors", "--check", "hpc"]).success();
+    let id = site.submit(&[], "echo works");
+    assert_eq!((site.ended(id).status, site.output(id)), (Status::Completed, "works\n".to_owned()));
+    // Jobs and outputs are there now, so the folder stays until a restart; other keys apply at once.
+    site.daemon
+        .write_config(&wrong.replace("[executors.hpc.env]", "partition = \"nowhere\"\n[executors.hpc.env]"));
+    site.run(&["daemon", "reload"]).success();
+    let task = site.ended(site.submit(&[], "true"));
+    assert!(task.error.as_ref().unwrap().contains("`partition`"), "{task:?}");
+    assert_eq!(site.output(id), "works\n");
+}
+
+#[test]
 fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
     let site = Site::of(
         Builder::default().accounting().conf("AccountingStorageEnforce=associations,limits,qos"),

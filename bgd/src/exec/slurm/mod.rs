@@ -49,7 +49,7 @@ use crate::core::{KnownRun, On};
 use crate::remotes::{Remote, Remotes, Slurm};
 
 /// Clusters with Slurm.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Clusters {
     context: Context,
     host: Host,
@@ -63,20 +63,24 @@ impl Clusters {
         Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
     }
 
-    /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left.
-    fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
+    /// Returns the resources for a cluster's work.
+    fn tools(&self, name: &Arc<str>, slurm: &Slurm) -> Tools {
         let origin = self.origin(name, slurm);
         let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
-        let tools = Tools {
+        Tools {
             programs: Programs::new(self.host.clone(), slurm, &self.context.socket, name),
             name: Arc::clone(name),
             folder: Arc::new(WorkFolder::new(folder)),
             origin: Arc::new(origin),
             context: self.context.clone(),
             is_durable: self.is_durable,
-        };
-        let (slurm, host) = (slurm.clone(), self.host.clone());
-        places.serve(name, |orders| Cluster::new(slurm, host, tools, orders).run(sweeps));
+        }
+    }
+
+    /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left.
+    fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
+        let (tools, slurm, kind) = (self.tools(name, slurm), slurm.clone(), self.clone());
+        places.serve(name, |orders| Cluster::new(slurm, kind, tools, orders).run(sweeps));
     }
 }
 

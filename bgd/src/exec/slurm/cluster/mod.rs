@@ -9,6 +9,7 @@ mod far;
 mod looks;
 mod news;
 mod recovery;
+mod settings;
 mod submit;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -23,9 +24,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use crate::core::Fact;
-use crate::exec::host::{Host, SIGKILL};
+use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
+use crate::exec::slurm::Clusters;
 use crate::exec::slurm::acts::Acts;
 use crate::exec::slurm::batch::{Gathering, Unsure, Unwritten};
 use crate::exec::slurm::check;
@@ -36,10 +38,8 @@ use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::Pace;
 use crate::exec::slurm::parse::Settings;
-use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Reach;
 use crate::exec::slurm::run::Run;
-use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
@@ -68,7 +68,9 @@ type Order = places::Order<Run, Slurm>;
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Cluster {
     settings: Box<Slurm>,
-    host: Host,
+    /// The configured settings, if they name another host or folder.
+    next: Option<Box<Slurm>>,
+    kind: Clusters,
     tools: Tools,
     orders: mpsc::UnboundedReceiver<Order>,
     runs: HashMap<TaskId, Run>,
@@ -135,15 +137,23 @@ pub struct Cluster {
     has_scanned: bool,
     /// Whether there may be jobs with this daemon's name that belong to no known run.
     may_have_left: bool,
+    /// Whether a submission has, or may have, reached the cluster.
+    has_submitted: bool,
 }
 
 impl Cluster {
     /// Creates a cluster without runs.
-    pub fn new(settings: Slurm, host: Host, tools: Tools, orders: mpsc::UnboundedReceiver<Order>) -> Self {
+    pub fn new(
+        settings: Slurm,
+        kind: Clusters,
+        tools: Tools,
+        orders: mpsc::UnboundedReceiver<Order>,
+    ) -> Self {
         let may_have_left = tools.origin.has_been_there();
         Self {
             settings: Box::new(settings),
-            host,
+            next: None,
+            kind,
             tools,
             orders,
             runs: HashMap::new(),
@@ -187,6 +197,7 @@ impl Cluster {
             is_held: false,
             has_scanned: false,
             may_have_left,
+            has_submitted: false,
         }
     }
 
@@ -232,7 +243,7 @@ impl Cluster {
         if self.known.is_none() && !has_runs {
             return;
         }
-        let Tools { programs, folder, origin, context, is_durable, name: _ } = self.tools;
+        let Tools { programs, origin, is_durable, .. } = &self.tools;
         if has_runs {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
@@ -241,20 +252,7 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => return,
             }
         }
-        let removed = async {
-            if let Some(login) = programs.login() {
-                return there::remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
-            }
-            let outputs = Arc::clone(&context.folder);
-            let remove = move || {
-                if is_durable {
-                    outputs.move_into_folder(folder.path())?;
-                }
-                folder.remove()
-            };
-            let removed = context.workers.run(remove).await;
-            removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
-        };
+        let removed = settings::remove_files(&self.tools, *is_durable);
         match tokio::time::timeout(LAST_WITHIN, removed).await {
             Ok(Ok(())) => origin.forget(),
             Ok(Err(error)) => tracing::warn!(error, "files for a cluster not removed"),
@@ -311,23 +309,6 @@ impl Cluster {
                 self.configure(settings);
             }
             Order::Close => {}
-        }
-    }
-
-    fn configure(&mut self, settings: Box<Slurm>) {
-        if settings.shell.is_some() != self.is_far() {
-            let name = &self.tools.name;
-            tracing::warn!(name = &**name, "`host` was added or removed, which takes effect after a restart");
-            return;
-        }
-        let Tools { context, name, .. } = &self.tools;
-        self.tools.programs = Programs::new(self.host.clone(), &settings, &context.socket, name);
-        self.settings = settings;
-        // The known settings remain valid for existing jobs until the cluster has answered.
-        if self.runs.is_empty() {
-            self.known = None;
-        } else {
-            self.learn();
         }
     }
 
@@ -398,6 +379,7 @@ impl Cluster {
             self.give_up.pop_first();
             self.report_unconfirmed_end(task, number);
         }
+        self.move_on();
         self.tick(now);
         self.scan(now);
         self.be_idle(now);

@@ -22,6 +22,7 @@ impl Cluster {
         let stop = run.stop.take();
         // A run that was never submitted has no job to be compared with.
         run.is_to_compare = place.is_some();
+        self.has_submitted |= place.is_some();
         self.runs.insert(task, run);
         match place {
             None => self.gather(now, task),

@@ -101,6 +101,7 @@ impl Cluster {
                     inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
                 self.reached();
                 self.room.answered();
+                self.has_submitted = true;
                 let is_array = batch.tasks.len() > 1;
                 self.accepted(now, &batch, job, is_array);
             }
@@ -123,6 +124,7 @@ impl Cluster {
             }
             Err(NotSubmitted::CommandError(CommandError::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
+                self.has_submitted = true;
                 self.unsure.insert(Arc::clone(&batch.key), Unsure::new(now, batch));
                 self.failed(now, &CommandError::Unanswered(why));
             }

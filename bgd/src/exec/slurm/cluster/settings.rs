@@ -1,0 +1,101 @@
+//! Changes of a cluster's settings, and the removal of its files.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Cluster;
+use crate::exec::slurm::login_work::LoginWork;
+use crate::exec::slurm::program::Programs;
+use crate::exec::slurm::reach::Reach;
+use crate::exec::slurm::there;
+use crate::exec::slurm::tools::Tools;
+use crate::remotes::Slurm;
+
+/// How long the removal of files that nobody needs may take.
+const REMOVED_WITHIN: Duration = Duration::from_secs(30);
+
+impl Cluster {
+    /// Uses these settings from now on. The cluster stays where it is as long as there may be jobs and files of it.
+    pub(super) fn configure(&mut self, mut settings: Box<Slurm>) {
+        let is_moved = host(&settings) != host(&self.settings)
+            || settings.shell.is_some() != self.is_far()
+            || settings.work_folder != self.settings.work_folder;
+        self.next = is_moved.then(|| settings.clone());
+        if is_moved {
+            if self.has_submitted {
+                let name = &*self.tools.name;
+                tracing::warn!(
+                    name,
+                    "`host` or `work_folder` was changed, which takes effect after a restart"
+                );
+            }
+            settings.work_folder.clone_from(&self.settings.work_folder);
+            match (&mut settings.shell, &self.settings.shell) {
+                (Some(next), Some(known)) => next.host.clone_from(&known.host),
+                (next, known) => next.clone_from(known),
+            }
+        }
+        self.tools.programs = self.programs(&settings);
+        self.settings = settings;
+        // The known settings remain valid for existing jobs until the cluster has answered.
+        if self.runs.is_empty() {
+            self.known = None;
+        } else {
+            self.learn();
+        }
+    }
+
+    fn programs(&self, settings: &Slurm) -> Programs {
+        let Tools { context, name, .. } = &self.tools;
+        Programs::new(self.kind.host.clone(), settings, &context.socket, name)
+    }
+
+    /// Moves to the configured host and folder, unless there may be jobs or files that this daemon still needs.
+    pub(super) fn move_on(&mut self) {
+        let may_be_used = self.has_submitted || self.may_have_left;
+        if self.next.is_none() || may_be_used || !self.works.is_empty() || !self.unwritten.is_empty() {
+            return;
+        }
+        let Some(settings) = self.next.take() else { return };
+        let name = Arc::clone(&self.tools.name);
+        let tools = self.kind.tools(&name, &settings);
+        let before = std::mem::replace(&mut self.tools, tools);
+        // The note, of a failed attempt, names the previous folder.
+        before.origin.forget();
+        let is_same_folder = before.folder.path() == self.tools.folder.path();
+        tokio::spawn(async move {
+            if !is_same_folder {
+                // Nothing else is lost if they stay.
+                let _ = tokio::time::timeout(REMOVED_WITHIN, remove_files(&before, true)).await;
+            }
+            if let Some(login) = before.programs.login() {
+                login.disconnect().await;
+            }
+        });
+        self.settings = settings;
+        (self.known, self.watch, self.looked) = (None, None, None);
+        (self.reach, self.reading, self.room) = (Reach::default(), Reach::default(), Reach::default());
+        self.login_work = LoginWork::default();
+    }
+}
+
+/// Removes the files for a cluster; `keeps_outputs`: outputs are moved to this machine first.
+pub(super) async fn remove_files(tools: &Tools, keeps_outputs: bool) -> Result<(), String> {
+    let Tools { programs, folder, context, .. } = tools;
+    if let Some(login) = programs.login() {
+        return there::remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
+    }
+    let (outputs, folder) = (Arc::clone(&context.folder), Arc::clone(folder));
+    let remove = move || {
+        if keeps_outputs {
+            outputs.move_into_folder(folder.path())?;
+        }
+        folder.remove()
+    };
+    let removed = context.workers.run(remove).await;
+    removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
+}
+
+fn host(settings: &Slurm) -> Option<&str> {
+    settings.shell.as_ref().map(|shell| &*shell.host)
+}

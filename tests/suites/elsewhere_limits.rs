@@ -5,11 +5,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use bgd_tests::far::Far;
+use bgd_tests::TestDaemon;
+use bgd_tests::far::{Far, HOST};
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::TestDaemon;
 
 fn two() -> Far {
     let mut far = Far::start();
@@ -86,4 +86,39 @@ fn r145_task_that_is_not_ready_in_time_fails_without_another_attempt() {
     let failure = task.failure.unwrap();
     assert_eq!((failure.kind, &*failure.message), (FailureKind::Timeout, "not ready after 300ms"));
     assert_eq!((task.status, task.timed_out, task.attempts.len()), (Status::Failed, false, 0));
+}
+
+#[test]
+fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
+    let mut far = two();
+    let near = Far::named("near", TestDaemon::start());
+    far.join(&near);
+    let (gate, line) = gate(&far);
+    let old = far.submit_on(&[], &format!("{line}; echo \"$HOME\"; exit 4"));
+    far.running(old);
+    let config = fs::read_to_string(far.here().config_path()).unwrap();
+    let changed = config.replace(&format!("host = \"{HOST}\""), "host = \"near\"");
+    far.here().write_config(&changed);
+    far.run_here(&["daemon", "reload"]).success();
+    let new = far.submit_on(&[], "echo \"$HOME\"");
+    far.until(new, "the reason", |task| {
+        let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
+        reason.is_some_and(|reason| reason.contains("the previous host"))
+    });
+    assert!(near.tasks_there().is_empty());
+    // A broken connection is made again to the machine that has the task.
+    far.cut_here();
+    far.until(old, "it is not known", unknown);
+    far.until(old, "it is known", |task| !unknown(task));
+    fs::write(gate, "").unwrap();
+    assert_eq!(far.ended(old).exit, Some(Exit::Code(4)));
+    assert_eq!(far.ended(new).status, Status::Completed);
+    let home = |far: &Far| format!("{}\n", far.daemon.home().display()).into_bytes();
+    assert_eq!((far.here().output(old), far.here().output(new)), (home(&far), home(&near)));
+    // Without tasks, the host changes at once.
+    far.here().write_config(&config);
+    far.run_here(&["daemon", "reload"]).success();
+    let again = far.submit_on(&[], "echo \"$HOME\"");
+    assert_eq!(far.ended(again).status, Status::Completed);
+    assert_eq!(far.here().output(again), home(&far));
 }

@@ -13,6 +13,7 @@ use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
+use crate::remotes::Ssh;
 
 impl Machine {
     /// Handles an event of the connection.
@@ -56,6 +57,50 @@ impl Machine {
         self.sweep(bridge);
         self.has_connected = true;
         self.ready.extend(self.runs.keys().copied());
+    }
+
+    /// Uses these settings from now on. The host stays the same as long as it may have tasks, which nobody would look
+    /// after otherwise.
+    pub(super) fn configure(&mut self, ssh: Ssh) {
+        let host = std::mem::replace(&mut self.ssh, ssh).shell.host;
+        let next = std::mem::replace(&mut self.ssh.shell.host, host);
+        self.next_host = Some(next).filter(|next| *next != self.ssh.shell.host);
+        self.ready.extend(self.runs.keys().copied());
+    }
+
+    /// Changes to the configured host once the previous one has no tasks. Those that nobody waits for any longer, as it
+    /// can't be reached, are left to it.
+    pub(super) fn change_host(&mut self) {
+        if self.next_host.is_none() || self.is_clearing {
+            return;
+        }
+        let may_run = |run: &Run| run.may_exist() && !run.is_given_up;
+        let has_more = !self.unwritten.is_empty() || !self.concluded.is_empty();
+        if has_more || self.runs.values().any(may_run) {
+            return;
+        }
+        let Some(host) = self.next_host.take() else { return };
+        let left: Vec<TaskId> =
+            self.runs.iter().filter(|(_, run)| run.may_exist()).map(|(task, _)| *task).collect();
+        tracing::info!(from = self.ssh.shell.host, to = host, left = left.len(), "the host was changed");
+        for task in &left {
+            self.remove(*task);
+        }
+        // The runs that wait are already in the note.
+        if left.is_empty() && self.runs.is_empty() && self.has_swept {
+            self.origin.forget();
+        }
+        self.ssh.shell.host = host;
+        (self.link, self.instance, self.pause) = (Link::Idle, None, Duration::ZERO);
+        self.early.clear();
+        self.ready.extend(self.runs.keys().copied());
+    }
+
+    /// Reports that a run waits until the host can be changed.
+    pub(super) fn await_next_host(&self, task: TaskId, number: u32) {
+        let reason = format!("for the end of the tasks on {}, the previous host", self.ssh.shell.host);
+        let fact = PlaceFact::Waiting { reason: reason.into() };
+        self.context.facts.send(task, number, Fact::Elsewhere(fact));
     }
 
     /// Ends the runs that pass the filter with this fact.

@@ -50,6 +50,8 @@ const PART_BYTES: u64 = 256 * 1024;
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Machine {
     ssh: Ssh,
+    /// The configured host, if that was changed while there were tasks on the previous one.
+    next_host: Option<String>,
     origin: Arc<Origin>,
     context: Context,
     host: Host,
@@ -134,6 +136,7 @@ impl Machine {
         let (instance, may_have_left) = (origin.seen_there(), origin.has_been_there());
         Self {
             ssh,
+            next_host: None,
             origin,
             context,
             host,
@@ -228,7 +231,7 @@ impl Machine {
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
             Order::Check { tell } => self.check(tell),
-            Order::Configure(ssh) => self.ssh = *ssh,
+            Order::Configure(ssh) => self.configure(*ssh),
             // The machine's daemon reports the usage with the end.
             Order::Count { .. } | Order::Close => {}
         }
@@ -340,6 +343,7 @@ impl Machine {
         if self.is_held {
             return;
         }
+        self.change_host();
         if !self.ready.is_empty() && matches!(self.link, Link::Idle) {
             self.open();
         }
@@ -363,6 +367,10 @@ impl Machine {
     fn step(&mut self, task: TaskId) {
         let bridge = self.bridge();
         let Some(run) = self.runs.get_mut(&task) else { return };
+        if self.next_host.is_some() && !run.may_exist() && run.stop.is_none() {
+            let number = run.number;
+            return self.await_next_host(task, number);
+        }
         // Without a connection, a run that was never sent can still be withdrawn.
         if bridge.is_none() && (run.may_exist() || run.stop.is_none()) {
             return;

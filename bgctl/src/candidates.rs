@@ -15,7 +15,6 @@ use bgd_shared::request::{
 };
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Status, Task};
-use bgd_shared::text::Env;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
@@ -96,7 +95,8 @@ pub fn groups() -> ArgValueCandidates {
 /// Names of agents.
 pub fn agents() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let params = AgentListParams { env: Some(Env::of_this_process()), ..AgentListParams::default() };
+        // Their names do not depend on the environment.
+        let params = AgentListParams::default();
         let Some(Ok(result)) = daemon().map(|mut client| client.call::<AgentList>(&params)) else {
             return Vec::new();
         };

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use bgd_shared::agent::AgentSettings;
+use bgd_shared::agent::{AgentListParams, AgentSettings};
 use bgd_shared::request::{Chosen, SubmitParams};
 use bgd_shared::rlimit;
 use bgd_shared::text::{Env, OsText};
@@ -104,6 +104,13 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
             SubmitParams { agent, prompt: Some(prompt), settings, ..common }
         }
     })
+}
+
+/// Returns the params of a list of agents that shows what a job submitted from here would find: on a remote machine,
+/// in the environment of `bgctl dial` there.
+pub fn agents(is_remote: bool) -> AgentListParams {
+    let env = (!is_remote).then(Env::of_this_process);
+    AgentListParams { inherit: is_remote, env, ..AgentListParams::default() }
 }
 
 /// Returns which parts of a job's environment the user chose.

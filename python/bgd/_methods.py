@@ -64,6 +64,7 @@ class Methods:
         check: Optional[bool] = None,
         env: Optional[types.Env] = None,
         env_fd: Optional[bool] = None,
+        inherit: Optional[bool] = None,
         names: Optional[Sequence[str]] = None,
         fds: Sequence[int] = (),
         timeout: Timeout = DEFAULT,
@@ -76,12 +77,15 @@ class Methods:
             `check`. Default: the daemon's own.
         env_fd: Instead of `env`: the environment is in a memory file whose descriptor is sent with
             the line, as in `task.submit`.
+        inherit: Inherit the environment from the process at the other end of the connection, as in
+            `task.submit`; `env` then adds to it.
         names: List only these agents. An unknown name is an error.
         """
         params = {
             "check": check,
             "env": env,
             "env_fd": env_fd,
+            "inherit": inherit,
             "names": names,
         }
         result: types.AgentListResult = self._call("agent.list", params, timeout, fds)
@@ -1240,6 +1244,7 @@ class AsyncMethods:
         check: Optional[bool] = None,
         env: Optional[types.Env] = None,
         env_fd: Optional[bool] = None,
+        inherit: Optional[bool] = None,
         names: Optional[Sequence[str]] = None,
         fds: Sequence[int] = (),
         timeout: Timeout = DEFAULT,
@@ -1252,12 +1257,15 @@ class AsyncMethods:
             `check`. Default: the daemon's own.
         env_fd: Instead of `env`: the environment is in a memory file whose descriptor is sent with
             the line, as in `task.submit`.
+        inherit: Inherit the environment from the process at the other end of the connection, as in
+            `task.submit`; `env` then adds to it.
         names: List only these agents. An unknown name is an error.
         """
         params = {
             "check": check,
             "env": env,
             "env_fd": env_fd,
+            "inherit": inherit,
             "names": names,
         }
         result: types.AgentListResult = await self._call("agent.list", params, timeout, fds)

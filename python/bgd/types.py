@@ -718,6 +718,11 @@ class AgentListParams(TypedDict, total=False):
     in `task.submit`.
     """
 
+    inherit: bool
+    """Inherit the environment from the process at the other end of the connection, as in
+    `task.submit`; `env` then adds to it.
+    """
+
     names: Sequence[str]
     """List only these agents. An unknown name is an error."""
 

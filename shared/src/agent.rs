@@ -94,6 +94,10 @@ pub struct AnswerParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentListParams {
+    /// Inherit the environment from the process at the other end of the connection, as in `task.submit`; `env` then
+    /// adds to it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inherit: bool,
     /// Environment whose `PATH` is searched for programs, and in which they are started with `check`. Default: the
     /// daemon's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,12 +4,12 @@ use std::io::IsTerminal as _;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::request::AgentList;
-use bgd_shared::text::Env;
 
 use crate::cli::AgentsArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::job;
 use crate::remark::say;
 use crate::render::agents::list;
 use crate::render::look::Look;
@@ -19,9 +19,8 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
         say(format_args!("starting each available agent …"));
     }
-    // The environment in which a task submitted from here would look for agents, regardless of the daemon's.
-    let env = Some(Env::of_this_process());
-    let params = AgentListParams { env, check: args.check, names: args.names, ..AgentListParams::default() };
+    let params =
+        AgentListParams { check: args.check, names: args.names, ..job::agents(context.link.is_remote()) };
     let result = context.call::<AgentList>(&params)?;
     if context.json() {
         context.print_json(&result)?;

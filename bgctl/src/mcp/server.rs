@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::limits::INBOX_PAGE_DEFAULT;
-use bgd_shared::request::{AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams};
+use bgd_shared::request::{
+    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, SubmitParams,
+};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
@@ -145,7 +147,9 @@ impl Shared {
 
     /// Returns the sentence about agents for the tool list.
     async fn agents(self: &Arc<Self>) -> String {
-        let params = AgentListParams { env: self.template.env.clone(), ..AgentListParams::default() };
+        // As for a task started here.
+        let SubmitParams { inherit, env, .. } = self.template.clone();
+        let params = AgentListParams { inherit, env, ..AgentListParams::default() };
         // A tool list is no reason to start a daemon: many agents request it and use none of the tools.
         match self.link.call_running::<AgentList>(&params).await {
             Ok(Some(result)) => catalogue::agents(&result.agents),

@@ -100,7 +100,7 @@ impl Dispatcher {
 
     /// Lists the agents once a worker has checked which programs exist. With `check`, also starts them.
     pub(super) fn list_agents(&mut self, answer: Answer, params: AgentListParams) {
-        let AgentListParams { env, check, names, env_fd: _ } = params;
+        let AgentListParams { env, check, names, inherit: _, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
         let agents = Arc::clone(&self.agents);
         let (found_env, internals) = (Arc::clone(&env), self.internals.clone());

@@ -1,14 +1,16 @@
 //! Verbs for the remote daemon that the other parts of this suite don't need: each works there as it does here.
 
 use std::fs;
+use std::process::Command;
 
 use bgd_tests::far::Far;
+use bgd_tests::mcp::{Mcp, REVISION};
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
-use serde_json::Value;
+use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, executable, wait};
+use serde_json::{Value, json};
 
 use super::tasks;
 
@@ -131,6 +133,53 @@ fn r141_remote_agent_is_prompted_answered_and_resumed() {
     let left: Vec<Task> = tasks(&far).into_iter().filter(|task| task.status == Status::Running).collect();
     assert_eq!(left.len(), 1);
     far.run(&["cancel", &left[0].id.to_string()]).success();
+}
+
+/// A machine whose daemon has two agents: `here`, a program in the `PATH` of this machine only, and `there`, one in that
+/// of the other machine's logins only.
+fn with_programs() -> Far {
+    let daemon = TestDaemon::home_only();
+    let far = Far::of(daemon);
+    let config = ["here", "there"].map(|name| {
+        let folder = if name == "here" { far.path("programs") } else { far.daemon.home().join("programs") };
+        fs::create_dir(&folder).unwrap();
+        executable::write(&folder.join(format!("only-{name}")), "#!/bin/sh\n");
+        format!("[agents.{name}]\nprotocol = \"template\"\ncommand = [\"only-{name}\", \"{{prompt}}\"]\n")
+    });
+    far.daemon.write_config(&config.concat());
+    let programs = bgctl_path().parent().unwrap().to_owned();
+    let path = [programs, far.daemon.home().join("programs"), "/usr/bin".into(), "/bin".into()];
+    let path = std::env::join_paths(path).unwrap();
+    far.set_session(&[("PATH", path.to_str().unwrap())]);
+    far
+}
+
+/// Adds the programs of this machine to the `PATH` of a command.
+fn with_path(far: &Far, mut command: Command) -> Command {
+    let known = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(far.path("programs")).chain(std::env::split_paths(&known));
+    command.env("PATH", std::env::join_paths(path).unwrap());
+    command
+}
+
+#[test]
+fn r141_agents_are_looked_up_in_environment_of_remote_tasks() {
+    let mut far = with_programs();
+    far.daemon.launch();
+    for args in
+        [&["--json", "agents", "here", "there"][..], &["--json", "agents", "--check", "here", "there"]]
+    {
+        let listed: Value = Outcome::of(&mut with_path(&far, far.bgctl(args))).success().json();
+        let is_there =
+            |at: usize| (listed["agents"][at]["name"].clone(), listed["agents"][at]["available"].clone());
+        assert_eq!(is_there(0), (json!("here"), json!(false)), "{listed}");
+        assert_eq!(is_there(1), (json!("there"), json!(true)), "{listed}");
+    }
+    let mut mcp = Mcp::spawn(with_path(&far, far.bgctl(&["mcp", "--structured"])));
+    mcp.initialize(REVISION, "test", &json!({}));
+    mcp.done("background_list", &json!({}));
+    let tools = mcp.result("tools/list", &json!({})).to_string();
+    assert!(tools.contains("Available agents: there."), "{tools}");
 }
 
 #[test]

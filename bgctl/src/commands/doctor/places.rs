@@ -8,13 +8,13 @@ use bgd_shared::request::{
     AgentList, BlockParams, ChannelStatus, ClearParams, DaemonStatus, DaemonStatusOf, ExecutorList,
     ExecutorListParams, NoParams, SubmitParams, TaskBlock, TaskClear, TaskSubmit,
 };
-use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
 use super::failed::failed;
 use super::logins::{self, UserEnv};
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::job;
 use crate::render::doctor::Check;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -34,8 +34,7 @@ const DESKTOP: &str = "desktop";
 /// Starts each agent that is installed.
 pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
     const PART: &str = "agents";
-    let env = (!context.link.is_remote()).then(Env::of_this_process);
-    let params = AgentListParams { env, check: true, ..AgentListParams::default() };
+    let params = AgentListParams { check: true, ..job::agents(context.link.is_remote()) };
     let agents = match context.call::<AgentList>(&params) {
         Ok(result) => result.agents,
         Err(failure) => return checks.push(failed(PART, "list", &failure)),

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use bgd_shared::agent::AgentListParams;
 use bgd_shared::error::RpcError;
 use bgd_shared::proc;
 use bgd_shared::request::SubmitParams;
@@ -20,26 +21,46 @@ pub fn complete(mut params: SubmitParams, peer: Option<i32>) -> Result<SubmitPar
     if !params.inherit {
         return Ok(params);
     }
-    if params.env_fd {
-        return Err(invalid("`inherit` and `env_fd` can't be combined: give variables in `env`"));
-    }
-    let gone = || invalid("`inherit`: the process at the other end of the connection can't be read");
-    let peer = peer.ok_or_else(gone)?;
+    let (peer, env) = inherited(params.env.take(), params.env_fd, peer)?;
+    params.env = Some(env);
     let folder = proc::folder(peer).map_err(|_| gone())?;
     let folder = match params.cwd.take() {
         Some(inner) => folder.join(Path::new(OsStr::from_bytes(inner.as_bytes()))),
         None => folder,
     };
     params.cwd = Some(folder.into_os_string().into());
-    let block = proc::environment(peer);
-    if block.is_empty() {
-        return Err(gone());
-    }
-    params.env = Some(environment(&block, &params.env.take().unwrap_or_default()));
     if params.umask.is_none() {
         params.umask = proc::status(peer, "Umask").and_then(|mask| u32::from_str_radix(&mask, 8).ok());
     }
     Ok(params)
+}
+
+/// Completes the params of a list of agents, so that it shows what a task submitted in the same way would find.
+///
+/// # Errors
+/// The peer has no process here, or has ended.
+pub fn complete_list(mut params: AgentListParams, peer: Option<i32>) -> Result<AgentListParams, RpcError> {
+    if params.inherit {
+        params.env = Some(inherited(params.env.take(), params.env_fd, peer)?.1);
+    }
+    Ok(params)
+}
+
+/// Returns the peer, and its environment with these variables set.
+fn inherited(set: Option<Env>, env_fd: bool, peer: Option<i32>) -> Result<(i32, Env), RpcError> {
+    if env_fd {
+        return Err(invalid("`inherit` and `env_fd` can't be combined: give variables in `env`"));
+    }
+    let peer = peer.ok_or_else(gone)?;
+    let block = proc::environment(peer);
+    if block.is_empty() {
+        return Err(gone());
+    }
+    Ok((peer, environment(&block, &set.unwrap_or_default())))
+}
+
+fn gone() -> RpcError {
+    invalid("`inherit`: the process at the other end of the connection can't be read")
 }
 
 /// Parses an environment block, and sets these variables in it.
@@ -80,5 +101,18 @@ mod tests {
         let folder = std::env::current_dir().unwrap().join("sub");
         assert_eq!(own.cwd, Some(folder.into_os_string().into()));
         assert!(own.umask.is_some() && own.env.unwrap().get("PATH").is_some());
+    }
+
+    #[test]
+    fn r141_list_of_agents_inherits_environment_like_a_task() {
+        let plain = AgentListParams::default();
+        assert_eq!(complete_list(plain.clone(), None).unwrap(), plain);
+        let env = Some(Env([("NEW".into(), "x".into())].into()));
+        let asks = AgentListParams { inherit: true, env, ..plain };
+        assert!(complete_list(asks.clone(), None).is_err() && complete_list(asks.clone(), Some(-1)).is_err());
+        let own = complete_list(asks.clone(), Some(std::process::id().cast_signed())).unwrap().env.unwrap();
+        assert!(own.get("PATH").is_some() && own.get("NEW").is_some());
+        let both = AgentListParams { env: None, env_fd: true, ..asks };
+        assert!(complete_list(both, Some(std::process::id().cast_signed())).is_err());
     }
 }

@@ -55,7 +55,7 @@ impl Body {
             }
             request::AgentAnswer::NAME => Self::Core(answered(parse_params(method, params)?)),
             request::AgentList::NAME => {
-                let params: AgentListParams = parse_params(method, params)?;
+                let params = inherit::complete_list(parse_params(method, params)?, peer)?;
                 let env = submit::environment(params.env, params.env_fd, &mut fds.into_iter())?;
                 Self::Agents(AgentListParams { env, ..params })
             }

@@ -96,6 +96,7 @@ mod mcp_order;
 mod mcp_readme;
 mod mcp_restart;
 mod mcp_told;
+mod mcp_turns;
 mod memory;
 mod mended_tasks;
 mod mended_wire;

@@ -12,8 +12,8 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::order::{After, WaitingFor};
 use bgd_shared::request::{
-    CancelParams, Chosen, ClearParams, IdParams, ListParams, ListResult, OutputParams, SubmitParams,
-    TaskCancel, TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
+    BlockParams, CancelParams, Chosen, ClearParams, IdParams, ListParams, ListResult, OutputParams,
+    SubmitParams, TaskBlock, TaskCancel, TaskClear, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::{Kind, Status, Task};
@@ -256,8 +256,11 @@ impl Shared {
     ) -> Result<ToolAnswer, Refusal> {
         let named = self.cancellable(arguments).await?;
         let (is_all, is_one) = (named.is_none(), named.as_ref().is_some_and(|tasks| tasks.len() == 1));
-        let (active, over): (Vec<Task>, Vec<Task>) =
-            named.into_iter().flatten().partition(|task| task.status.is_active() || task.lingering);
+        let named: Vec<Task> = named.into_iter().flatten().collect();
+        let resuming = self.resuming(&named).await?;
+        let (active, over): (Vec<Task>, Vec<Task>) = named
+            .into_iter()
+            .partition(|task| task.status.is_active() || task.lingering || resuming.contains_key(&task.id));
         let ids: Vec<TaskRef> = active.iter().map(|task| task.id.into()).collect();
         let (params, ends) = if is_all {
             let ends = self.active().await?.into_iter().map(|(id, _)| id).collect();
@@ -287,7 +290,11 @@ impl Shared {
             return Ok(self.about(&tasks, Body::Cancelled).with(opening, ""));
         };
         let mut tasks = result?.tasks;
+        let is_withdrawn = |task: &Task| resuming.get(&task.id) == Some(&task.resume_count);
         let mut opening = match (tasks.len(), is_one) {
+            (1, true) if tasks.iter().all(is_withdrawn) => {
+                "The resume was withdrawn: the agent does not get the prompt.".to_owned()
+            }
             (0, _) => "No task of this session was active: nothing to cancel.".to_owned(),
             (1, true) => "It has ended, including all its processes.".to_owned(),
             (1, false) => "1 task has ended, including all its processes.".to_owned(),
@@ -298,6 +305,19 @@ impl Shared {
         }
         tasks.extend(over);
         Ok(self.about(&tasks, Body::Cancelled).with(opening, ""))
+    }
+
+    /// Returns those of the tasks that are about to be resumed, although their status is still that of the previous
+    /// turn, with how many times they were resumed before.
+    async fn resuming(self: &Arc<Self>, tasks: &[Task]) -> Result<HashMap<TaskId, u32>, Refusal> {
+        let ended = tasks.iter().filter(|task| task.kind == Kind::Agent && !task.status.is_active());
+        let ids: Vec<TaskRef> = ended.map(|task| task.id.into()).collect();
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let now = self.link.call::<TaskBlock>(BlockParams::look(ids)).await?;
+        let is_begun = |task: &&Task| now.active.contains(&task.id);
+        Ok(now.tasks.iter().filter(is_begun).map(|task| (task.id, task.resume_count)).collect())
     }
 
     /// Returns the tasks that `background_cancel` names, without duplicates; `None` for `all`.

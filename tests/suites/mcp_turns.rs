@@ -1,0 +1,55 @@
+//! `bgctl mcp` and the turns of agents: a resume that has not been received yet.
+
+use std::fs;
+
+use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
+use bgd_tests::mcp::{Mcp, REVISION};
+use bgd_tests::{FakeDaemon, Process};
+use serde_json::{Value, json};
+
+/// Starts a server whose agents have the home of the fake one.
+fn server(daemon: &FakeDaemon) -> Mcp {
+    let home = daemon.fake_home().0;
+    fs::create_dir_all(&home).unwrap();
+    let mut command = daemon.bgctl(&["mcp", "--structured"]);
+    command.env("FAKE_ACP_HOME", home);
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(REVISION, "test", &json!({}));
+    mcp
+}
+
+fn start(mcp: &mut Mcp, prompt: &str) -> TaskId {
+    let task = json!({"agent": "fake", "description": "a prompt", "prompt": prompt});
+    mcp.done("background_task", &task).id()
+}
+
+fn of(id: TaskId) -> Value {
+    json!({"task_id": id.to_string()})
+}
+
+#[test]
+fn r05_cancel_withdraws_resume_that_agent_has_not_received() {
+    let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "keep_warm = \"0s\"");
+    daemon.touch("begin");
+    let mut mcp = server(&daemon);
+    let id = start(&mut mcp, "say one");
+    let task = daemon.ends_as(id, Status::Completed);
+    if let Some(agent) = Process::open(task.pid.unwrap()) {
+        agent.gone();
+    }
+    fs::remove_file(daemon.home().join("begin")).unwrap();
+    let resume = json!({"resume": id.to_string(), "prompt": "say two"});
+    let request = mcp.ask("tools/call", &json!({"name": "background_task", "arguments": resume}));
+    daemon.fake_home().wait_started(2);
+    assert_eq!(daemon.task(id).status, Status::Completed, "not resumed yet");
+    let cancelled = mcp.done("background_cancel", &of(id));
+    assert!(cancelled.text.contains("The resume was withdrawn"), "{}", cancelled.text);
+    assert_eq!(cancelled.content["tasks"][0]["status"], "completed", "{}", cancelled.text);
+    let refused = mcp.answer(request);
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    daemon.touch("begin");
+    let again = mcp.done("background_cancel", &of(id));
+    assert!(again.text.contains("It is already completed: nothing to cancel."), "{}", again.text);
+    assert_eq!(daemon.result(id), "one", "the agent never got the prompt");
+}

@@ -102,6 +102,28 @@ fn queued_wait_times_out_before_its_turn() {
 }
 
 #[test]
+fn r24_wait_reports_task_that_is_cleared_after_its_end() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    for token in [json!({}), json!({"progressToken": 7})] {
+        let first = mcp.command("exit 3");
+        daemon.block(&[first]);
+        let (second, go) = gate(&daemon, &mut mcp);
+        let arguments = json!({"task_ids": [first.to_string(), second]});
+        let params = json!({"name": "background_block", "arguments": arguments, "_meta": token});
+        let request = mcp.ask("tools/call", &params);
+        until_connections(&daemon, OWN + 1);
+        daemon.run(&["clear", &first.to_string()]).success();
+        go();
+        let told = ToolResult::of(&mcp.answer(request)["result"]);
+        assert!(!told.is_error && told.text.starts_with("All 2 have ended."), "{}", told.text);
+        assert_eq!(told.content["tasks"][0]["exit_code"], 3, "{}", told.text);
+        assert_eq!(told.content["finished"], json!([first.to_string(), second]), "{}", told.text);
+        fs::remove_file(daemon.home().join("gate")).unwrap();
+    }
+}
+
+#[test]
 fn cancel_call_above_the_limit_is_refused() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"\n").start();
     let mut mcp = Mcp::start(&daemon, &[]);

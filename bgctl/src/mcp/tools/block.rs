@@ -7,6 +7,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
@@ -134,7 +135,7 @@ impl Shared {
             && takes_tasks(context)
             && let Some(wait) = self.waits.begin(timeout)
         {
-            tokio::spawn(Arc::clone(self).wait_as_task(Arc::clone(&wait), wanted));
+            tokio::spawn(Arc::clone(self).wait_as_task(Arc::clone(&wait), wanted, now));
             return Ok(Reply::Later(wait));
         }
         self.ledger.awaits(&context.id, now.active.clone());
@@ -145,11 +146,8 @@ impl Shared {
         Ok(self.blocked(&wanted, &seen, timeout > most).into())
     }
 
-    async fn wait_as_task(self: Arc<Self>, wait: Arc<Wait>, wanted: Wanted) {
-        let outcome = match self.look(&wanted.ids).await {
-            Ok(now) => self.wait(&wanted, now, &mut None, wait.until_cancelled()).await,
-            Err(refusal) => Err(refusal),
-        };
+    async fn wait_as_task(self: Arc<Self>, wait: Arc<Wait>, wanted: Wanted, now: BlockResult) {
+        let outcome = self.wait(&wanted, now, &mut None, wait.until_cancelled()).await;
         wait.ends(outcome.map(|seen| self.blocked(&wanted, &seen, false)));
     }
 
@@ -163,6 +161,22 @@ impl Shared {
             }
         }
         Ok(result)
+    }
+
+    /// Brings the state of the tasks up to date. A task that had ended may have been cleared meanwhile: then its last
+    /// known state stays.
+    async fn look_again(self: &Arc<Self>, latest: &mut BlockResult) -> Result<(), Refusal> {
+        let all = latest.tasks.iter().map(|task| task.id.into()).collect();
+        match self.link.call::<TaskBlock>(BlockParams::look(all)).await {
+            Ok(now) => *latest = now,
+            Err(failure) if failure.kind != ErrorKind::TaskNotFound.as_str() => return Err(failure.into()),
+            Err(_) if latest.active.is_empty() => {}
+            Err(_) => {
+                let active = latest.active.iter().map(|id| (*id).into()).collect();
+                update(latest, self.link.call::<TaskBlock>(BlockParams::look(active)).await?);
+            }
+        }
+        Ok(())
     }
 
     /// Waits until the condition is met, a task asks its user a question, the timeout expires, nobody wants the answer
@@ -232,7 +246,7 @@ impl Shared {
         progress: &mut Option<Progress>,
         stop: impl Future<Output = ()>,
     ) -> Result<BlockResult, Refusal> {
-        let Wanted { ids, until, .. } = wanted;
+        let until = &wanted.until;
         let mut ticks = progress::ticks();
         let mut stop = std::pin::pin!(stop);
         let mut latest = now;
@@ -247,7 +261,9 @@ impl Shared {
             let is_over = loop {
                 tokio::select! {
                     result = &mut call => {
-                        result?;
+                        if let Some(seen) = result? {
+                            update(&mut latest, seen);
+                        }
                         break false;
                     }
                     () = &mut stop => break true,
@@ -258,7 +274,7 @@ impl Shared {
                     }
                 }
             };
-            latest = self.look(ids).await?;
+            self.look_again(&mut latest).await?;
             if is_over {
                 return Ok(latest);
             }
@@ -268,21 +284,22 @@ impl Shared {
         }
     }
 
-    /// Waits on a separate connection. If no permit becomes available in time, returns as after a timeout.
+    /// Waits on a separate connection, and returns the state of the tasks; `None` if no permit becomes available in
+    /// time.
     async fn wait_aside(
         self: &Arc<Self>,
         left: Vec<TaskId>,
         until: &Until,
         mode: BlockMode,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<BlockResult>, Failure> {
         let ids: Vec<TaskRef> = left.iter().map(|id| (*id).into()).collect();
         let params = BlockParams { ids, mode, until: until.wire(), ..BlockParams::default() };
         let turn = loop {
             let now = Instant::now();
             match self.link.turn(deadline.min(now + LOOK_EVERY)).await {
                 Some(turn) => break turn,
-                None if now + LOOK_EVERY >= deadline => return Ok(()),
+                None if now + LOOK_EVERY >= deadline => return Ok(None),
                 None => {}
             }
             // All permits are in use by long waits; the condition may have been met meanwhile.
@@ -290,12 +307,12 @@ impl Shared {
             let result = self.link.call::<TaskBlock>(params).await?;
             let still = until.left(&result).len();
             if still == 0 || (mode.is_any() && still < left.len()) || asks(&result) {
-                return Ok(());
+                return Ok(Some(result));
             }
         };
         let time = deadline.saturating_duration_since(Instant::now()).as_millis();
         let timeout_ms = Some(u64::try_from(time).unwrap_or(u64::MAX).max(1));
-        self.link.wait::<TaskBlock>(turn, BlockParams { timeout_ms, ..params }).await.map(drop)
+        self.link.wait::<TaskBlock>(turn, BlockParams { timeout_ms, ..params }).await.map(Some)
     }
 
     /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer wait.
@@ -361,6 +378,20 @@ impl Wanted {
             }
         };
         format!("{{\"task_ids\": {ids}{more}}}")
+    }
+}
+
+/// Replaces the state of some of the tasks with a later one.
+fn update(known: &mut BlockResult, later: BlockResult) {
+    let seen: HashSet<TaskId> = later.tasks.iter().map(|task| task.id).collect();
+    known.active.retain(|id| !seen.contains(id));
+    known.active.extend(later.active);
+    known.finished.retain(|id| !seen.contains(id));
+    known.finished.extend(later.finished);
+    for task in later.tasks {
+        if let Some(place) = known.tasks.iter_mut().find(|known| known.id == task.id) {
+            *place = task;
+        }
     }
 }
 

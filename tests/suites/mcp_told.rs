@@ -385,6 +385,35 @@ fn r10_clear_removes_no_unreported_result() {
     assert!(!told.contains("is gone"));
 }
 
+/// The task ends while the call looks at the others that it names.
+#[test]
+fn r10_clear_of_named_task_that_ends_meanwhile_loses_no_result() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let gate = daemon.home().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for _ in 0..10 {
+        let other = daemon.submit_in("s", "true");
+        ended(&daemon, other);
+        let id = daemon.submit_in("s", &format!("read word < {}; echo precious", gate.display()));
+        daemon.wait_running(id);
+        let ids: Vec<String> = std::iter::repeat_n(other, 99).chain([id]).map(|id| id.to_string()).collect();
+        let clears = json!({"name": "background_clear", "arguments": {"task_ids": ids}});
+        let request = mcp.ask("tools/call", &clears);
+        std::fs::write(&gate, "go\n").unwrap();
+        let mut told = ToolResult::of(&mcp.answer(request)["result"]);
+        let mut text = told.text.clone();
+        if told.is_error {
+            assert!(told.text.contains("only finished tasks can be deleted"), "{}", told.text);
+            ended(&daemon, id);
+            told = mcp.done("background_clear", &json!({"task_ids": [other, id]}));
+            text += &told.text;
+        }
+        assert_eq!(told.content["cleared"], 2, "{}", told.text);
+        assert!(text.contains("\nprecious") && !text.contains("is gone"), "{text}");
+    }
+}
+
 #[test]
 fn clear_of_one_task_still_reports_completion_of_another() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();

@@ -240,11 +240,11 @@ impl rmcp::ServerHandler for Server {
         let mut removable = None;
         if request.name == catalogue::CLEAR.name {
             // The results disappear with the tasks, so they are reported first. Tasks that end from now on stay.
-            let ended = self.0.ended().await;
+            let found = self.0.removable(&given).await;
             first = self.0.news(&context.id, None, Extent::All).await;
             let unreported = std::mem::take(&mut first.unreported);
             removable =
-                Some(Removable { unreported, is_reported: self.0.ledger.takes(&context.id), ..ended });
+                Some(Removable { unreported, is_reported: self.0.ledger.takes(&context.id), ..found });
         }
         let outcome = match self.0.call(&request.name, given, removable, &context).await {
             Ok(Reply::Later(wait)) => return Ok(CreateTaskResult::new(wait.task()).into()),

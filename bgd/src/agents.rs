@@ -169,12 +169,16 @@ impl Agent {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
         (program == "opencode" && is_bound && !self.is_told_to_ask(submitter)).then(|| {
+            let name = &self.name;
+            // Only this protocol has modes.
+            let modes = match self.protocol {
+                AgentProtocol::Acp => format!(", a mode in [agents.{name}], or --mode"),
+                AgentProtocol::Opencode | AgentProtocol::Template => String::new(),
+            };
             format!(
                 "opencode does most things without asking, so permissions = \"{}\" has little effect: set \
-                 {OPENCODE_PERMISSION} in [agents.{}.env], a mode in [agents.{}], or --mode",
+                 {OPENCODE_PERMISSION} in [agents.{name}.env]{modes}",
                 self.permissions.as_str(),
-                self.name,
-                self.name
             )
         })
     }
@@ -358,5 +362,23 @@ impl Agents {
             (Arc::clone(agent), agent.info(submitter, is_default))
         };
         Ok(chosen.into_iter().map(with_info).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opencode_warning_advises_only_what_the_protocol_allows() {
+        let of = |protocol| {
+            let agent = Agent { protocol, ..Agent::new("opencode") };
+            agent.warning(&Env::default(), &AgentSettings::default()).unwrap()
+        };
+        assert!(of(AgentProtocol::Acp).ends_with(", a mode in [agents.opencode], or --mode"));
+        for protocol in [AgentProtocol::Opencode, AgentProtocol::Template] {
+            let warning = of(protocol);
+            assert!(warning.ends_with(": set OPENCODE_PERMISSION in [agents.opencode.env]"), "{warning}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bgd_shared::failure::FailureKind;
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
 use bgd_shared::show::{count, exit_code};
@@ -172,12 +173,21 @@ pub fn after(task: &Task, is_own: bool) -> String {
         (false, Kind::Agent) if task.status == Status::Completed => format!(
             "To send the same agent a follow-up: background_task {{\"resume\": \"{id}\", \"prompt\": \"…\"}}."
         ),
+        (false, Kind::Agent) if is_interrupted(task) => format!(
+            "Its turn was cut short, but the conversation can go on: background_task {{\"resume\": \"{id}\", \
+             \"prompt\": \"…\"}}."
+        ),
         (false, _) if task.lingering => format!(
             "It has ended, but processes it started are still running: background_cancel {{\"task_id\": \
              \"{id}\"}} ends them."
         ),
         (false, _) => "Nothing more will come from this task.".to_owned(),
     }
+}
+
+/// Reports whether a task's last turn was cut short by the end of its daemon.
+fn is_interrupted(task: &Task) -> bool {
+    task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Interrupted)
 }
 
 /// Describes a wait that ended because a task asks its user a question.
@@ -272,6 +282,7 @@ fn still(task: &Task) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::failure::Failure;
     use bgd_shared::notice::NoticeResult;
     use bgd_shared::time::Timestamp;
 
@@ -365,6 +376,13 @@ mod tests {
         assert!(of(Status::Completed, Kind::Agent).contains("\"resume\""));
         assert!(of(Status::Failed, Kind::Agent).contains("Nothing more"));
         assert!(of(Status::Completed, Kind::Process).contains("Nothing more"));
+        let of = |kind, failed| {
+            let failure = Some(Failure::new(failed, "the daemon ended"));
+            after(&Task { status: Status::Failed, kind, failure, ..task() }, true)
+        };
+        let interrupted = of(Kind::Agent, FailureKind::Interrupted);
+        assert!(interrupted.contains("\"resume\"") && !interrupted.contains("Nothing more"), "{interrupted}");
+        assert!(of(Kind::Agent, FailureKind::Agent).contains("Nothing more"));
         let lingering = Task { status: Status::Completed, lingering: true, ..task() };
         assert!(after(&lingering, true).contains("background_cancel"), "{}", after(&lingering, true));
     }

@@ -46,12 +46,9 @@ impl Dispatcher {
                 Effect::Forget { executor, task, run } => {
                     self.inherited.remove(&task);
                     self.with(executor, |executor| executor.forget(task));
-                    if self.notifier.reads(task) {
-                        self.kept_for_notices.insert(task, run);
-                    } else {
-                        self.notifier.forget(task);
-                        forgotten.push((task, run));
-                    }
+                    // Only the runs of agents leave results.
+                    let runs = if executor == ExecutorName::AGENT { run } else { 0 };
+                    forgotten.extend(self.may_remove(task, runs).then_some((task, runs)));
                 }
                 Effect::Event { seq, at, kind, task } => {
                     ended.extend(Some(task.id).filter(|_| kind.is_terminal()));
@@ -87,6 +84,18 @@ impl Dispatcher {
             // The task's start may hang; calls no longer wait for it.
             self.act_on_early(task);
         }
+    }
+
+    /// Reports whether the output of a cleared task may be removed at once: not if a notice is still to be read, which is
+    /// then noted.
+    fn may_remove(&mut self, task: TaskId, runs: u32) -> bool {
+        let is_needed = self.notifier.reads(task);
+        if is_needed {
+            self.kept_for_notices.insert(task, runs);
+        } else {
+            self.notifier.forget(task);
+        }
+        !is_needed
     }
 
     fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {

@@ -69,7 +69,7 @@ pub struct OutputFolder {
 pub const PROMPT: &str = "prompt";
 
 /// How many runs of an agent task keep their results; each further run removes the oldest one.
-const RESULTS_KEPT: u32 = 8;
+const RESULTS_KEPT: usize = 8;
 
 impl OutputFolder {
     /// Opens an existing folder.
@@ -172,15 +172,16 @@ impl OutputFolder {
     }
 
     /// Saves the result of an agent task's run. A beginning that was cut off becomes a hole of `cut` bytes, so that the
-    /// file shows how much is missing. The results of the last few runs stay, as their notices may not have been read
-    /// yet.
+    /// file shows how much is missing. The last few results stay, as their notices may not have been read yet; runs that
+    /// the agent refused have none.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
     pub fn keep_result(&self, task: TaskId, run: u32, cut: u64, result: &[u8]) -> io::Result<()> {
         let path = self.result(task, run);
-        if let Some(old) = run.checked_sub(RESULTS_KEPT) {
-            let _ = fs::remove_file(self.result(task, old));
+        let earlier = (1..run).rev().map(|run| self.result(task, run)).filter(|path| path.exists());
+        for old in earlier.skip(RESULTS_KEPT - 1) {
+            let _ = fs::remove_file(old);
         }
         replace(&path, 0o600, |file| {
             file.seek(SeekFrom::Start(cut))?;
@@ -232,11 +233,11 @@ impl OutputFolder {
         Some([size(Stream::Stdout)?, if split { size(Stream::Stderr)? } else { 0 }])
     }
 
-    /// Removes the files of a task that has had `runs` runs; 0 if it never became a task. Missing files are ignored.
+    /// Removes the files of a task. `runs` is the number of its runs that may have left a result: 0 unless it is an
+    /// agent's. Missing files are ignored.
     pub fn remove(&self, task: TaskId, runs: u32) {
         let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
-        let results =
-            ((runs + 1).saturating_sub(RESULTS_KEPT).max(1)..=runs).map(|run| self.result(task, run));
+        let results = (1..=runs).map(|run| self.result(task, run));
         for path in files.into_iter().chain(results).chain([self.prompt(task)]) {
             match fs::remove_file(&path) {
                 Ok(()) => {}

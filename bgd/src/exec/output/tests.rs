@@ -87,6 +87,24 @@ fn last_line_is_shortened_and_sanitized() {
     assert_eq!(last_line(&path), None);
 }
 
+/// Refused resumes are runs, too, but leave no result.
+#[test]
+fn r32_results_of_all_runs_are_bounded_and_removed_with_their_task() {
+    let (home, folder) = folder();
+    let task = TaskId::random();
+    let left = || -> Vec<u32> {
+        let is_there = |run: &u32| folder.result(task, *run).exists();
+        (1..=100).filter(is_there).collect()
+    };
+    let keep = |run| folder.keep_result(task, run, 0, b"an answer").unwrap();
+    [1, 2, 3, 30].into_iter().for_each(keep);
+    assert_eq!(left(), [1, 2, 3, 30]);
+    [31, 40, 41, 42, 43, 44].into_iter().for_each(keep);
+    assert_eq!(left(), [3, 30, 31, 40, 41, 42, 43, 44]);
+    folder.remove(task, 60);
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn r127_leftover_prompt_file_is_replaced_and_removed_with_its_task() {
     let (home, folder) = folder();

@@ -102,6 +102,27 @@ fn queued_wait_times_out_before_its_turn() {
 }
 
 #[test]
+fn r117_queued_wait_for_line_is_answered_before_its_turn() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--max-block", "10m"]);
+    let id = mcp.command("sleep 1000").to_string();
+    let requests: Vec<i64> = (0..WAITS).map(|_| block(&mut mcp, &id)).collect();
+    until_connections(&daemon, OWN + WAITS);
+    let (prints, go) = gate(&daemon, &mut mcp);
+    let arguments = json!({"task_ids": [prints], "line": "don", "timeout": 600_000});
+    let queued = mcp.ask("tools/call", &json!({"name": "background_block", "arguments": arguments}));
+    go();
+    let found = ToolResult::of(&mcp.answer(queued)["result"]);
+    assert_eq!(found.content["line"], "done", "{}", found.text);
+    let over = json!({"task_ids": [prints], "line": "no such", "timeout": 600_000});
+    let over = mcp.done("background_block", &over);
+    assert!(over.text.contains("It has ended without a matching line."), "{}", over.text);
+    for request in requests {
+        cancel(&mut mcp, request);
+    }
+}
+
+#[test]
 fn r24_wait_reports_task_that_is_cleared_after_its_end() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);

@@ -20,6 +20,9 @@ use crate::link::{Way, await_daemon, pauses, start_daemon_with};
 /// Maximum number of concurrent waits with a connection of their own; further ones queue.
 pub const WAITS: usize = 48;
 
+/// Maximum number of concurrent searches of waits that have no connection of their own.
+const GLANCES: usize = 4;
+
 /// Maximum number of concurrent calls that end or remove tasks; further ones are refused.
 pub const ENDS: usize = 16;
 
@@ -91,6 +94,7 @@ pub struct Link {
     /// Publishes the daemon of every new connection.
     made: watch::Sender<Daemon>,
     waits: Arc<Semaphore>,
+    glances: Arc<Semaphore>,
     ends: Arc<Semaphore>,
 }
 
@@ -135,6 +139,7 @@ impl Link {
             broken: Lock::new(None),
             made: watch::Sender::default(),
             waits: Arc::new(Semaphore::new(WAITS)),
+            glances: Arc::new(Semaphore::new(GLANCES)),
             ends: Arc::new(Semaphore::new(ENDS)),
         }
     }
@@ -219,6 +224,12 @@ impl Link {
     pub async fn turn(&self, until: Instant) -> Option<WaitPermit> {
         let turn = timeout_at(until, Arc::clone(&self.waits).acquire_owned()).await;
         turn.ok()?.ok().map(|permit| WaitPermit { _permit: permit })
+    }
+
+    /// Waits for a permit to connect for a moment, for a wait that has no connection of its own.
+    pub async fn glance(&self) -> Option<WaitPermit> {
+        let turn = Arc::clone(&self.glances).acquire_owned().await;
+        turn.ok().map(|permit| WaitPermit { _permit: permit })
     }
 
     /// Waits on a separate connection. Dropping the future closes it, so the daemon stops waiting too.

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::Reply;
 use super::progress::{self, Progress};
-use super::seek::Sighting;
+use super::seek::{LOOK_EVERY, Sighting};
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::mcp::answer::{Body, ToolAnswer};
@@ -27,9 +27,6 @@ use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
 use crate::mcp::words::{self, Over};
-
-/// Interval at which a wait without a permit checks the tasks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum number of connections that a wait for a line may lose.
 const LOSSES: u32 = 8;

@@ -4,11 +4,13 @@
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Kind, Task};
 use regex::bytes::Regex;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::progress::{self, Progress};
@@ -18,6 +20,9 @@ use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
 use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
+
+/// Interval at which a wait without a permit checks the tasks.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The outcome of a wait for a line.
 #[derive(Debug)]
@@ -50,31 +55,43 @@ impl Shared {
         stop: impl Future<Output = ()>,
     ) -> Result<Sighting, Refusal> {
         let mut stop = std::pin::pin!(stop);
-        // No permit means that the deadline has passed, so the thread checks only once.
-        let turn = tokio::select! {
-            turn = self.link.turn(deadline) => turn,
-            () = &mut stop => return Ok(Sighting::NotYet),
+        let mut since = 0;
+        // All permits may be in use by long waits; the line may be printed meanwhile.
+        let turn = loop {
+            let step = deadline.min(Instant::now() + LOOK_EVERY);
+            tokio::select! {
+                turn = self.link.turn(step) => if turn.is_some() || step == deadline { break turn },
+                () = &mut stop => return Ok(Sighting::NotYet),
+            }
+            let found = tokio::select! {
+                found = self.glance(id, pattern.clone(), since) => found?,
+                () = &mut stop => return Ok(Sighting::NotYet),
+            };
+            match found {
+                Ok(Found::Nothing { why: WaitEnd::Late, next, .. }) => {
+                    since = i64::try_from(next).unwrap_or(i64::MAX);
+                }
+                found => return concluded(found),
+            }
         };
         let pipe = io::pipe().map_err(|error| Failure::io("can't create a pipe", &error))?;
         // The thread ends when the write end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let way = Arc::clone(self.link.way());
-        let reads_files = way.host().is_none();
-        let sought = LineQuery { id, pattern, since: 0, until: Some(deadline.into_std()), reads_files };
+        // No permit means that the deadline has passed, so the thread checks only once.
+        let sought = query(&way, id, pattern, since, deadline);
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            look_for(&way, sought, &reader)
+            look_for(&way, sought, Some(&reader))
         });
         let mut ticks = progress::ticks();
         loop {
             tokio::select! {
                 found = &mut seeking => {
-                    let found = found.map_err(|error| Refusal::new(format!("The wait was interrupted: {error}.")))?;
-                    return match found {
+                    return match found.map_err(interrupted)? {
                         // Nobody is waiting any longer.
                         Err(failure) if is_daemon_gone(&failure) && writer.is_none() => Ok(Sighting::NotYet),
-                        Err(failure) if is_daemon_gone(&failure) => Ok(Sighting::Lost(failure)),
-                        found => Ok(sighting(found?)),
+                        found => concluded(found),
                     };
                 }
                 () = &mut stop, if writer.is_some() => drop(writer.take()),
@@ -86,12 +103,46 @@ impl Shared {
             }
         }
     }
+
+    /// Searches the output once, from this offset, without a permit; only a few such searches run at a time.
+    async fn glance(
+        self: &Arc<Self>,
+        id: TaskId,
+        pattern: Regex,
+        since: i64,
+    ) -> Result<Result<Found, Failure>, Refusal> {
+        let glance = self.link.glance().await;
+        let way = Arc::clone(self.link.way());
+        let sought = query(&way, id, pattern, since, Instant::now());
+        let seeking = tokio::task::spawn_blocking(move || {
+            let _glance = glance;
+            look_for(&way, sought, None)
+        });
+        seeking.await.map_err(interrupted)
+    }
 }
 
-fn look_for(way: &Way, sought: LineQuery, stop: &PipeReader) -> Result<Found, Failure> {
+fn query(way: &Way, id: TaskId, pattern: Regex, since: i64, until: Instant) -> LineQuery {
+    let reads_files = way.host().is_none();
+    LineQuery { id, pattern, since, until: Some(until.into_std()), reads_files }
+}
+
+fn look_for(way: &Way, sought: LineQuery, stop: Option<&PipeReader>) -> Result<Found, Failure> {
     let (mut calls, news) = (way.client()?, way.client()?);
-    let stop = Stop { descriptor: Some(stop.as_fd()), gives_up: asks };
+    let stop = Stop { descriptor: stop.map(PipeReader::as_fd), gives_up: asks };
     seek::line(&mut calls, news, sought, &stop)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it converts an error")]
+fn interrupted(error: JoinError) -> Refusal {
+    Refusal::new(format!("The wait was interrupted: {error}."))
+}
+
+fn concluded(found: Result<Found, Failure>) -> Result<Sighting, Refusal> {
+    match found {
+        Err(failure) if is_daemon_gone(&failure) => Ok(Sighting::Lost(failure)),
+        found => Ok(sighting(found?)),
+    }
 }
 
 /// Reports whether the daemon has gone, possibly to come back.

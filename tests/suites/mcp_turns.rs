@@ -1,11 +1,11 @@
-//! `bgctl mcp` and the turns of agents: a resume that has not been received yet.
+//! `bgctl mcp` and the turns of agents: a resume that has not been received yet, and questions that are no longer open.
 
 use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION};
-use bgd_tests::{FakeDaemon, Process};
+use bgd_tests::{FakeDaemon, Process, wait};
 use serde_json::{Value, json};
 
 /// Starts a server whose agents have the home of the fake one.
@@ -52,4 +52,30 @@ fn r05_cancel_withdraws_resume_that_agent_has_not_received() {
     let again = mcp.done("background_cancel", &of(id));
     assert!(again.text.contains("It is already completed: nothing to cancel."), "{}", again.text);
     assert_eq!(daemon.result(id), "one", "the agent never got the prompt");
+}
+
+#[test]
+fn r81_question_that_is_no_longer_open_is_not_reported() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let mut mcp = server(&daemon);
+    let id = start(&mut mcp, "await go; ask Run make?; ask And make install?");
+    daemon.wait_running(id);
+    // The server hears of it only with its next answer.
+    daemon.touch("go");
+    let asked = |question: &str| {
+        wait::poll_until(question, || {
+            daemon.task(id).progress.needs_input.filter(|asked| asked.question.contains(question))
+        });
+    };
+    asked("Run make?");
+    daemon.run(&["answer", &id.to_string(), "allow"]).success();
+    asked("And make install?");
+    let told = mcp.done("background_list", &json!({}));
+    assert!(told.head().contains("And make install?"), "{}", told.text);
+    assert!(!told.head().contains("Run make?"), "{}", told.text);
+    daemon.run(&["answer", &id.to_string(), "deny"]).success();
+    daemon.ends_as(id, Status::Completed);
+    let told = mcp.done("background_list", &json!({}));
+    assert!(told.head().contains("COMPLETED"), "{}", told.text);
+    assert!(!told.head().contains("NEEDS INPUT"), "{}", told.text);
 }

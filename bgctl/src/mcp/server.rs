@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentListParams;
+use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::INBOX_PAGE_DEFAULT;
+use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::request::{
-    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, SubmitParams,
+    AgentList, ExecutorList, ExecutorListParams, IdParams, InboxRead, InboxReadParams, SubmitParams, TaskGet,
 };
+use bgd_shared::task::Task;
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
@@ -124,12 +127,37 @@ impl Shared {
             after = end;
         }
         (news.more, news.unreported) = sieve.left();
+        news.items = self.without_closed_questions(news.items).await;
         // Reading the inbox may have found the broken connection just now.
         if let Some(broken) = self.link.take_broken() {
             self.ledger.note(broken);
         }
         news.notes = self.ledger.claim_notes(request);
         news
+    }
+
+    /// Drops the reports of questions that have been answered, denied or withdrawn meanwhile: there is nothing left to
+    /// tell the user.
+    async fn without_closed_questions(&self, items: Vec<InboxItem>) -> Vec<InboxItem> {
+        let mut open = Vec::with_capacity(items.len());
+        for item in items {
+            if item.notice.kind != NoticeKind::NeedsInput || self.still_asks(&item.notice.task).await {
+                open.push(item);
+            }
+        }
+        open
+    }
+
+    /// Reports whether the question that a task was asking still waits for an answer, as far as is known.
+    async fn still_asks(&self, then: &Task) -> bool {
+        let Some(question) = &then.progress.needs_input else { return true };
+        match self.link.call_running::<TaskGet>(&IdParams { id: then.id.into() }).await {
+            Ok(Some(now)) => {
+                now.task.progress.needs_input.is_some_and(|open| open.request == question.request)
+            }
+            Ok(None) => true,
+            Err(failure) => failure.kind != ErrorKind::TaskNotFound.as_str(),
+        }
     }
 
     /// Returns the facts that the tool list depends on.

@@ -102,6 +102,9 @@ pub struct Settings {
 /// The variable that configures which permissions opencode asks for.
 const OPENCODE_PERMISSION: &str = "OPENCODE_PERMISSION";
 
+/// The variable with which `bgctl mcp` counts how many levels of agents have started agents.
+const DEPTH: &str = "BGD_MCP_DEPTH";
+
 impl Agent {
     /// Creates an agent of this name with default settings.
     pub fn new(name: &str) -> Self {
@@ -184,12 +187,17 @@ impl Agent {
     }
 
     /// Returns the environment of the agent's program: the submitter's, with the configured variables added. For
-    /// another machine, only the configured variables: the rest is known there.
+    /// another machine, only the configured variables and the depth of agents: the rest is known there.
     pub fn environment(&self, submitter: &Env) -> Env {
         if let Some(machine) = &self.on {
             let theirs = machine.ssh.env.iter().filter(|(name, _)| !self.env.contains_key(*name));
-            let all = theirs.chain(&self.env);
-            return all.map(|(name, value)| (name.as_str().into(), value.as_str().into())).collect();
+            let all: Vec<(Box<str>, OsText)> = theirs
+                .chain(&self.env)
+                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
+                .collect();
+            let is_set = all.iter().any(|(name, _)| &**name == DEPTH);
+            let depth = submitter.get(DEPTH).filter(|_| !is_set).map(|depth| (DEPTH.into(), depth.clone()));
+            return all.into_iter().chain(depth).collect();
         }
         let kept = submitter.0.iter().filter(|(name, _)| !self.env.contains_key(&**name)).cloned();
         let added = self.env.iter().map(|(name, value)| (name.as_str().into(), value.as_str().into()));
@@ -368,6 +376,7 @@ impl Agents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remotes::Shell;
 
     #[test]
     fn opencode_warning_advises_only_what_the_protocol_allows() {
@@ -380,5 +389,19 @@ mod tests {
             let warning = of(protocol);
             assert!(warning.ends_with(": set OPENCODE_PERMISSION in [agents.opencode.env]"), "{warning}");
         }
+    }
+
+    #[test]
+    fn r152_remote_agent_gets_only_its_variables_and_its_depth() {
+        let (ssh, host) = ("ssh".to_owned(), "far".to_owned());
+        let shell = Shell { ssh, host, connect_timeout: Duration::from_secs(1), bootstrap: false };
+        let machine = Machine { name: "far".into(), ssh: Ssh { shell, folder: None, env: BTreeMap::new() } };
+        let mut agent = Agent { on: Some(Arc::new(machine)), ..Agent::new("x") };
+        let submitter = [("HOME", "/h"), (DEPTH, "1")];
+        let submitter: Env = submitter.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
+        assert_eq!(agent.environment(&submitter).0.to_vec(), [(DEPTH.into(), "1".into())]);
+        agent.env.insert(DEPTH.to_owned(), "0".to_owned());
+        assert_eq!(agent.environment(&submitter).0.to_vec(), [(DEPTH.into(), "0".into())]);
+        assert!(Agent { env: BTreeMap::new(), ..agent }.environment(&Env::default()).0.is_empty());
     }
 }

@@ -11,7 +11,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ListParams, SubmitParams, TaskList};
 use bgd_tests::shared::task::{Origin, Status, Task};
 use bgd_tests::templates::toml_words;
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, helper_path, wait};
 
 /// Two machines; this one's daemon has the agent `fake`, whose program runs on the other machine.
 fn two() -> Far {
@@ -75,6 +75,31 @@ fn r152_agent_runs_on_remote_machine_for_local_task() {
     far.run(&["list"]).success();
     far.hang_up();
     assert_eq!(follow_up(&mut far, id, "count"), "3");
+}
+
+/// An agent that is started by another one may not start further ones, wherever it runs.
+#[test]
+fn r152_remote_agent_knows_its_depth() {
+    let mut far = Far::start();
+    let note = far.daemon.home().join("depth");
+    let fake = helper_path("fake_acp");
+    let line = format!("echo \"<$BGD_MCP_DEPTH>\" >> {}; exec {}", note.display(), fake.display());
+    let home = far.daemon.home().join("fake");
+    fs::create_dir(&home).unwrap();
+    let command = toml_words(&["sh", "-c", &line]);
+    let table = format!(
+        "[agents.fake]\ncommand = {command}\non = \"far\"\nenv.FAKE_ACP_HOME = \"{}\"",
+        home.display()
+    );
+    far.start_here(&table);
+    for depth in [None, Some("1"), Some("2")] {
+        let mut params = far.here().prompt_params("say hello");
+        let set = depth.map(|depth| ("BGD_MCP_DEPTH".into(), depth.into()));
+        params.env = params.env.map(|env| env.0.iter().cloned().chain(set).collect());
+        let id = far.here().submit_with(&params).id;
+        far.here().ends_as(id, Status::Completed);
+    }
+    assert_eq!(fs::read_to_string(note).unwrap(), "<>\n<1>\n<2>\n", "and they share no process");
 }
 
 #[test]

@@ -32,9 +32,9 @@ with this process: running tasks are cancelled, and all tasks and their output a
 WARNING: if --session or an inherited $BGD_SESSION names a session with other tasks, those are
 cancelled and deleted too, even if you started them yourself. Use --keep in that case.
 
-An agent that itself runs as a task also has these tools if they are in its configuration, but
+An agent that was started with these tools also has them if they are in its configuration, but
 can't start tasks unless --depth allows it: BGD_MCP_DEPTH in the environment of each task, and of
-the processes above it, counts the levels. A tmux server or a shell that an agent starts in the
+the processes above it, counts the levels. An agent that you start as a task yourself can. A tmux server or a shell that an agent starts in the
 background passes the variable on to everything started in it later, including your own programs.
 `export BGD_MCP_DEPTH=0` resets it there; unsetting it is not enough, as the processes above
 still have it.
@@ -62,7 +62,7 @@ pub struct McpArgs {
     /// Maximum wait of background_block; many agents abort a tool call after 60s
     #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = parse_ms, allow_hyphen_values = true)]
     pub max_block: u64,
-    /// Levels of agents that may start tasks: 1: only agents that are not tasks themselves; 0: none
+    /// Levels of agents that may start tasks: 1: only agents that no agent has started; 0: none
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: u32,
     /// Also return each reply as structured content, and declare its schema; for programs. Many agents pass both to

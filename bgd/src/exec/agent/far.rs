@@ -2,6 +2,7 @@
 //! passes through that process, and the agent ends with the connection. To the daemon, that `bgctl` is the agent's
 //! process.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bgd_shared::error::ErrorKind;
@@ -14,11 +15,11 @@ use crate::exec::remote::program;
 /// The variable that carries the agent's variables, as a JSON object: an argument would be readable by everybody.
 const VARIABLES: &str = "BGD_RUN_ENV";
 
-/// Returns the command line and the environment of the local process.
+/// Returns the command line and the environment of the local process, for the first task's submitter.
 ///
 /// # Errors
 /// `bgctl` is not installed beside this program.
-pub fn process(agent: &Agent, machine: &Machine) -> Result<(Vec<OsText>, Env), Refusal> {
+pub fn process(agent: &Agent, machine: &Machine, submitter: &Env) -> Result<(Vec<OsText>, Env), Refusal> {
     let shell = &machine.ssh.shell;
     let about = format!("agent {}", agent.name);
     let verb = ["run", "--description", &about, "--env-from", VARIABLES, "--"];
@@ -27,15 +28,13 @@ pub fn process(agent: &Agent, machine: &Machine) -> Result<(Vec<OsText>, Env), R
             .hint("install both programs into one folder")
     })?;
     let words = agent.command.iter().map(|word| OsText::from(word.as_str()));
-    let variables: BTreeMap<&str, &str> = pairs(&machine.ssh.env).chain(pairs(&agent.env)).collect();
+    let given = agent.environment(submitter);
+    let variables: BTreeMap<&str, Cow<'_, str>> =
+        given.0.iter().map(|(name, value)| (&**name, value.to_string_lossy())).collect();
     let variables = serde_json::to_string(&variables).map_err(|error| {
         Refusal::new(ErrorKind::Internal, format!("the agent's variables can't be written: {error}"))
     })?;
     let own = program::environment(shell);
     let env = own.0.iter().cloned().chain([(VARIABLES.into(), variables.as_str().into())]).collect();
     Ok((line.into_iter().chain(words).collect(), env))
-}
-
-fn pairs(variables: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
-    variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
 }

@@ -380,7 +380,7 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     let stdout = Receiver::from_owned_fd(stdout).map_err(|error| refuse(&error))?;
     let stderr = Receiver::from_owned_fd(stderr).map_err(|error| refuse(&error))?;
     let (argv, variables) = if let Some(machine) = &start.agent.on {
-        far::process(&start.agent, machine)?
+        far::process(&start.agent, machine, &env)?
     } else {
         let words = start.agent.command.iter().map(|word| OsText::from(word.as_str()));
         (words.collect(), start.agent.environment(&env))

@@ -19,7 +19,6 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
-use self::attempts::Attempts;
 use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::gap::Gap;
 use super::gauge::Gauge;
@@ -82,6 +81,21 @@ pub struct ScreenView<'a> {
     ended: Option<Box<Task>>,
     /// The attempt shown, if the task may have several.
     attempts: Option<Attempts>,
+}
+
+/// The attempt shown.
+struct Attempts {
+    /// Its number, from 1.
+    shown: u32,
+    /// Whether the user was notified that it has ended.
+    has_ended: bool,
+    /// A connection that reports the task's events. It is separate because a subscription only ends with its
+    /// connection.
+    news: PolledClient,
+    /// The call that gets the task after subscribing to its events.
+    look: Option<u64>,
+    /// The call that attaches to the next attempt.
+    attach: Option<u64>,
 }
 
 /// The state of showing a job on a connection that was lost.

@@ -1,7 +1,7 @@
 //! The attempts of a background task that is shown. Each attempt has its own terminal, so the next one is attached to
 //! when it starts.
 
-use bgd_shared::client::{Client, ClientError, PolledClient, Protocol, Received};
+use bgd_shared::client::{Client, ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::{EventKind, News};
 use bgd_shared::id::TaskId;
@@ -10,23 +10,8 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Status, Task};
 
-use super::ScreenView;
+use super::{Attempts, ScreenView};
 use crate::failure::Failure;
-
-/// The attempt shown.
-pub(super) struct Attempts {
-    /// Its number, from 1.
-    shown: u32,
-    /// Whether the user was notified that it has ended.
-    has_ended: bool,
-    /// A connection that reports the task's events. It is separate because a subscription only ends with its
-    /// connection.
-    pub(super) news: PolledClient,
-    /// The call that gets the task after subscribing to its events.
-    look: Option<u64>,
-    /// The call that attaches to the next attempt.
-    attach: Option<u64>,
-}
 
 impl Attempts {
     fn listen(&mut self, task: TaskId) -> Result<(), ClientError> {

@@ -214,7 +214,7 @@ mod tests {
         let killed = Exit::Signal(9);
         let cause = |end, exit| match verdict(end, "None", exit, true) {
             Verdict::Failed(cause, _) => Some(cause),
-            Verdict::ByExit | Verdict::Cancelled => None,
+            Verdict::ByExit | Verdict::NotReady(_) | Verdict::Cancelled => None,
         };
         assert_eq!(cause(End::TimeLimit, Some(&Exit::Signal(15))), Some(Cause::Timeout));
         assert_eq!(cause(End::Memory, Some(&killed)), Some(Cause::Memory));

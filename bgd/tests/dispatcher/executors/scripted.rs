@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use bgd::carry::{Named, Obstacle};
 use bgd::core::{Control, Fact, Work};
@@ -96,7 +97,7 @@ impl Executor for Scripted {
         None
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
         match self.running.get(&task) {
             None => {}
             Some(Script::Stubborn) if signal != SIGKILL => {}

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd::carry::{Named, Obstacle};
 use bgd::core::Control;
@@ -88,7 +89,7 @@ impl Executor for Simulated {
         Some(is_done)
     }
 
-    fn end(&mut self, task: TaskId, run: u32, signal: i32) {
+    fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
         let now = self.0.now();
         self.0.trace(format!("end {task} {run} {signal}").as_bytes());
         let mut state = self.0.state();

@@ -193,8 +193,8 @@ fn r112_batch_interrupted_by_full_disk_is_complete_once_there_is_room_even_after
     let fill = fs::File::options().write(true).open(fill_disk(&daemon)).unwrap();
     fill.set_len(fill.metadata().unwrap().len() - (4 << 20)).unwrap();
     drop(fill);
-    let lines: String = (1..=TASKS).map(|number| format!("{number}\n")).collect();
-    fs::write(daemon.home().join("lines"), lines).unwrap();
+    let lines: Vec<String> = (1..=TASKS).map(|number| number.to_string()).collect();
+    fs::write(daemon.home().join("lines"), lines.join("\n")).unwrap();
 
     let submitted = daemon.run(&["submit", "--hold", "--each", "lines", "--", "true", "{}"]).success();
 

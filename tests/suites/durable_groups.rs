@@ -69,7 +69,9 @@ fn r130_groups_and_batches_whose_limits_are_lost_start_nothing_until_continued()
     let reason = daemon.task(all[1]).waiting.map(|waiting| waiting.reason);
     assert_eq!((statuses(), reason), (vec![running, pending, pending], Some(WaitingFor::Held)));
     daemon.run(&["release", "--batch", &batch]).success();
-    all.iter().for_each(|task| _ = daemon.wait_running(*task));
+    for task in &all {
+        daemon.wait_running(*task);
+    }
     daemon.cancel(&[&[runs], &all[..]].concat());
 }
 
@@ -77,7 +79,7 @@ fn r130_groups_and_batches_whose_limits_are_lost_start_nothing_until_continued()
 fn r125_group_removed_from_configuration_outlives_restart_only_with_tasks() {
     const DURABLE: &str = "durable = true\n";
     let groups_of = |names: &[&str]| -> String {
-        names.iter().map(|name| format!("[groups.{name}]\nslots = 2\n")).collect()
+        names.iter().map(|name| format!("[groups.{name}]\nslots = 2")).collect::<Vec<_>>().join("\n")
     };
     for reloads in [false, true] {
         let config = DURABLE.to_owned() + &groups_of(&["busy", "free", "kept"]);

@@ -145,9 +145,9 @@ mod tests {
             let state = tempfile::tempdir().unwrap();
             let path = state.path().join(in_the_way);
             if folder {
-                fs::create_dir_all(&path).unwrap()
+                fs::create_dir_all(&path).unwrap();
             } else {
-                fs::write(&path, "").unwrap()
+                fs::write(&path, "").unwrap();
             }
             let error = open(state.path(), Durability::Written).map(drop).unwrap_err().to_string();
             let words = format!("{}: ", path.display());

@@ -94,7 +94,7 @@ fn write_new(
         kept.counters.skip_published(Timestamp::now());
     }
     let paused = (!has_groups).then(|| kept.replace_groups());
-    let held = kept.recount_batches();
+    let batches = kept.recount_batches();
     let (mut store, _) = begin(new, sync)?;
     // If the head is lost, the readable parts are written under a new one with whatever is known.
     let head = head.unwrap_or_else(|| {
@@ -109,7 +109,7 @@ fn write_new(
         folder.join(&aside).display(),
         show::count(tasks, "task"),
         show::count(unread, "other part"),
-        guarded(paused, held)
+        guarded(paused, batches)
     );
     tracing::error!("{warning}");
     let note = Damage { warning, aside, folder: PathBuf::new() };

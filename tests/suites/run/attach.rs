@@ -248,7 +248,7 @@ fn pasted_text_arrives_at_daemon_that_accepts_only_short_lines() {
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(&format!("bgctl attach {}", id.short()));
     shell.wait_text("ready");
-    shell.type_keys(&"x".repeat(9000));
+    shell.type_keys("x".repeat(9000));
     shell.wait_text("got 9000");
     shell.wait_prompt();
 }

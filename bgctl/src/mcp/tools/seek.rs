@@ -58,9 +58,9 @@ impl Shared {
         let mut since = 0;
         // All permits may be in use by long waits; the line may be printed meanwhile.
         let turn = loop {
-            let step = deadline.min(Instant::now() + LOOK_EVERY);
+            let until = deadline.min(Instant::now() + LOOK_EVERY);
             tokio::select! {
-                turn = self.link.turn(step) => if turn.is_some() || step == deadline { break turn },
+                turn = self.link.turn(until) => if turn.is_some() || until == deadline { break turn },
                 () = &mut stop => return Ok(Sighting::NotYet),
             }
             let found = tokio::select! {

@@ -547,8 +547,8 @@ impl World {
 fn refused(roll: u8) -> Option<Control> {
     match roll % 6 {
         0 => None,
-        1 => Some(Control::Hold { held: true, is_again: roll % 4 == 0 }),
-        2 => Some(Control::Hold { held: false, is_again: roll % 4 == 0 }),
+        1 => Some(Control::Hold { held: true, is_again: roll.is_multiple_of(4) }),
+        2 => Some(Control::Hold { held: false, is_again: roll.is_multiple_of(4) }),
         3 => Some(Control::Pause),
         4 => Some(Control::Continue),
         _ => Some(Control::Priority { priority: 5 }),

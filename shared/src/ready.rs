@@ -6,12 +6,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anstream::adapter::strip_bytes;
 use memchr::memchr;
 use regex::bytes::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{LINE_SEARCH_BYTES, READY_BYTES};
+use crate::show::without_escapes;
 use crate::text::beginning;
 
 /// The readiness condition of a task, written as `line:REGEX`, `tcp:[HOST:]PORT`, `http:URL` (or the URL alone),
@@ -262,12 +262,8 @@ impl LineSearch {
     /// a line end.
     pub fn last(&mut self) -> Option<Vec<u8>> {
         let line = self.begun.strip_suffix(b"\r").unwrap_or(&self.begun);
-        let found = if memchr(b'\x1b', line).is_some() {
-            let plain: Vec<u8> = strip_bytes(line).flatten().copied().collect();
-            self.regex.is_match(&plain).then_some(plain)
-        } else {
-            self.regex.is_match(line).then(|| line.to_vec())
-        };
+        let plain = without_escapes(line);
+        let found = self.regex.is_match(&plain).then(|| plain.into_owned());
         self.begun.clear();
         found
     }

@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
 
+use anstream::adapter::strip_bytes;
+use memchr::memchr;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
@@ -29,6 +31,14 @@ pub fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Removes terminal escape sequences, such as those of colours, from a line.
+pub fn without_escapes(line: &[u8]) -> Cow<'_, [u8]> {
+    match memchr(b'\x1b', line) {
+        None => Cow::Borrowed(line),
+        Some(_) => Cow::Owned(strip_bytes(line).flatten().copied().collect()),
+    }
 }
 
 /// Makes a text safe to show on one line.

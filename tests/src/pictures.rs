@@ -11,7 +11,7 @@ use nix::unistd::mkfifo;
 
 use crate::docs::root;
 use crate::svg::Picture;
-use crate::{FakeDaemon, Terminal, TestDaemon, bgctl_path, executable};
+use crate::{FakeDaemon, Terminal, TestDaemon, bgctl_path, executable, wait};
 
 /// The command that remakes the pictures.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin pictures";
@@ -107,6 +107,8 @@ fn top() -> String {
         ..daemon.prompt_params("ask May I run: rm -rf build?")
     };
     let agent = daemon.submit_with(&params).id;
+    // `top` begins at what waits for the user.
+    wait::poll_until("the agent asks", || daemon.task(agent).progress.needs_input.map(drop));
     let mut command: Command = daemon.bgctl(&["top"]);
     let mut top = Terminal::sized(command.env("COLORTERM", ""), (16, 116));
     top.wait_text("1 question and 1 failure wait for you");
@@ -115,7 +117,9 @@ fn top() -> String {
     }
     // From the question down to the build.
     top.type_keys("\x1b[B".repeat(4));
-    top.wait_text("Building [");
+    // Its list shows only the last line.
+    top.wait_text("Compiling server v0.4.0");
+    top.wait_text("42%: cli");
     let mut picture = Picture::of(top.emulated());
     top.type_keys("q");
     top.ended();

@@ -87,16 +87,17 @@ fn open(path: &Path) -> io::Result<fs::File> {
 pub(super) const LAST_LINE_CHARS: usize = 200;
 const LAST_LINE_BYTES: u64 = 4096;
 
-/// Returns the last non-blank line of an output, with terminal control characters replaced.
+/// Returns the last non-blank line of an output, without terminal escape sequences and with other control characters
+/// replaced.
 pub fn last_line(path: &Path) -> Option<String> {
     let file = open(path).ok()?;
     let size = file.metadata().ok()?.len();
     let mut tail = vec![0; usize::try_from(size.min(LAST_LINE_BYTES)).ok()?];
     let start = size - tail.len() as u64;
     file.read_exact_at(&mut tail, start).ok()?;
-    let line =
-        tail.split(|byte| matches!(byte, b'\n' | b'\r')).rfind(|line| !line.trim_ascii().is_empty())?;
+    let lines = tail.split(|byte| matches!(byte, b'\n' | b'\r')).map(show::without_escapes);
+    let line = lines.rev().find(|line| !line.trim_ascii().is_empty())?;
     let text: String =
-        show::line(String::from_utf8_lossy(line).trim()).chars().take(LAST_LINE_CHARS).collect();
+        show::line(String::from_utf8_lossy(&line).trim()).chars().take(LAST_LINE_CHARS).collect();
     Some(text.trim().to_owned())
 }

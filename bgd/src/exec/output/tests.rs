@@ -77,8 +77,8 @@ fn bounding_also_frees_bytes_written_after_an_unnoticed_truncation() {
 fn last_line_is_shortened_and_sanitized() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("f");
-    fs::write(&path, "first\n\x1b[31mred\x1b[0m line\n\n  \n").unwrap();
-    assert_eq!(last_line(&path).unwrap(), "\u{fffd}[31mred\u{fffd}[0m line");
+    fs::write(&path, "first\n\x1b[31mred\x1b[0m \x07line\n\n  \n\x1b[0m\n").unwrap();
+    assert_eq!(last_line(&path).unwrap(), "red line");
     fs::write(&path, b"\xff\xfe").unwrap();
     assert_eq!(last_line(&path).unwrap(), "\u{fffd}\u{fffd}");
     fs::write(&path, "x".repeat(100_000)).unwrap();

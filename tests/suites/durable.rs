@@ -177,7 +177,9 @@ fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
         daemon.wait_running(task);
         daemon.process().limit(Resource::Fsize, Some(64));
         fs::write(daemon.home().join(go), "").unwrap();
-        let is_end = |event: &Event| event.task.id == task && event.task.completed_at.is_some();
+        // No event follows this one.
+        let is_end =
+            |Event { task: of, .. }: &Event| of.id == task && of.completed_at.is_some() && !of.lingering;
         let last = watch.until(is_end).seq;
         if with_keeper {
             daemon.keepers().iter().for_each(Process::kill);

@@ -13,6 +13,8 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rustix::process::Signal;
 
 /// A grace period that never expires unless the test wants it to.
@@ -105,12 +107,14 @@ fn r09_clients_of_killed_daemon_get_error_and_bgctl_starts_another() {
 fn r09_next_daemon_ends_old_task_that_started_it() {
     let mut daemon = TestDaemon::builder().config("tree = \"session\"").start();
     let bgctl = bgctl_path();
+    // No process of these ends by itself.
     let line = format!(
-        "(mkfifo go; read word <go; {} list; sleep 1000) & sleep 1000 & wait; sleep 1000",
+        "(: >up; read word <go; {} list; sleep 1000) & sleep 1000 & wait; sleep 1000",
         bgctl.display()
     );
+    mkfifo(&daemon.home().join("go"), Mode::S_IRWXU).unwrap();
     daemon.submit_shell(&line);
-    wait::for_file(&daemon.home().join("go"));
+    wait::for_file(&daemon.home().join("up"));
     let old = daemon.task_processes();
     daemon.kill9();
     assert!(old.iter().all(Process::is_alive), "a killed daemon can end nobody");

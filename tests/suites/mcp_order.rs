@@ -222,6 +222,7 @@ fn r117_wait_for_line_returns_line_already_printed_or_still_to_come() {
         &json!({}),
     );
     let (task, name) = (task.id(), id(&task));
+    daemon.wait_running(task);
     wait::for_line(daemon.task(task).output.path.as_ref(), "starting");
     let line = |regex: &str, timeout: u64| json!({"task_ids": [name], "line": regex, "timeout": timeout});
     let at_once = mcp.done("background_block", &line("^start", 0));

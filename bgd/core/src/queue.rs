@@ -39,12 +39,8 @@ impl Standing {
     /// Reports whether a task keeps its slots from one standing to the other: the numbers of these are known to its
     /// process, or to a cluster.
     fn has_same_slots(&self, to: &Self) -> bool {
-        match (self, to) {
-            (Self::HasSlots(from), Self::HasSlots(to)) => {
-                (&from.group, from.slots, from.batch) == (&to.group, to.slots, to.batch)
-            }
-            _ => false,
-        }
+        let (Self::HasSlots(from), Self::HasSlots(to)) = (self, to) else { return false };
+        (&from.group, from.slots, from.batch) == (&to.group, to.slots, to.batch)
     }
 }
 

@@ -6,6 +6,7 @@ mod acts;
 mod batch;
 mod check;
 mod cluster;
+mod clusters;
 mod commands;
 mod copy;
 mod costs;
@@ -31,52 +32,19 @@ mod tools;
 mod turn;
 mod work;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use self::cluster::Cluster;
-use self::folder::WorkFolder;
-use self::origin::Origin;
-use self::program::Programs;
+pub use self::clusters::Clusters;
 use self::run::{Job, Run};
-use self::tools::Tools;
-use super::context::Context;
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
 use super::places::{Elsewhere, Places};
 use crate::core::{KnownRun, On};
 use crate::remotes::{Remote, Remotes, Slurm};
 
-/// Clusters with Slurm.
-#[derive(Clone, Debug)]
-pub struct Clusters {
-    context: Context,
-    host: Host,
-    state: PathBuf,
-    instance: String,
-    is_durable: bool,
-}
-
 impl Clusters {
-    fn origin(&self, name: &str, slurm: &Slurm) -> Origin {
-        Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
-    }
-
-    /// Returns the resources for a cluster's work.
-    fn tools(&self, name: &Arc<str>, slurm: &Slurm) -> Tools {
-        let origin = self.origin(name, slurm);
-        let folder = slurm.work_folder.as_ref().unwrap_or(&self.state).join(&origin.job_name);
-        Tools {
-            programs: Programs::new(self.host.clone(), slurm, &self.context.socket, name),
-            name: Arc::clone(name),
-            folder: Arc::new(WorkFolder::new(folder)),
-            origin: Arc::new(origin),
-            context: self.context.clone(),
-            is_durable: self.is_durable,
-        }
-    }
-
     /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left.
     fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
         let (tools, slurm, kind) = (self.tools(name, slurm), slurm.clone(), self.clone());

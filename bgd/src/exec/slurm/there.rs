@@ -196,7 +196,28 @@ pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), 
     run(login, &far::remove(&tools.folder.jobs(key))).await
 }
 
-/// Removes all files of a daemon instance.
+/// Removes all files of a daemon instance, wherever they are. With `keeps_outputs`, moves outputs to this machine's own
+/// folder first, if they are on this machine.
+///
+/// # Errors
+/// Returns why the files can't be removed, as words for people.
+pub async fn remove_all(tools: &Tools, keeps_outputs: bool) -> Result<(), String> {
+    let Tools { programs, folder, context, .. } = tools;
+    if let Some(login) = programs.login() {
+        return remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
+    }
+    let (outputs, folder) = (Arc::clone(&context.folder), Arc::clone(folder));
+    let remove = move || {
+        if keeps_outputs {
+            outputs.move_into_folder(folder.path())?;
+        }
+        folder.remove()
+    };
+    let removed = context.workers.run(remove).await;
+    removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
+}
+
+/// Removes all files of a daemon instance on a login node.
 ///
 /// # Errors
 /// The login node can't be reached, or the files can't be removed.

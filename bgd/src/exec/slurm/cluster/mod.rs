@@ -27,10 +27,10 @@ use crate::core::Fact;
 use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
-use crate::exec::slurm::Clusters;
 use crate::exec::slurm::acts::Acts;
 use crate::exec::slurm::batch::{Gathering, Unsure, Unwritten};
 use crate::exec::slurm::check;
+use crate::exec::slurm::clusters::Clusters;
 use crate::exec::slurm::commands;
 use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::error::CommandError;
@@ -40,6 +40,7 @@ use crate::exec::slurm::pace::Pace;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::reach::Reach;
 use crate::exec::slurm::run::Run;
+use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
@@ -252,7 +253,7 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => return,
             }
         }
-        let removed = settings::remove_files(&self.tools, *is_durable);
+        let removed = there::remove_all(&self.tools, *is_durable);
         match tokio::time::timeout(LAST_WITHIN, removed).await {
             Ok(Ok(())) => origin.forget(),
             Ok(Err(error)) => tracing::warn!(error, "files for a cluster not removed"),

@@ -1,4 +1,4 @@
-//! Changes of a cluster's settings, and the removal of its files.
+//! Changes of a cluster's settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Cluster {
         tokio::spawn(async move {
             if !is_same_folder {
                 // Nothing else is lost if they stay.
-                let _ = tokio::time::timeout(REMOVED_WITHIN, remove_files(&before, true)).await;
+                let _ = tokio::time::timeout(REMOVED_WITHIN, there::remove_all(&before, true)).await;
             }
             if let Some(login) = before.programs.login() {
                 login.disconnect().await;
@@ -77,23 +77,6 @@ impl Cluster {
         (self.reach, self.reading, self.room) = (Reach::default(), Reach::default(), Reach::default());
         self.login_work = LoginWork::default();
     }
-}
-
-/// Removes the files for a cluster; `keeps_outputs`: outputs are moved to this machine first.
-pub(super) async fn remove_files(tools: &Tools, keeps_outputs: bool) -> Result<(), String> {
-    let Tools { programs, folder, context, .. } = tools;
-    if let Some(login) = programs.login() {
-        return there::remove(login, folder.path()).await.map_err(|trouble| trouble.to_string());
-    }
-    let (outputs, folder) = (Arc::clone(&context.folder), Arc::clone(folder));
-    let remove = move || {
-        if keeps_outputs {
-            outputs.move_into_folder(folder.path())?;
-        }
-        folder.remove()
-    };
-    let removed = context.workers.run(remove).await;
-    removed.map_or(Ok(()), |removed| removed.map_err(|error| error.to_string()))
 }
 
 fn host(settings: &Slurm) -> Option<&str> {

@@ -40,10 +40,10 @@ pub trait Executor: Interactive + Durable + Upgradable + Lifecycle {
     /// operation is done or can no longer be done; the client's answer waits for it.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
-    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL after the grace, which
-    /// only concerns executors whose runs another daemon ends. For a process that
-    /// is still being started, it is called only once, with SIGKILL, when nothing waits for the start any longer: the
-    /// process is then killed as soon as it runs, without another call.
+    /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. That follows after
+    /// `grace`, which only matters to executors whose runs are ended by another daemon. For a process that is still being
+    /// started, it is called only once, with SIGKILL, when nothing waits for the start any longer: the process is then
+    /// killed as soon as it runs, without another call.
     fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration);
 
     /// Forgets a task that has no run left.

@@ -173,7 +173,7 @@ impl OpenTerminals {
                 let (number, unread) = (write.number, unread.count_unlimited(write.data.len()));
                 shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
             }
-            if state.is_stop_awaited || left.iter().any(|seat| shown.lacks_eyes_without(seat)) {
+            if state.is_stop_awaited || left.iter().any(|seat| shown.is_unattended_without(seat)) {
                 self.unseen.push(task);
             }
             let (size, owner) = (state.size(), None);
@@ -210,7 +210,7 @@ impl OpenTerminals {
         let Some(seat) = shown.viewers.remove(&client) else { return false };
         seat.door.close();
         shown.terminal.leave(client);
-        if shown.lacks_eyes_without(&seat) {
+        if shown.is_unattended_without(&seat) {
             self.unseen.push(task);
         }
         // The terminal must be held again, without the viewer.
@@ -243,7 +243,7 @@ impl OpenTerminals {
             let seat = shown.viewers.remove(&client);
             shown.terminal.leave(client);
             // A foreground job may stay in the background (R142). If it is ended instead, this does no harm.
-            if seat.is_some_and(|seat| shown.lacks_eyes_without(&seat)) {
+            if seat.is_some_and(|seat| shown.is_unattended_without(&seat)) {
                 self.unseen.push(*task);
             }
             self.holds.remove(task);
@@ -275,7 +275,7 @@ impl Shown {
     }
 
     /// Reports whether nobody would continue the job, now that the viewer with this seat has left.
-    fn lacks_eyes_without(&self, seat: &Seat) -> bool {
+    fn is_unattended_without(&self, seat: &Seat) -> bool {
         seat.is_owner || seat.has_typed && !self.viewers.values().any(Seat::would_continue_job)
     }
 

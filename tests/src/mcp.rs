@@ -1,6 +1,7 @@
 //! A line-by-line client of `bgctl mcp` that trusts nothing.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
+use crate::prompts::FakeDaemon;
 use crate::wait::PATIENCE;
 
 /// The latest revision of the protocol that has `initialize`.
@@ -81,6 +83,24 @@ impl Mcp {
     pub fn silent(daemon: &TestDaemon, args: &[&str]) -> Self {
         // Tests read the structured content.
         Self::spawn(daemon.bgctl(&[&["mcp", "--structured"], args].concat()))
+    }
+
+    /// Starts a server whose agents are fakes, without sending anything.
+    #[track_caller]
+    pub fn silent_with_fakes(daemon: &FakeDaemon) -> Self {
+        let home = daemon.fake_home().0;
+        fs::create_dir_all(&home).expect("the fake's home can be created");
+        let mut command = daemon.bgctl(&["mcp", "--structured"]);
+        command.env("FAKE_ACP_HOME", home);
+        Self::spawn(command)
+    }
+
+    /// Starts a server whose agents are fakes, and introduces a client.
+    #[track_caller]
+    pub fn with_fakes(daemon: &FakeDaemon) -> Self {
+        let mut mcp = Self::silent_with_fakes(daemon);
+        mcp.initialize(REVISION, "test", &json!({}));
+        mcp
     }
 
     /// Starts this command.

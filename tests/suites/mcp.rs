@@ -9,15 +9,6 @@ use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, ToolResult};
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use serde_json::{Value, json};
 
-/// Starts a server whose subagents are fakes.
-fn with_agent(daemon: &FakeDaemon) -> Mcp {
-    let home = daemon.fake_home().0;
-    fs::create_dir_all(&home).unwrap();
-    let mut command = daemon.bgctl(&["mcp", "--structured"]);
-    command.env("FAKE_ACP_HOME", home);
-    Mcp::spawn(command)
-}
-
 /// Returns a shell command that waits at a FIFO, and a function that lets it continue.
 fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join(name);
@@ -29,7 +20,7 @@ fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
 #[test]
 fn r80_tools_are_listed_with_schemas_and_hints() {
     let daemon = FakeDaemon::start(&[], "");
-    let mut mcp = with_agent(&daemon);
+    let mut mcp = Mcp::silent_with_fakes(&daemon);
     let said = mcp.initialize(REVISION, "test", &json!({}));
     assert_eq!(said["protocolVersion"], REVISION);
     assert_eq!(said["serverInfo"]["name"], "bgd");
@@ -391,7 +382,7 @@ fn r10_clear_reports_that_older_tasks_remain() {
 #[test]
 fn r30_to_r38_agent_is_started_and_resumed() {
     let daemon = FakeDaemon::start(&[], "");
-    let mut mcp = with_agent(&daemon);
+    let mut mcp = Mcp::silent_with_fakes(&daemon);
     mcp.initialize(REVISION, "test", &json!({}));
     let task = json!({"agent": "fake", "description": "count", "prompt": "say one"});
     let started = mcp.done("background_task", &task);
@@ -424,7 +415,7 @@ fn r30_to_r38_agent_is_started_and_resumed() {
 #[test]
 fn wait_ends_when_agent_asks_its_user() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
-    let mut mcp = with_agent(&daemon);
+    let mut mcp = Mcp::silent_with_fakes(&daemon);
     mcp.initialize(REVISION, "test", &json!({}));
     for progress in ["_meta", "none"] {
         let gate = daemon.home().join("go");

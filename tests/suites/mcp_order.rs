@@ -285,12 +285,7 @@ fn r117_wait_for_line_is_cut_short_and_can_be_cancelled() {
 #[test]
 fn r117_wait_for_line_ends_when_agent_asks_or_daemon_is_killed() {
     let mut daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
-    let home = daemon.fake_home().0;
-    fs::create_dir_all(&home).unwrap();
-    let mut command = daemon.bgctl(&["mcp", "--structured"]);
-    command.env("FAKE_ACP_HOME", home);
-    let mut mcp = Mcp::spawn(command);
-    mcp.initialize(REVISION, "test", &json!({}));
+    let mut mcp = Mcp::with_fakes(&daemon);
     let gate = daemon.home().join("go");
     let prompt = format!(
         "await {}; ask-call {{\"title\":\"List files\",\"rawInput\":{{\"command\":\"rm -rf x\"}}}}",

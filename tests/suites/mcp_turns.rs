@@ -4,20 +4,9 @@ use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
-use bgd_tests::mcp::{Mcp, REVISION};
+use bgd_tests::mcp::Mcp;
 use bgd_tests::{FakeDaemon, Process, wait};
 use serde_json::{Value, json};
-
-/// Starts a server whose agents have the home of the fake one.
-fn server(daemon: &FakeDaemon) -> Mcp {
-    let home = daemon.fake_home().0;
-    fs::create_dir_all(&home).unwrap();
-    let mut command = daemon.bgctl(&["mcp", "--structured"]);
-    command.env("FAKE_ACP_HOME", home);
-    let mut mcp = Mcp::spawn(command);
-    mcp.initialize(REVISION, "test", &json!({}));
-    mcp
-}
 
 fn start(mcp: &mut Mcp, prompt: &str) -> TaskId {
     let task = json!({"agent": "fake", "description": "a prompt", "prompt": prompt});
@@ -32,7 +21,7 @@ fn of(id: TaskId) -> Value {
 fn r05_cancel_withdraws_resume_that_agent_has_not_received() {
     let daemon = FakeDaemon::start(&["--initialize-after", "begin"], "keep_warm = \"0s\"");
     daemon.touch("begin");
-    let mut mcp = server(&daemon);
+    let mut mcp = Mcp::with_fakes(&daemon);
     let id = start(&mut mcp, "say one");
     let task = daemon.ends_as(id, Status::Completed);
     if let Some(agent) = Process::open(task.pid.unwrap()) {
@@ -57,7 +46,7 @@ fn r05_cancel_withdraws_resume_that_agent_has_not_received() {
 #[test]
 fn r81_question_that_is_no_longer_open_is_not_reported() {
     let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
-    let mut mcp = server(&daemon);
+    let mut mcp = Mcp::with_fakes(&daemon);
     let id = start(&mut mcp, "await go; ask Run make?; ask And make install?");
     daemon.wait_running(id);
     // The server hears of it only with its next answer.

@@ -372,14 +372,14 @@ impl Dispatcher {
     fn withdraw(&mut self, tasks: &[TaskId], batches: &[TaskId]) {
         let why = self.trouble_words();
         let mut effects = self.core.withdraw(self.now(), tasks, batches, &why);
-        let is_of_batch =
-            |effect: &mut Effect| matches!(effect, Effect::Reply { reply: Reply::Many { .. }, .. });
-        let replies = effects.extract_if(.., is_of_batch);
-        let unaccepted = replies.filter_map(|effect| match effect {
-            Effect::Reply { to, .. } => Some(to),
-            _ => None,
+        let mut unaccepted = Vec::new();
+        effects.retain(|effect| match effect {
+            Effect::Reply { to, reply: Reply::Many { .. } } => {
+                unaccepted.push(*to);
+                false
+            }
+            _ => true,
         });
-        let unaccepted = unaccepted.collect();
         self.refuse_unwritten(unaccepted);
         self.commit_effects(effects);
     }

@@ -179,9 +179,10 @@ impl OutputFolder {
     /// Returns the system error, such as a full disk.
     pub fn keep_result(&self, task: TaskId, run: u32, cut: u64, result: &[u8]) -> io::Result<()> {
         let path = self.result(task, run);
-        let earlier = (1..run).rev().map(|run| self.result(task, run)).filter(|path| path.exists());
-        for old in earlier.skip(RESULTS_KEPT - 1) {
-            let _ = fs::remove_file(old);
+        // One at most: each earlier save has done the same.
+        let mut earlier = (1..run).rev().map(|run| self.result(task, run)).filter(|path| path.exists());
+        if let Some(oldest) = earlier.nth(RESULTS_KEPT - 1) {
+            let _ = fs::remove_file(oldest);
         }
         replace(&path, 0o600, |file| {
             file.seek(SeekFrom::Start(cut))?;

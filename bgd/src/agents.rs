@@ -139,7 +139,7 @@ impl Agent {
         Settings { permissions: self.permissions, named: named.over(&self.settings) }
     }
 
-    /// Checks whether a task may name these settings. What a session actually supports is known only once it is open.
+    /// Checks whether a task may name these settings. A session's actual capabilities are known only once it is open.
     ///
     /// # Errors
     /// The agent's protocol supports no settings.
@@ -166,8 +166,8 @@ impl Agent {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
     }
 
-    /// Returns a warning if the agent is known to act without asking although its `permissions` should prevent that.
-    /// For other agents, this is known only once a session is open.
+    /// Returns a warning if the agent is known to act without asking despite its `permissions`. For other agents, this
+    /// is known only once a session is open.
     pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();

@@ -68,7 +68,7 @@ impl Chat {
         }
     }
 
-    /// Reports whether a bot can show that somebody is typing (R53).
+    /// Reports whether a bot can show a typing indicator (R53).
     pub const fn shows_typing(self) -> bool {
         match self {
             Self::Discord | Self::Telegram => true,
@@ -243,7 +243,7 @@ impl Channels {
         self.by_name.keys().map(|name| &**name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Reports whether the channel delivers to the submitter's desktop or terminal, and so needs to know where that is.
+    /// Reports whether the channel delivers to the submitter's desktop or terminal, and therefore needs its location.
     pub fn wants_place(&self, name: &str) -> bool {
         self.get(name).is_some_and(|channel| matches!(channel.kind, ChannelKind::Desktop | ChannelKind::Tty))
     }

@@ -64,8 +64,8 @@ fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
     kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
 }
 
-/// Builds the title: what happened, to which task, and how it ended. The description comes last because a channel may
-/// cut off the end.
+/// Builds the title: the event, the task, and how it ended. The description comes last because a channel may cut off
+/// the end.
 fn title(notice: &Wire) -> String {
     let name = show::shortened(&name(notice), TITLE_NAME_CHARS);
     format!("{}: \"{name}\"", head(notice))
@@ -153,8 +153,8 @@ fn facts(notice: &Wire) -> String {
         facts.push(format!("agent {}", one_line(agent)));
     }
     match &notice.task.exit {
-        // The signal came from the time limit, which the title mentions. Here it would look as if somebody had killed
-        // the task.
+        // The signal came from the time limit, which the title mentions. Here it would look as if the task had been
+        // killed by hand.
         _ if notice.task.timed_out => {}
         Some(Exit::Code(code)) => facts.push(show::exit_code(*code)),
         Some(Exit::Signal(signal)) => facts.push(format!("signal {signal}")),

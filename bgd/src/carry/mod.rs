@@ -1,6 +1,5 @@
 //! The data carried by an upgrade in place from one program to the next (R120 to R123): descriptors by number, and the
-//! state of every owner. The owners write their state themselves and are rebuilt from it; this module knows none of
-//! them.
+//! state of every owner. Each owner writes its own state and is rebuilt from it; this module depends on none of them.
 //!
 //! Nothing is taken apart: everything stays unchanged until the next program is executed, so that a failed upgrade has
 //! no effect.
@@ -23,7 +22,7 @@ pub enum Obstacle {
     /// Something is in progress that ends within moments: try again shortly. The text describes it, as subject and
     /// predicate of a sentence.
     Passing(String),
-    /// Something can't be carried. The text describes it likewise.
+    /// Something can't be carried. The text describes it in the same form.
     Lasting(String),
 }
 
@@ -74,7 +73,7 @@ impl Named {
     }
 }
 
-/// The descriptors that came with a state. Each can be taken once.
+/// The descriptors received with a state. Each can be taken once.
 #[derive(Debug)]
 pub struct Came(BTreeMap<RawFd, Where>);
 
@@ -110,7 +109,7 @@ impl Came {
     /// Takes a descriptor.
     ///
     /// # Errors
-    /// The descriptor did not come, or was taken before.
+    /// The descriptor was not received, or was already taken.
     pub fn take(&mut self, Fd(number): Fd) -> io::Result<OwnedFd> {
         match self.0.remove(&number) {
             Some(Where::There) => Ok(inherited::claim(number)),
@@ -130,7 +129,7 @@ impl Came {
     /// Takes a descriptor by its number.
     ///
     /// # Errors
-    /// The descriptor did not come, or was taken before.
+    /// The descriptor was not received, or was already taken.
     pub fn take_number(&mut self, number: RawFd) -> io::Result<OwnedFd> {
         self.take(Fd(number))
     }

@@ -129,7 +129,7 @@ pub struct Candidate {
     file: OwnedFd,
     /// The program's path, without symbolic links.
     pub path: PathBuf,
-    /// The program of this process, to which the next one may have to go back.
+    /// This process's program, which the next one may have to go back to.
     pub(super) own: File,
     trial: Trial,
     pub formats: Formats,
@@ -197,7 +197,7 @@ pub fn execute(program: &impl AsFd, argv: &[CString]) -> io::Error {
     }
 }
 
-/// Checks that nobody else can have modified the file, and that it is a program.
+/// Checks that no other user can have modified the file, and that it is a program.
 fn may_take_over(file: &File) -> Result<(), String> {
     let meta = file.metadata().map_err(|error| format!("it can't be examined: {error}"))?;
     let me = nix::unistd::Uid::effective().as_raw();
@@ -256,7 +256,7 @@ fn run(
     Err(failure(&mut child, status))
 }
 
-/// The error for a program that does not know the option.
+/// The error for a program that does not support the option.
 const NOT_ABLE: &str = "it is not a bgd, or its version can't take over from another one";
 
 /// Describes why a program failed.
@@ -314,7 +314,7 @@ mod tests {
         let trial = Trial::default();
         trial.give_up();
         let given_up = Candidate::open(Path::new("/bin/cat"), None, trial).unwrap_err();
-        // It may have ended by itself before, as it does not know the option.
+        // It may already have ended by itself, because it does not support the option.
         assert!(given_up.starts_with("it failed") || given_up == NOT_ABLE, "{given_up}");
     }
 

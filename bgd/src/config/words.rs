@@ -1,5 +1,5 @@
-//! Error messages for invalid configuration files: the position, the key, what the value must be, and what it is.
-//! They show no value that may be a secret.
+//! Error messages for invalid configuration files: the position, the key, the expected value and the actual one. They
+//! show no value that may be a secret.
 
 use serde_path_to_error::{Path, Segment};
 use toml::de::Error;

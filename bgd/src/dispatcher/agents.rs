@@ -53,9 +53,9 @@ impl Dispatcher {
         });
     }
 
-    /// Reports whether the client of a submission has disconnected while its agent was looked up, and would have taken
-    /// the task with it: a foreground job (R71), or a task of a session that ended with that client (R54). The core was
-    /// told before it had the task, so nothing would end it.
+    /// Reports whether the client of a submission disconnected during the agent lookup, which ends the task if it is a
+    /// foreground job (R71), or belongs to a session that ended with that client (R54). The core was notified before it
+    /// had the task, so nothing else would end it.
     pub(super) fn is_orphaned(&self, client: u64, command: &Command, owned: bool) -> bool {
         let has_ended = |session: &str| owned && !self.core.owners().has_owner(session);
         !self.clients.contains_key(&client)

@@ -20,7 +20,7 @@ use crate::exec::executor::Done;
 use crate::exec::silence;
 use crate::wire::{refusals, view};
 
-/// How long an answer waits for the completion of what it reports: processes may take a moment to stop.
+/// How long an answer waits for the reported operation to complete: processes may take a moment to stop.
 const DONE: Duration = Duration::from_secs(6);
 
 impl Dispatcher {

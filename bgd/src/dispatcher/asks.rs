@@ -1,5 +1,5 @@
-//! The dispatcher's part in requests about running tasks: checks that the core knows such a run, and forwards the
-//! request to its executor.
+//! The dispatcher's part in requests about running tasks: checks that the core has such a run, and forwards the request
+//! to its executor.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskRef;
@@ -16,7 +16,7 @@ impl Dispatcher {
         if let Some(unread) = self.context.unread.add(data.len()) {
             return self.ask_executor(answer, task, Ask::Write { data, eof, unread });
         }
-        // For a task that is not running, that is the error to report.
+        // If the task is not running, report that instead.
         let found = self.core.get(task).map_err(refusals::of_core).and_then(|task| must_run(&task));
         answer.refuse(&found.err().unwrap_or_else(refusals::too_much_unread));
     }

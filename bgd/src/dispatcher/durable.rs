@@ -65,13 +65,13 @@ fn announces_itself(task: &Task) -> bool {
     task.spec.is_here()
 }
 
-/// Returns the effect that the data kept for a run is not needed any more, as the run is not continued.
+/// Returns the effect for a run that is not continued: the data kept for it is no longer needed.
 fn over_of(task: &Task) -> Effect {
     Effect::Over { executor: task.spec.executor(), task: task.id, run: task.run }
 }
 
 impl Dispatcher {
-    /// Makes the daemon durable. `can_leave` tells whether its tasks here can outlive it.
+    /// Makes the daemon durable. `can_leave`: whether its tasks on this machine can outlive it.
     pub fn make_durable(&mut self, journal: Journal, warning: Option<String>, can_leave: bool) {
         self.ending.can_leave = can_leave;
         self.core.track();
@@ -342,7 +342,8 @@ impl Dispatcher {
                     durable.held.push(HeldStart { executor, task, run, spec, begin });
                     held_back.push(task);
                 }
-                // The process is already running, and the program that handed it over is told that it continues here.
+                // The process is already running, and the program that handed it over is notified that it continues
+                // here.
                 Effect::Start { begin: Begin::HandedOver, .. } => rest.push(effect),
                 Effect::Start { .. } => {}
                 Effect::Over { .. } | Effect::Written { .. } | Effect::CaughtUp { .. } => {

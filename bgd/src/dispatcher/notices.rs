@@ -1,6 +1,6 @@
 //! The dispatcher's part in notices: which ones go to channels, which outputs they still need, and which ones a durable
 //! daemon keeps in its journal until they are delivered (R127). A notice is written with the step that caused it, so
-//! that none is lost between the two, and is removed when its channel has delivered it or given it up.
+//! that none is lost between the two, and is removed when its channel has delivered it or given up on it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Dispatcher {
         rows
     }
 
-    /// Reports whether somebody sees a notice's content in the terminal that it is for, having waited for the task or
+    /// Reports whether the user sees a notice's content in its target terminal anyway, having waited for the task or
     /// cancelled it there.
     fn is_seen(&self, notice: &Notice, seen_by: &BTreeSet<u64>) -> bool {
         let spec = &notice.task.spec;
@@ -83,7 +83,7 @@ impl Dispatcher {
     /// Records the progress of a notice's delivery.
     pub(super) fn delivery_changed(&mut self, number: u64, delivery: Delivery) {
         if let (Some(durable), Delivery::Seen) = (&mut self.durable, &delivery) {
-            // After an upgrade in place, only the channel knows that the notice is in the journal.
+            // After an upgrade in place, only the channel's state shows that the notice is in the journal.
             durable.notices.insert(number);
         }
         let changed = self.notifier.note(number, delivery);

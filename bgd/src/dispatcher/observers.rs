@@ -75,7 +75,7 @@ impl Dispatcher {
 
     /// Lists the parent sessions whose inbox has its oldest item after this number.
     pub(super) fn list_inboxes(&self, after: u64, limit: usize) -> InboxListResult {
-        // Takes one more to learn whether there are more.
+        // Takes one extra to detect whether there are more.
         let listed = self.core.list_inboxes(after).take(limit + 1).map(|(session, oldest, items)| {
             InboxSummary { session: session.to_string(), oldest, items: items as u64 }
         });

@@ -50,8 +50,8 @@ pub(super) struct Step {
     pub(super) effects: Vec<Effect>,
     /// The tasks added by the step.
     pub(super) added: Vec<TaskId>,
-    /// The batches that the step writes to the journal, as tasks of them are still to be added, or removes from it
-    /// (`false`), as all are added.
+    /// The batches that the step writes to the journal because some of their tasks are still to be added, or removes
+    /// from it (`false`) because all are added.
     pub(super) entering: Vec<(TaskId, bool)>,
     pub(super) bytes: usize,
 }

@@ -95,7 +95,7 @@ impl Dispatcher {
     }
 
     /// Reports whether an executor is still busy, a notice is still undelivered, or a subscriber has events left to
-    /// read. Once the end is forced, subscribers are not waited for: a stalled one would block everybody.
+    /// read. Once the shutdown is forced, it does not wait for subscribers: a stalled one would block everything.
     pub(super) fn is_busy(&self) -> bool {
         let waits = self.forced_at.is_some() && !self.ending.is_hurried;
         self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())

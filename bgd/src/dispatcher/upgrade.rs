@@ -262,7 +262,7 @@ impl Dispatcher {
         self.context.workers.later(move || {
             let tried = program.try_with(&file, &expected);
             let tried = tried.map_err(|why| format!("the program was tried: {why}"));
-            // As late as possible: neither the next program nor this one could do without them any more.
+            // Checked as late as possible: after this, neither the next program nor this one can do without them.
             let program = tried.and_then(|()| has_files(&outputs, journal.as_ref())).map(|()| program);
             internals.send(Internal::Upgrade { program, was_tried: true });
         });

@@ -2,8 +2,8 @@
 //! are children of the spawner threads. After an upgrade in place only the first thread is left, and every unreaped
 //! leader is its child: such leaders must not be mistaken for orphans, and only their supervisors may reap them.
 //!
-//! The trees of a killed daemon are reparented elsewhere: to pid 1, or to whichever process collects orphans for it.
-//! Their orphans are looked for among the children of those processes.
+//! The trees of a killed daemon are reparented to pid 1, or to the process that collects orphans in its place. Their
+//! orphans are looked up among the children of these processes.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::{getpid, gettid};
 
-/// The leaders that came over an upgrade and have not been reaped.
+/// The leaders that were carried over an upgrade and have not been reaped.
 #[derive(Debug, Default)]
 pub struct Adopted {
     pids: Mutex<BTreeSet<i32>>,

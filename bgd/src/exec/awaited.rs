@@ -1,4 +1,4 @@
-//! What is recorded about a process before it starts, so that readiness can be detected (R110): the sizes of its output
+//! The data recorded about a process before it starts, in order to detect readiness (R110): the sizes of its output
 //! files, and the socket for its notification. This module checks nothing itself.
 
 use std::ffi::CString;

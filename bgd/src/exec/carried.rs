@@ -47,14 +47,14 @@ pub struct LocalState {
     pub(super) fosters: Vec<i32>,
 }
 
-/// What the keeper holds of a run, for the next daemon to continue it if this one is killed.
+/// The keeper's data about a run, from which the next daemon continues the run if this one is killed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LeftState {
     pub(super) process: ProcessState,
     /// The drains of its output, if the process was handed over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) drains: Vec<FlowState>,
-    /// The names of the descriptors that come along, in their order.
+    /// The names of the attached descriptors, in order.
     pub(super) names: Vec<Fd>,
 }
 

@@ -26,7 +26,7 @@ pub struct Context {
     /// Sends reports to the owner of all processes.
     pub reports: Reports,
     pub adopted: Arc<Adopted>,
-    /// Helpers that came over an upgrade.
+    /// Helpers that were carried over an upgrade.
     pub helpers: UnclaimedHelpers,
     /// Clients that wait for other machines.
     pub waits: Waits,

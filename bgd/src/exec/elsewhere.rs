@@ -1,5 +1,6 @@
 //! The executor of tasks elsewhere, for every kind of place: starts serving a place at the first order for it, and
-//! passes orders on. It decides nothing and knows no kind; [`Kind`] is what differs between machines and clusters.
+//! passes orders on. It makes no decisions and depends on no kind; [`Kind`] abstracts the differences between machines
+//! and clusters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::remotes::{Remote, Remotes};
 
 /// A kind of place, which makes its runs and serves its places.
 pub trait Kind: Sized + 'static {
-    /// What users call such a place.
+    /// The users' word for such a place.
     const NOUN: &'static str;
 
     type Run: 'static;
@@ -55,7 +56,7 @@ pub trait Kind: Sized + 'static {
     /// The place must be configured.
     fn run(&self, new: New<'_>, settings: Option<&Self::Settings>) -> Result<Self::Run, NotConfigured>;
 
-    /// Returns a run that a daemon or another program has left at a place.
+    /// Returns a run that another daemon or program has left at a place.
     ///
     /// # Errors
     /// The place must be configured.
@@ -74,7 +75,7 @@ pub trait Kind: Sized + 'static {
         false
     }
 
-    /// Reports whether places of this kind still know the usage of runs that ended for an earlier daemon.
+    /// Reports whether places of this kind still have the usage of runs that ended under an earlier daemon.
     fn keeps_usage() -> bool {
         false
     }
@@ -117,8 +118,8 @@ impl<K: Kind> PlaceExecutor<K> {
         Self { kind, context, host, remotes, places }
     }
 
-    /// Starts serving a place at the first order for it. Returns its settings, or `None` if it is served without being
-    /// configured any more.
+    /// Starts serving a place at the first order for it. Returns its settings, or `None` if it is served but no longer
+    /// configured.
     fn serve(&mut self, name: &str) -> Result<Option<K::Settings>, NotConfigured> {
         let configured = self.remotes.get(name).and_then(|remote| K::settings(remote));
         if !self.places.is_served(name) {

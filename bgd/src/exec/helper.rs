@@ -12,7 +12,7 @@ use super::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK};
 use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 
-/// What a helper is for.
+/// The purpose of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
     Agent,
@@ -51,7 +51,7 @@ pub enum Life {
     Gone(Exit),
 }
 
-/// The helpers that came over an upgrade, until their requesters reclaim them.
+/// The helpers that were carried over an upgrade, until their requesters reclaim them.
 #[derive(Clone, Debug, Default)]
 pub struct UnclaimedHelpers(Arc<Mutex<Kept>>);
 
@@ -110,7 +110,7 @@ impl Watcher {
                 });
                 true
             }
-            // It may hang in the kernel for ever, and nothing more can be done.
+            // It may hang in the kernel forever, and nothing more can be done.
             Fact::GaveUp { why } => {
                 self.become_unless_gone(|life| match life {
                     Life::Exited(exit) => Life::Gone(exit),

@@ -65,7 +65,7 @@ impl Host {
         Self { reports, purpose }
     }
 
-    /// Kills the processes for the same purpose that came over an upgrade and were not reclaimed.
+    /// Kills the processes with the same purpose that were carried over an upgrade and not reclaimed.
     pub fn end_rest(&self, context: &Context) {
         for process in context.helpers.take_unclaimed(self.purpose) {
             self.reports.send(Report::EndHelper { process, signal: SIGKILL });
@@ -135,7 +135,7 @@ pub struct ProcessState {
 
 impl Process {
     pub fn state(&self) -> ProcessState {
-        // Whether it lives is known to `local`, which carries that state.
+        // `local` tracks whether it is alive, and carries that state.
         let Self { id, pid, handle: _, life: _, reports: _ } = self;
         ProcessState { id: *id, pid: *pid }
     }
@@ -226,7 +226,7 @@ pub fn how_ended(exit: &Exit) -> String {
     }
 }
 
-/// Which end of a pipe goes to the process. The process expects a blocking end; ours must not block.
+/// The end of a pipe that the process gets. The process expects a blocking end; ours must not block.
 #[derive(Clone, Copy)]
 pub enum PipeEnd {
     /// The process reads.

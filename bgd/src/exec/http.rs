@@ -1,5 +1,5 @@
-//! Requests to one HTTP server. This module knows nothing of opencode, keeps no connection open between two requests,
-//! and reads no more of a response than it is asked to.
+//! Requests to one HTTP server. This module is independent of opencode, keeps no connection open between two requests,
+//! and reads no more of a response than requested.
 //!
 //! Each request uses its own connection: on loopback that costs next to nothing, and no request can be lost to a
 //! kept-alive connection that the server was about to close. TLS is left out on purpose, because the server itself does

@@ -10,7 +10,7 @@ use bgd_shared::proc::has_ended;
 
 use super::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, ancestors_of, mark_of};
 
-/// How often a client's ancestors are looked up: some of them may end meanwhile.
+/// How many times a client's ancestors are looked up: some of them may end during a lookup.
 const LOOKS: u32 = 3;
 
 /// Checks that a client may answer an agent's question in this task.

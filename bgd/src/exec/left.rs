@@ -52,7 +52,7 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo)
 }
 
-/// What the next daemon knows of a run that it continues.
+/// The next daemon's data about a run that it continues.
 #[derive(Clone, Debug)]
 pub struct Resumed {
     pub spec: Arc<Spec>,
@@ -241,7 +241,7 @@ impl Copies {
     }
 }
 
-/// The part of a process's start that the next daemon must know.
+/// The part of a process's start that the next daemon needs.
 pub(super) struct Starting<'a> {
     pub(super) task: TaskId,
     pub(super) run: u32,

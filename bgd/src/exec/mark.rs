@@ -1,9 +1,9 @@
 //! A mark on processes that survives a cleared environment: a resource limit.
 //!
 //! Every process of a task inherits its resource limits, whatever happens to its session, parents, environment and
-//! descriptors, and anybody may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has had no effect since
-//! Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for the daemon instance,
-//! 32 for the start. Only a process that sets this very limit itself loses the mark.
+//! descriptors, and every user may read them in `/proc/PID/limits`. One of them, `RLIMIT_LOCKS`, has had no effect
+//! since Linux 2.4.25 and is unlimited everywhere. So its soft value can identify the task: 31 bits for the daemon
+//! instance, 32 for the start. Only a process that sets this very limit itself loses the mark.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

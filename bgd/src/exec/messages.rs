@@ -125,14 +125,14 @@ pub enum Report {
         run: u32,
         fact: Fact,
     },
-    /// A helper is to be started.
+    /// Start a helper.
     StartHelper {
         purpose: Purpose,
         order: Box<StartOrder>,
         /// Is notified of the helper's start and end.
         watcher: Watcher,
     },
-    /// A helper is to be ended with this signal.
+    /// End a helper with this signal.
     EndHelper {
         /// The id that the helper was started under.
         process: TaskId,

@@ -36,7 +36,7 @@ impl Newborns {
         Self::younger(members, leader, is_frozen, [YOUNG; 2])
     }
 
-    /// Like [`Self::among`], with another age up to which they are young, and another time to watch them.
+    /// Like [`Self::among`], with another maximum age and another watch time (`limits`).
     fn younger(members: &[Member], leader: Option<i32>, is_frozen: bool, limits: [Duration; 2]) -> Self {
         let others = members.iter().filter(|member| Some(member.pid) != leader);
         Self {

@@ -194,8 +194,8 @@ impl OutputFolder {
         self.path.join(format!("{task}.{PROMPT}"))
     }
 
-    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user. Removes one that
-    /// an earlier turn has left.
+    /// Creates the file that holds a prompt for the duration of its turn, readable only by its user. Removes a file
+    /// left by an earlier turn.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.

@@ -41,8 +41,8 @@ impl Supervisor {
         }
     }
 
-    /// Continues a job that has stopped, with its tree. If the tree is paused, that happens when the pause ends, unless
-    /// it was the pause that stopped the job: then there is nothing to do.
+    /// Continues a job that has stopped, with its tree. In a paused tree, the job continues when the pause ends; if the
+    /// pause itself stopped the job, there is nothing to do.
     pub(super) async fn continue_stopped(&mut self) {
         let pid = self.job.as_ref().map_or(self.tree.leader, |job| job.pid);
         if self.paused.as_ref().is_none_or(|paused| self.tree.had_stopped(paused, pid)) {

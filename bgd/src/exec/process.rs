@@ -332,7 +332,7 @@ pub(super) struct Supervisor {
     pub(super) tree: Tree,
     /// The information needed to continue the tree, if it is paused.
     pub(super) paused: Option<Paused>,
-    /// Whether the leader has ended. The rest of the tree is not paused any more then, as nobody could continue it.
+    /// Whether the leader has ended. The rest of the tree is then no longer paused, because it could not be continued.
     pub(super) has_ended: bool,
     /// The job that the leader leads, if it leads a terminal.
     pub(super) job: Option<TerminalJob>,
@@ -410,7 +410,7 @@ impl Supervisor {
         let drains = self.drains();
         drains.settle().await;
         let unknown = self.report_output(others || !drains.have_ended()).await;
-        // A terminal's leader exits as its job did, unless it does not know how the job ended.
+        // A terminal's leader exits like its job, unless it could not determine the job's exit.
         let exit = unknown.map_or(exit, Exit::Unknown);
         self.usage = self.report_usage(usage).await;
         self.report(Fact::Exited { exit, others });

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for a daemon that must end quickly.
 const PATIENCE_IN_A_HURRY: Duration = Duration::from_secs(1);
 
-/// Finds strays. Knows which children of this process are not the daemon's.
+/// Finds strays. Records which children of this process are not the daemon's.
 #[derive(Debug)]
 pub struct Strays {
     spared: BTreeSet<i32>,

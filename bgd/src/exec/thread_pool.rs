@@ -2,7 +2,7 @@
 //! that threads share by a lock, each order wakes a thread that waits for the order and one that waits for the lock.
 //!
 //! Work may hang in the kernel, for instance on a file system whose server is gone. If orders wait and no thread takes
-//! one for a while, a watcher starts a spare thread, up to a limit. The pool knows nothing of the work.
+//! one for a while, a watcher starts a spare thread, up to a limit. The pool is independent of the work.
 
 use std::collections::VecDeque;
 use std::fmt;

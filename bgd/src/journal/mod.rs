@@ -218,7 +218,7 @@ impl JournalFile {
     /// Checks that the file can be opened again: it is still at its path.
     ///
     /// # Errors
-    /// Returns what is wrong and what to do, as a sentence.
+    /// Returns the problem and how to fix it, as a sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.id.is_some() && FileId::of(&self.path) == self.id {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Reserves room for the journal on a full disk: blocks are allocated to its log before they are needed, so that nobody
-//! else can take them. Changes by which users free room (`cancel`, `clear`) are written there; requests that add work
-//! are refused meanwhile. This module itself writes nothing.
+//! Reserves room for the journal on a full disk: blocks are allocated to its log before they are needed, so that no
+//! other process can take them. Changes by which users free room (`cancel`, `clear`) are written there; requests that
+//! add work are refused meanwhile. This module itself writes nothing.
 
 use std::fs::File;
 use std::io;

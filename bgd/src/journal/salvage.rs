@@ -75,7 +75,7 @@ pub(super) fn salvage(folder: &Path, why: &str, instance: Option<&str>, sync: bo
     let _ = fs::remove_dir_all(&new);
     let done = write_new(folder, &new, (why, instance), sync);
     if done.is_err() {
-        // What was written until the disk was full must not fill it.
+        // The part written before the disk was full must not keep it full.
         let _ = fs::remove_dir_all(&new);
     }
     done

@@ -1,6 +1,6 @@
 //! The daemon's side of the keeper: starts it, finds the keeper of a previous daemon, and sends orders to hold and to
-//! close descriptors. If the keeper has no room for an order, a thread sends it, so that a stopped keeper blocks
-//! nobody.
+//! close descriptors. If the keeper has no room for an order, a thread sends it, so that a stopped keeper blocks no
+//! caller.
 
 use std::ffi::CString;
 use std::io;
@@ -98,7 +98,7 @@ enum Order {
         message: Vec<u8>,
         descriptors: Vec<OwnedFd>,
     },
-    /// Start another keeper, as the one before is gone, then call this.
+    /// Start another keeper in place of the one that is gone, then call this.
     Renew(Tell),
     /// Move every further keeper with this function.
     PlaceNext(Placing),

@@ -1,7 +1,7 @@
 //! The keeper: a small process that holds what must survive the kill of a daemon (R126): a pidfd of every process that
 //! was started for a task, and the descriptors that connect the daemon to it.
 //!
-//! The keeper knows nothing of tasks: it holds messages with their descriptors, each under a key, and passes them to
+//! The keeper is independent of tasks: it holds messages with their descriptors, each under a key, and passes them to
 //! the next daemon. It does not interpret the messages, so it can serve daemons of other versions. Processes announce
 //! themselves to it before they execute their programs: no program ever runs without being held.
 

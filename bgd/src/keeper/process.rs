@@ -1,6 +1,6 @@
 //! The keeper's own process: the program `bgd` in a separate mode. It may use no part of the daemon except `os`, and it
-//! must not end by itself while it holds something that a daemon may come for. When it ends because it holds nothing,
-//! it removes its socket, so that the next daemon can distinguish this from a killed keeper.
+//! must not end by itself while it holds anything for the next daemon. When it ends because it holds nothing, it
+//! removes its socket, so that the next daemon can distinguish this from a killed keeper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -67,7 +67,7 @@ struct Connection {
     to_give: Option<BTreeSet<Key>>,
     /// The number of the last message before the connection.
     since: u64,
-    /// Whether the peer has the locks, so that nobody else is served.
+    /// Whether the peer has the locks, so that no other peer is served.
     is_alone: bool,
     /// Whether this user has too many descriptors in flight to send more.
     is_crowded: bool,
@@ -257,7 +257,7 @@ impl Keeper {
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
 
-    /// Reports whether there is no connection and nothing that a daemon may come for.
+    /// Reports whether there is no connection, and nothing is held for the next daemon.
     fn is_over(&mut self) -> bool {
         if !self.connections.is_empty() {
             self.alone_since = None;
@@ -469,7 +469,7 @@ mod tests {
             [(Word::Keep, 2), (Word::Keep, 3), (Word::Done, 0)]
         );
         assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        // An additional connection blocks nobody.
+        // An additional connection does not block the others.
         let other = keeper.connect();
         say(&next, Word::Drop, 2).unwrap();
         say(&next, Word::Keep, 5).unwrap();

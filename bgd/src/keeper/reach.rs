@@ -79,7 +79,7 @@ impl Reached {
         self.socket
     }
 
-    /// Receives everything held, and makes the keeper serve nobody else; call it with the locks of the previous daemon.
+    /// Receives everything held, and makes the keeper serve no one else; call it with the locks of the previous daemon.
     /// Also returns the keeper's PID.
     pub(super) fn receive_all(&self) -> Result<(Vec<Kept>, i32), NotFound> {
         let mut all: BTreeMap<Key, Kept> = BTreeMap::new();

@@ -37,10 +37,10 @@ struct Known {
     last_error: Option<(String, Timestamp)>,
     /// The state of the notice that is being retried.
     retry: Option<ChannelRetry>,
-    /// What is wrong with the channel's settings.
+    /// The problem with the channel's settings.
     settings: Option<String>,
     token_file: Option<PathBuf>,
-    /// What is wrong with the token file.
+    /// The problem with the token file.
     token: Option<String>,
 }
 

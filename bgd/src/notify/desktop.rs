@@ -239,7 +239,7 @@ fn explain(error: &zbus::Error, address: &str) -> String {
     }
 }
 
-/// Builds the bubble's title: what happened to which task.
+/// Builds the bubble's title: the event and the task.
 fn summary(notice: &Notice) -> String {
     let what = match (notice.kind, notice.resume) {
         (NoticeKind::Started, _) => "Started",

@@ -333,8 +333,8 @@ impl Notifier {
         Arc::clone(counts)
     }
 
-    /// Logs a warning with a hint if the end of a run is reported to nobody (R52); other notices are skipped silently.
-    /// Always returns false, as the notice is not delivered.
+    /// Logs a warning with a hint if the end of a run is not reported anywhere (R52); other notices are skipped
+    /// silently. Always returns false, as the notice is not delivered.
     fn warn_unreported(&mut self, notice: &Notice, why: &str) -> bool {
         if !notice.kind.is_end() {
             return false;

@@ -1,4 +1,4 @@
-//! Hides secrets in text for logs and users. This module does not know where secrets come from.
+//! Hides secrets in text for logs and users. This module is independent of the source of secrets.
 
 /// The minimum length of a secret; a shorter one can't be distinguished from an ordinary word.
 const SECRET_BYTES: usize = 6;

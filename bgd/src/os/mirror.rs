@@ -1,4 +1,4 @@
-//! Ends a process that stands in for another one in the same way as that one ended.
+//! Ends a stand-in for another process in the same way as that process ended.
 
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, setrlimit};

@@ -140,7 +140,7 @@ impl Address {
         held.lock.write_note(&held.note);
     }
 
-    /// Waits, for a moment at most, until nobody serves the socket. The socket of a killed daemon may be served a
+    /// Waits, for a moment at most, until no process serves the socket. The socket of a killed daemon may be served a
     /// little longer: a process that it was about to start has all its descriptors until it executes its program, and
     /// no event reports when it does.
     pub fn wait_until_let_go(&self) {

@@ -334,7 +334,7 @@ impl Connection {
             && socket[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// Reports whether a program that has since ended is handing over its child: nobody else supervises that child.
+    /// Reports whether a program that has since ended is handing over its child: nothing else supervises that child.
     fn is_bequest(&self, method: &str) -> bool {
         // The kernel closes a process's connections before it reports the process as ended.
         method == TaskHandoff::NAME && self.client.process.is_some_and(proc::has_ended)
@@ -368,8 +368,8 @@ impl Connection {
             Ok(request) => request,
             Err(error) => return self.client.tell(&error_line(None, &error)),
         };
-        // Nobody waits for the response, for example because this process was stopped and its clients have given up:
-        // the request is no longer wanted. A notification gets no response, so its sender may be gone.
+        // The response is no longer awaited, for example because this process was stopped and its clients have given
+        // up: drop the request. A notification gets no response, so its sender may be gone.
         if request.id.is_some() && self.is_abandoned() && !self.is_bequest(&request.method) {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;

@@ -128,7 +128,7 @@ impl Identity {
         status.program = self.program.as_ref().map(Program::status);
         if self.lost_tasks > 0 {
             let log = self.state_dir.join(log::FILE);
-            // Under a service manager, the journal has the log, and the manager knows where.
+            // Under a service manager, the log goes to the journal, which the manager can find.
             let place = if log.exists() { format!("; its log is {}", log.display()) } else { String::new() };
             let text = format!("{}{place}", show::lost_tasks(self.lost_tasks as u64));
             status.notes.push(text.clone());

@@ -227,7 +227,7 @@ fn carried(visible: Option<&Visible>, named: &mut Named) -> Result<TurnState, Ob
                     ..FollowState::clone(state)
                 })));
             }
-            // While a question is being asked or answered, only one side knows it.
+            // While a question is being asked or answered, only one side has it.
             let mut known: Vec<&str> = state.asked.iter().map(|asked| &*asked.reference).collect();
             let mut asking = live.connection.asking(&state.opened.key);
             known.sort_unstable();

@@ -112,7 +112,7 @@ pub enum TurnEnd {
     Failed(Box<str>),
     /// The connection ended before the turn, for this reason.
     Broken(Box<str>),
-    /// The agent does not know the session.
+    /// The agent has no such session.
     Forgotten(Box<str>),
     /// The agent is not logged in.
     LoggedOut(Box<str>),

@@ -12,7 +12,7 @@ use crate::agents::{Agent, Machine};
 use crate::core::Refusal;
 use crate::exec::remote::program;
 
-/// The variable that carries the agent's variables, as a JSON object: an argument would be readable by everybody.
+/// The variable that carries the agent's variables, as a JSON object: an argument would be readable by every user.
 const VARIABLES: &str = "BGD_RUN_ENV";
 
 /// Returns the command line and the environment of the local process, for the first task's submitter.

@@ -62,7 +62,7 @@ pub struct Manager {
     pub(super) pool: RefCell<Pool<Key>>,
     pub(super) seats: RefCell<HashMap<ProcessId, Seat>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
-    /// Which process holds a task's session, and the connection's key for it.
+    /// For each task, the process that holds its session, and the connection's key for that session.
     pub(super) sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
     pub(super) late: RefCell<LateRecorders>,
     /// How many errands are under way; see [`Manager::errand`].
@@ -144,7 +144,7 @@ impl Manager {
         })
     }
 
-    /// Runs an errand: a short job that nobody waits for.
+    /// Runs an errand: a short job whose result is not awaited.
     pub fn errand(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
         let errand = Errand::new(self);
         tokio::task::spawn_local(async move {
@@ -166,7 +166,7 @@ impl Manager {
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
-                        // Fails if nobody waits for the result any more.
+                        // Fails if the result is no longer awaited.
                         let _ = tell.send(Ok(manager.check(agents, env).await));
                     });
                 }
@@ -348,8 +348,8 @@ impl Manager {
         self.pool.borrow_mut().retire(seat);
         let start = self.seats.borrow().get(&seat).map(|seat| seat.outcome.clone());
         let Some(mut start) = start else { return };
-        // The turns that needed this process may be gone before it has started. Wait for the start here, as nobody else
-        // will.
+        // The turns that needed this process may be gone before it has started. Wait for the start here, because
+        // nothing else will.
         let started = start.wait_for(Option::is_some).await.map(|started| started.clone());
         if let Ok(Some(Ok(live))) = started {
             // The async task that started the process removes it once it is gone.

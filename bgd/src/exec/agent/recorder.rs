@@ -183,8 +183,8 @@ impl Recorder {
         }
     }
 
-    /// Sends the pending reports to the core if they are due: an agent may report more than anybody reads. After the
-    /// end of the turn they are sent at once, as the next run may begin at any time.
+    /// Sends the pending reports to the core if they are due: an agent may report far more than is read. After the end
+    /// of the turn they are sent at once, because the next run may begin at any time.
     fn report_if_due(&mut self) {
         if self.is_late || self.pending.due().is_some_and(|at| at <= Instant::now()) {
             self.send_pending();
@@ -296,7 +296,7 @@ impl Recorder {
         self.report_if_due();
     }
 
-    /// Reports something that people should know about the agent.
+    /// Reports a note about the agent, for people.
     pub fn note(&mut self, note: Note, text: &str) {
         let text = beginning(text, NOTE_BYTES).into();
         match note {
@@ -378,7 +378,7 @@ impl Recorder {
             self.write(LATE);
         }
         self.write(text);
-        // Report the size at once: nobody tracks the output of a finished task.
+        // Report the size at once: the output of a finished task is not tracked.
         self.file = None;
         self.loss.report();
         let bytes = self.context.folder.sizes(self.task, self.split);

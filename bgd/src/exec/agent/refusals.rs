@@ -11,7 +11,7 @@ use super::manager::Lease;
 use crate::agents::Agent;
 use crate::core::{Refusal, Spec};
 
-/// Drops options beyond the limits, which nobody could choose from, and shortens long names.
+/// Drops options beyond the limits, which can't be offered for choice, and shortens long names.
 pub fn bounded(mut options: Vec<InputOption>) -> Vec<InputOption> {
     options.retain(|option| option.id.len() <= INPUT_OPTION_BYTES);
     options.truncate(INPUT_OPTIONS);

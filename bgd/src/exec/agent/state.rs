@@ -22,7 +22,7 @@ pub struct AgentsState {
     /// Which process has which turns.
     pub pool: Pool<Key>,
     pub seats: Vec<SeatState>,
-    /// Which process holds a task's session, and the connection's key for it.
+    /// For each task, the process that holds its session, and the connection's key for that session.
     pub sessions: Vec<(TaskId, ProcessId, Arc<str>)>,
     pub turns: Vec<TurnState>,
     pub late: Vec<LateState>,

@@ -23,7 +23,7 @@ const LIVING: usize = 3;
 const LINE_BYTES: usize = 400;
 
 /// How long to wait for output after its writer has exited. The wait is limited, because a child may hold the pipe open
-/// for ever.
+/// forever.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The tail of an agent's standard error.

@@ -504,7 +504,7 @@ impl Turn {
         });
     }
 
-    /// Returns the task's result for this end of the turn. The core uses it only if nobody stopped the task.
+    /// Returns the task's result for this end of the turn. The core uses it only if the task was not stopped.
     async fn result(&self, end: TurnEnd, live: &Live) -> Result<(), Box<str>> {
         match end {
             TurnEnd::Completed => Ok(()),

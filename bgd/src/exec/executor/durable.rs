@@ -25,14 +25,14 @@ pub trait Durable {
         tracing::error!(task = %known.task, "its executor runs nothing elsewhere");
     }
 
-    /// Finds out the usage of an ended run elsewhere that another daemon or program has left, and reports it as for a
-    /// run of its own.
+    /// Determines the usage of an ended run elsewhere that another daemon or program has left, and reports it like that
+    /// of its own runs.
     fn collect_usage(&mut self, ended: Uncounted) {
         let _ = ended;
     }
 
     /// Called by a durable daemon when the end of a run, with all of its processes, has been written to the journal:
-    /// what was kept of the run for the next daemon is not needed any more.
+    /// the data kept about the run for the next daemon is no longer needed.
     fn end_recorded(&mut self, task: TaskId, run: u32) {
         let _ = (task, run);
     }
@@ -47,13 +47,13 @@ pub trait Durable {
     }
 
     /// Called when events up to this number have been sent although they can't be written to the journal, so that the
-    /// number is kept where it survives a kill; with `None` once they are written.
+    /// number is stored where it survives a kill; called with `None` once they are written.
     fn sent_unrecorded(&mut self, seq: Option<u64>) {
         let _ = seq;
     }
 
-    /// Called when a durable daemon starts without knowing everything that the previous one started: whatever holds
-    /// runs for the next daemon must not claim to hold all of them until [`Self::caught_up`].
+    /// Called when a durable daemon starts with an incomplete record of the previous one's runs: the holder of runs for
+    /// the next daemon must not claim to hold all of them until [`Self::caught_up`].
     fn mark_incomplete(&mut self) {}
 
     /// Called with 0 when the outcome of everything that the previous daemon started is in the journal; and where this

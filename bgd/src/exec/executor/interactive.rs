@@ -1,5 +1,5 @@
-//! What clients do with the tasks of an executor besides starting and ending them: write to them, look at them, measure
-//! them, hand processes over.
+//! Client operations on tasks other than starting and ending them: write to them, view them, measure them, hand
+//! processes over.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::exec::handed::Handoff;
 use crate::exec::unread::UnreadBytes;
 use crate::remotes::Remote;
 
-/// Serves clients' requests on tasks. Without a call of its own, an executor refuses them.
+/// Serves clients' requests on tasks. The default implementations refuse them.
 pub trait Interactive {
     /// Serves and answers a client's request on a run, which only some executors support.
     fn ask(&mut self, asked: Asked) {
@@ -105,7 +105,7 @@ pub struct Asked {
     pub what: Ask,
 }
 
-/// What a client requests.
+/// A client's request.
 #[derive(Debug)]
 pub enum Ask {
     /// Write to the task's standard input or its terminal.
@@ -153,7 +153,7 @@ impl Asked {
     }
 }
 
-/// Returns the error for a client that wants to leave or resize a terminal that it is not shown.
+/// Returns the error for a client that tries to leave or resize a terminal it is not viewing.
 pub fn not_shown(id: TaskId) -> RpcError {
     let message = format!("this connection does not show the terminal of task {id}");
     RpcError::new(ErrorKind::InvalidParams, message).hint("call `task.attach` first")

@@ -1,8 +1,9 @@
 //! The interface between the dispatcher and the implementations that run tasks: the trait, and the table of executors.
-//! It knows no kind of work, except that agents and places can be checked before they are used ([`Check`]).
+//! It is independent of the kind of work, except that agents and places can be checked before they are used
+//! ([`Check`]).
 //!
-//! An executor implements the four calls of [`Executor`]. The other traits are capabilities, most of whose calls have
-//! defaults: one implements those that the kind of work supports.
+//! An executor implements the four calls of [`Executor`]. The other traits are capabilities whose calls mostly have
+//! defaults: an executor implements those that its kind of work supports.
 
 mod durable;
 mod interactive;

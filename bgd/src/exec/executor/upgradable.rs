@@ -41,8 +41,8 @@ pub trait Upgradable {
         }
     }
 
-    /// Called after [`Self::resume`] when nothing can fail any more: restored runs are active from now on, also for the
-    /// clients that came over.
+    /// Called after [`Self::resume`] once nothing can fail: restored runs are active from now on, including for the
+    /// clients carried over.
     fn activate(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let _ = clients;
     }

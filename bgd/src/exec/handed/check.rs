@@ -24,7 +24,7 @@ use crate::os::pidfd::PidFd;
 #[derive(Debug)]
 pub struct Checked {
     pub pid: i32,
-    /// The pidfd that came along.
+    /// The received pidfd.
     pub pidfd: PidFd,
     pub tree: HandedTree,
     pub argv: Vec<OsText>,
@@ -39,7 +39,7 @@ pub struct Leaders(pub HashMap<i32, TaskId>);
 /// Checks an offered process and its descriptors, and finds out where its output goes.
 ///
 /// # Errors
-/// Explains why it can't be taken over. All descriptors that came along are closed then.
+/// Explains why it can't be taken over. All received descriptors are closed then.
 pub fn check(
     handoff: Handoff,
     client: Option<i32>,

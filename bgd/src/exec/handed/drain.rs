@@ -80,7 +80,7 @@ pub struct StillFlow {
     pub source: (RawFd, bool),
     /// The number of the file's descriptor; `None` if the output is discarded.
     pub file: Option<RawFd>,
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub offset: u64,
     /// Whether the last write failed.
     pub is_losing: bool,
@@ -94,7 +94,7 @@ pub struct FlowBefore {
     pub source: Source,
     /// The file; `None` if the output is discarded.
     pub file: Option<File>,
-    /// Where the next byte goes.
+    /// The offset of the next byte.
     pub offset: u64,
     /// Whether the last write failed.
     pub is_losing: bool,
@@ -559,7 +559,7 @@ impl Sink {
         }
     }
 
-    /// Reports all losses: anything that waits for the drain must know of them.
+    /// Reports all losses: everything that waits for the drain needs them.
     fn report_loss(&mut self) {
         if let Some(loss) = &mut self.loss {
             loss.report();

@@ -37,7 +37,7 @@ pub struct Handed {
     pub is_left: bool,
 }
 
-/// What is known of an exit so far.
+/// The information about an exit so far.
 pub(in crate::exec) enum Known {
     Exit(Exit),
     /// It was not reaped yet, and the system hides its exit from us.

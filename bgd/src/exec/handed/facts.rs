@@ -87,7 +87,7 @@ pub fn folder(pid: i32) -> OsText {
     OsText::from(folder.into_os_string().into_vec())
 }
 
-/// What a process leads.
+/// Whether a process leads a session, and a process group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leads {
     pub session: bool,

@@ -1,4 +1,4 @@
-//! Identifies the descriptors that come with a process, and checks that they are what they are claimed to be.
+//! Identifies the descriptors received with a process, and checks them against their claimed kinds.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -86,10 +86,10 @@ pub enum Outputs {
     Pty(OwnedFd),
 }
 
-/// Identifies the descriptors that came along.
+/// Identifies the received descriptors.
 ///
 /// # Errors
-/// Names a descriptor that is not what it is claimed to be.
+/// Names a descriptor that is not of its claimed kind.
 pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
     let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
     for (index, (stream, fd)) in streams.into_iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Processes that other programs started and hand over while they run (R70).
 //!
-//! They are not children of the daemon, which supervises them by the pidfds that came along, as it does its own. Their
-//! output is drained from the pipes whose read ends came along. The program that started them may end at any time.
-//! Nothing here may touch a process or a pipe before the core has accepted the task.
+//! They are not children of the daemon, which supervises them by the received pidfds, like its own. Their output is
+//! drained from the pipes whose read ends were received. The program that started them may end at any time. Nothing
+//! here may touch a process or a pipe before the core has accepted the task.
 
 pub mod check;
 pub mod copies;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use bgd_shared::request::{HandoffParams, HandoffStream};
 
-/// The order to take over a process of another program, with the descriptors that came along.
+/// The order to take over a process of another program, with the received descriptors.
 #[derive(Debug)]
 pub struct Handoff {
     pub params: HandoffParams,

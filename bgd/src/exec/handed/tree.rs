@@ -143,8 +143,8 @@ impl HandedTree {
         matches!(pidfd_target(&self.handle), Ok(PidfdTarget::Process(pid)) if pid == self.leader)
     }
 
-    /// Returns what the leader leads, as far as known: it may begin to lead at any time, and that can't be looked up
-    /// any more once it has been reaped.
+    /// Returns whether the leader leads a session and a group, as far as known: it may begin to lead at any time, which
+    /// can't be looked up after it has been reaped.
     fn current_leads(&self) -> Leads {
         if let Some(stat) = Stat::of(self.leader)
             && self.leader_is_there()

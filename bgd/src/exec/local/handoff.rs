@@ -155,7 +155,7 @@ impl Local {
         // The drains stay known: writers must not find the pipe closed, for instance after an upgrade.
         if let Some((run, drains)) = self.handoffs.drained.get(&task) {
             drains.discard();
-            // The next daemon will not know the task, and until then the keeper would hold the file.
+            // The next daemon will not have the task, and until then the keeper would hold the file.
             self.close_kept(task, *run);
             // The drain must be held again, without the file.
             self.handoffs.holds.remove(&task);
@@ -222,8 +222,8 @@ fn prepare_outputs(
     Ok(Kept::Flows(flows, copies))
 }
 
-/// Returns the size of a terminal, limited to what can be shown. Many programs do not set the size of the terminals
-/// that they open; these get the usual 24 by 80.
+/// Returns the size of a terminal, limited to the sizes that can be shown. Many programs do not set the size of the
+/// terminals that they open; these get the usual 24 by 80.
 fn usable_size(master: &OwnedFd) -> Result<TerminalSize, RpcError> {
     let size = size_of(master).map_err(|error| {
         RpcError::new(ErrorKind::InvalidParams, format!("the size of the terminal can't be read: {error}"))

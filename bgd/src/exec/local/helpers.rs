@@ -1,5 +1,5 @@
-//! Helpers: the processes of agents and hooks are started, watched and ended like those of tasks, but only their
-//! requesters know of them.
+//! Helpers: the processes of agents and hooks are started, watched and ended like those of tasks, but are visible only
+//! to their requesters.
 
 use std::collections::HashMap;
 

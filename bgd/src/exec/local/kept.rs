@@ -276,7 +276,7 @@ impl Local {
         process.leader = pid;
         let is_handed = process.handed.is_some();
         let stage = if has_exited { Stage::Rest } else { Stage::Leader };
-        // It is not known any more which of its processes had stopped before the pause.
+        // There is no longer a record of the processes that had stopped before the pause.
         let paused = resumed.may_be_paused.then(Paused::default);
         // The program that could report the exit of a handed-over process has disconnected.
         process.progress = Progress { stage, paused, is_left: is_handed, ..Progress::default() };

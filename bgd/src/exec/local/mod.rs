@@ -60,7 +60,7 @@ pub struct Local {
     helpers: Helpers,
     /// The client that is shown the terminal of a task from the first byte on, while the task is being started.
     owners: HashMap<TaskId, Arc<Client>>,
-    /// The owners of the previous program, by client id, until it is known which clients came over.
+    /// The owners of the previous program, by client id, until the clients that were carried over are known.
     owners_before: Vec<(TaskId, u64)>,
     /// Starts deferred until the replies of the dispatcher's turn are on their way.
     starts: Vec<StartOrder>,
@@ -71,7 +71,7 @@ pub struct Local {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Holds everything that must survive this daemon, if the daemon is durable.
     keeper: Option<Arc<Keeper>>,
-    /// What a keeper that has replaced another one still lacks.
+    /// The work left until a replacement keeper holds all runs.
     replaced: Replaced,
     context: Context,
 }

@@ -65,7 +65,7 @@ pub(super) struct OpenTerminals {
     holds: HashMap<TaskId, Hold>,
     /// Terminals of the previous program that are not followed yet.
     resting: Vec<CarriedTerminal>,
-    /// Jobs that nobody would continue if they stop now.
+    /// Jobs that no viewer would continue if they stopped now.
     unseen: Vec<TaskId>,
 }
 
@@ -218,7 +218,7 @@ impl OpenTerminals {
         true
     }
 
-    /// Takes the tasks whose jobs nobody would continue if they stop now.
+    /// Takes the tasks whose jobs no viewer would continue if they stopped now.
     pub(super) fn take_unseen(&mut self) -> Vec<TaskId> {
         std::mem::take(&mut self.unseen)
     }
@@ -274,7 +274,7 @@ impl Shown {
         Self { terminal, viewers, owed: Owed::default(), goes_on: None }
     }
 
-    /// Reports whether nobody would continue the job, now that the viewer with this seat has left.
+    /// Reports whether no viewer would continue the job, now that the viewer with this seat has left.
     fn is_unattended_without(&self, seat: &Seat) -> bool {
         seat.is_owner || seat.has_typed && !self.viewers.values().any(Seat::would_continue_job)
     }

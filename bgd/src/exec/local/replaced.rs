@@ -15,8 +15,8 @@ pub(super) struct Replaced {
     pub(super) is_due: bool,
     /// Whether copying something to it has failed.
     pub(super) lacks: bool,
-    /// Whether the journal does not show yet what became of runs that the replacement does not hold: those of the
-    /// previous daemon, which are not fully known, or those that had ended when the old keeper ended.
+    /// Whether the journal still lacks the outcomes of runs that the replacement does not hold: those of the previous
+    /// daemon, which are not fully known, or those that had ended when the old keeper ended.
     pub(super) is_doubtful: bool,
     /// The number of the [`Durable::caught_up`](crate::exec::executor::Durable::caught_up) call that ends the doubt.
     pub(super) mark: u64,

@@ -22,8 +22,8 @@ use crate::exec::terminal::{Opening, Terminal};
 const LATE_STOP: Duration = STOP_TIMEOUT.saturating_mul(2);
 
 impl Local {
-    /// Continues the jobs whose last viewer has left, if they have stopped or are now stopped by a key typed before:
-    /// there is nobody left to continue them (R62).
+    /// Continues the jobs whose last viewer has left, if they have stopped or are now stopped by a key typed before: no
+    /// viewer is left to continue them (R62).
     pub(super) fn keep_going_unseen(&mut self) {
         for task in self.terminals.take_unseen() {
             let Some(run) = self.processes.supervised.get(&task).map(|supervised| supervised.run) else {
@@ -74,7 +74,7 @@ impl Local {
         }
     }
 
-    /// Opens a terminal that came with a handed-over process.
+    /// Opens a terminal received with a handed-over process.
     pub(super) fn open_handed_terminal(
         &mut self,
         task: TaskId,

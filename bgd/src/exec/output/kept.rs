@@ -50,7 +50,7 @@ impl Kept {
         self.renewed.notified().await;
     }
 
-    /// Recreates the folder, unless the one at its path is still the one that is open.
+    /// Recreates the folder, unless the open folder is still the one at its path.
     ///
     /// # Errors
     /// The folder is gone and can't be recreated.

@@ -12,8 +12,8 @@ use super::pauses::Pauses;
 use crate::exec::workers::Workers;
 use crate::os::watch::{self, Changes};
 
-/// How often to look although no event came: none does if a folder further up is replaced, or a link in the path, or
-/// if another machine creates the file.
+/// How often to look without an event: there is none if a folder further up or a link in the path is replaced, or if
+/// another machine creates the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Waits until there is a file at this path. Watches its folder as soon as the folder exists.

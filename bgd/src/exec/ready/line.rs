@@ -71,7 +71,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// Searches the bytes written since the last look. Begins anew if the file was truncated.
+    /// Searches the bytes written since the last look. Starts over if the file was truncated.
     fn look(&mut self, pattern: &str) -> io::Result<Found> {
         let mut file = File::open(&self.path)?;
         let before = std::mem::replace(&mut self.size, file.metadata()?.len());

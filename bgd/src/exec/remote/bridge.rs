@@ -37,7 +37,7 @@ const FINAL: [&str; 7] = [
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeError {
-    /// What is wrong, for humans.
+    /// The problem, for humans.
     pub message: Box<str>,
     /// How to fix it.
     pub hint: Option<Box<str>>,

@@ -130,7 +130,7 @@ pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<B
     }
 }
 
-/// The channel of tasks on the machine, which must notify nobody: this daemon sends their notices.
+/// The notification channel of tasks on the machine: none, because this daemon sends their notices.
 pub const NO_CHANNEL: &str = "none";
 
 /// How long the task of [`try_task`] may take, in milliseconds.

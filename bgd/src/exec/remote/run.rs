@@ -80,7 +80,7 @@ pub struct Run {
     pub stop: Option<Stop>,
     /// The signal that the machine was ordered to end it with.
     pub told: Option<i32>,
-    /// Whether its end is not waited for any more, and it only remains to be ended on the machine.
+    /// Whether its end is no longer awaited, so that it only has to be ended on the machine.
     pub is_given_up: bool,
     /// Whether the dispatcher has been informed that the machine can't be asked.
     pub is_unknown: bool,
@@ -208,7 +208,7 @@ impl Run {
         let is_sooner = before.is_some_and(|stop| kill_at < stop.kill_at);
         let kill_at = before.map_or(kill_at, |stop| stop.kill_at.min(kill_at));
         self.stop = Some(Stop { signal, kill_at });
-        // The machine must learn of the shorter grace.
+        // The machine must be sent the shorter grace.
         self.told = told.filter(|told| *told == SIGKILL || !is_sooner);
     }
 
@@ -238,7 +238,7 @@ impl Run {
         std::mem::take(&mut self.late)
     }
 
-    /// Finds the orders given after the submission was sent that has arrived, or left undone by a killed daemon.
+    /// Finds the orders that the received submission does not contain, or that a killed daemon left undone.
     fn compare(&mut self, task: &Task) {
         if !std::mem::take(&mut self.is_to_compare) {
             return;

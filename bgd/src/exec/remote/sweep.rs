@@ -192,7 +192,7 @@ fn session_of(instance: &str) -> String {
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
 ///
 /// # Errors
-/// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
+/// No answer arrived, so tasks may remain. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientError> {
     for instance in origin.earlier() {
         tracing::info!(instance, "ending what an earlier daemon left on another machine");
@@ -215,7 +215,7 @@ pub fn unless_refused(error: ClientError) -> Result<(), ClientError> {
     }
 }
 
-/// Acknowledges the machine's notices of ended tasks, which this daemon reports itself. Nobody else would do so.
+/// Acknowledges the machine's notices of ended tasks, which this daemon reports itself. No other client does so.
 pub async fn forget_notices(bridge: &Bridge, origin: &Origin) {
     let params = InboxAckParams { session: origin.session.clone(), upto: ALL_NOTICES, instance: None };
     // Remaining notices are removed with the session.
@@ -261,7 +261,7 @@ pub async fn leftover_tasks(bridge: &Bridge, origin: &Origin) -> Result<Vec<Task
 /// Ends and removes tasks on a machine.
 ///
 /// # Errors
-/// No answer came, so that tasks may be left. A refusal is logged, and is no error, as it would be repeated.
+/// No answer arrived, so tasks may remain. A refusal is logged, and is no error, as it would be repeated.
 pub async fn end_tasks(bridge: &Bridge, origin: &Origin, tasks: &[TaskId]) -> Result<(), ClientError> {
     for part in tasks.chunks(PAGE) {
         tracing::info!(tasks = part.len(), "ending what nobody is waiting for on another machine");

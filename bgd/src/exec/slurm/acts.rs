@@ -1,5 +1,5 @@
-//! Orders for jobs: only jobs known to be this daemon's are touched, and orders of one kind that come together are
-//! carried out together. Pure.
+//! Orders for jobs. Touches only jobs known to be this daemon's, and carries out concurrent orders of the same kind
+//! together. Pure.
 //!
 //! A controller that was reset assigns ids again, perhaps to jobs of the same user that are not this daemon's. So an
 //! order waits until an answer of the cluster lists its job under this daemon's name, with the key of its submission.
@@ -17,8 +17,8 @@ use super::pace::SPACING;
 use crate::core::Control;
 use crate::exec::host::SIGKILL;
 
-/// The maximum age of an answer that still proves whose a job is. No controller is reset and assigns the same id again
-/// within this time. As queries may be this close to each other, an order never waits only because there was a query a
+/// The maximum age of an answer that still proves the ownership of a job. No controller is reset and assigns the same
+/// id again within this time. Queries may be this close together, so an order never waits only because of a query a
 /// moment ago.
 const FRESH: Duration = SPACING;
 
@@ -76,7 +76,7 @@ pub struct Act {
     pub id: JobId,
     /// The key of its submission.
     pub key: Arc<str>,
-    /// When it was ordered, or tried in vain.
+    /// When it was ordered, or last tried without success.
     pub since: Instant,
     /// Whether Slurm itself must check the job's name.
     pub by_name: bool,
@@ -87,7 +87,7 @@ pub struct Act {
 /// The orders that are not carried out yet.
 #[derive(Debug, Default)]
 pub struct Acts {
-    /// Orders for jobs that may be somebody else's by now.
+    /// Orders for jobs whose ids may belong to other jobs by now.
     doubtful: Vec<Act>,
     /// Orders that may be carried out.
     open: Vec<Act>,
@@ -105,7 +105,7 @@ impl Acts {
         }
     }
 
-    /// Returns whether the cluster must be asked whose jobs some are.
+    /// Returns whether the cluster must be asked for the ownership of some jobs.
     pub fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
@@ -194,7 +194,7 @@ mod tests {
         assert!(acts.has_doubts() && acts.is_due());
         assert_eq!(jobs(&acts.take()), [4]);
         assert!(!acts.is_due() && acts.take().is_empty());
-        // A slightly older answer proves whose a job is, but not that a job is gone.
+        // A slightly older answer proves the ownership of a job, but not that a job is gone.
         let before = now.checked_sub(FRESH / 2).unwrap();
         assert!(acts.answered(before, |act| act.id.job == 1).is_empty());
         assert_eq!(jobs(&acts.take()), [1]);

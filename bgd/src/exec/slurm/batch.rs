@@ -23,7 +23,7 @@ const LOOK_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5
 const ELEMENTS: usize = 10_000;
 
 /// The maximum number of submissions that may be spent on keeping the order of the waiting runs. If more were needed,
-/// runs with the same requests are submitted together, whatever was started between them.
+/// runs with the same requests are submitted together, regardless of the runs started between them.
 const IN_ORDER: usize = 20;
 
 /// The requests of a run to the cluster.
@@ -154,7 +154,7 @@ impl Unsure {
         self.at = now + LOOK_AFTER[0];
     }
 
-    /// Notes that a search failed. Returns whether the submission is now taken not to exist.
+    /// Notes that a search failed. Returns whether the submission is now presumed not to exist.
     pub fn missed(&mut self, now: Instant) -> bool {
         self.misses += 1;
         self.at = now + LOOK_AFTER[1];

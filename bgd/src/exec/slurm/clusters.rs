@@ -1,4 +1,4 @@
-//! What all clusters of a daemon have in common, and what each needs for its work. This module runs nothing.
+//! The parts shared by all clusters of a daemon, and the parts that each needs for its work. This module runs nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;

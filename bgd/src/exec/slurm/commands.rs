@@ -1,7 +1,7 @@
 //! The command lines of Slurm's own commands. This module runs none of them.
 //!
-//! They contain nothing of a task's command and environment: everybody on the machine may read command lines, and
-//! everybody on the cluster may read the command line of a job.
+//! They contain nothing of a task's command and environment: every user of the machine may read command lines, and
+//! every user of the cluster may read the command line of a job.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -154,8 +154,8 @@ pub fn cancel_all(name: &str) -> Argv {
     argv(&["scancel", &format!("--name={name}")])
 }
 
-/// Returns the commands that end those of these jobs that have this name. None of them may be an element of an array:
-/// `scancel` of Slurm 22.05 would cancel the whole array.
+/// Returns the commands that end these jobs, except those with another name. None of them may be an element of an
+/// array: `scancel` of Slurm 22.05 would cancel the whole array.
 pub fn cancel_named(name: &str, jobs: Vec<JobId>) -> Vec<Argv> {
     commands(&["scancel", &format!("--name={name}")], jobs)
 }

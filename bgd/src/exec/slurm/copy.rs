@@ -201,7 +201,7 @@ mod tests {
         copy.copied(stream, &wanted, PART_BYTES, 0);
         let (stream, wanted) = copy.wanted().unwrap();
         assert_eq!((wanted.offset, wanted.count), (PART_BYTES, 1));
-        // Somebody has truncated the file.
+        // The file was truncated.
         copy.copied(stream, &wanted, 0, 0);
         assert!(copy.is_over());
         assert_eq!(copy.into_end().0.0, 0);

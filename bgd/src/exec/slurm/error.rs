@@ -9,7 +9,7 @@ use bgd_shared::show;
 pub enum CommandError {
     /// The cluster could not be asked; nothing was done, and the same command may work later.
     Unreachable(String),
-    /// The login node can't be used until somebody intervenes; nothing was done.
+    /// The login node can't be used until a person intervenes; nothing was done.
     NoAccess(String),
     /// It is not known whether the cluster has executed the command: it was sent, but its answer is missing.
     Unanswered(String),
@@ -108,7 +108,7 @@ const MESSAGE_CHARS: usize = 500;
 pub fn of(stderr: &str) -> CommandError {
     let has = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
     let message = message(stderr);
-    // Some outputs contain several messages. A lost answer is the one that must not be overlooked.
+    // Some outputs contain several messages. Checked first: a lost answer must not be overlooked.
     if has(&UNANSWERED) {
         CommandError::Unanswered(message)
     } else if has(&UNREACHABLE) {

@@ -263,7 +263,7 @@ mod tests {
         assert!(nothing.notes.is_empty() && nothing.unread.is_empty() && !nothing.has_more);
         folder.prepare().unwrap();
         fs::write(folder.notes().join("k.0.0.start"), "n1 7\n").unwrap();
-        // Nobody can read a folder as a file, and a dangling link is not a file.
+        // A folder can't be read as a file, and a dangling link is not a file.
         fs::create_dir(folder.notes().join("k.0.0.exit")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.notes().join("k.1.0.exit")).unwrap();
         let scan = folder.scan(&mut seen).unwrap();

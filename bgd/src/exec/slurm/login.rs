@@ -58,7 +58,7 @@ const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliv
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
 
-/// Messages of ssh about problems that don't go away by themselves: somebody has to intervene.
+/// Messages of ssh about problems that don't go away by themselves: a person has to intervene.
 const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
 /// The maximum number of lines of a refusal that are passed on: for a changed host key, the file and the line of the
@@ -349,7 +349,7 @@ enum Interrupted {
 }
 
 /// Sends a script, and appends what it prints to `output` until both of its streams end, at most `limit` bytes in all.
-/// Stops at once when that limit is exceeded: the script would wait for somebody to read the rest.
+/// Stops at once when that limit is exceeded: the script would block until the rest is read.
 async fn exchange(
     streams: UnixStream,
     errors: OwnedFd,

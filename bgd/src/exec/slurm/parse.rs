@@ -20,7 +20,7 @@ const REASON_CHARS: usize = 200;
 pub struct Listed<'a> {
     pub id: JobId,
     pub state: &'a str,
-    /// The key of its submission, unless somebody has changed the job's comment.
+    /// The key of its submission, unless the job's comment was changed.
     pub key: &'a str,
     /// Why it is in this state.
     pub reason: &'a str,

@@ -28,8 +28,8 @@ const OUTPUT_BYTES: u64 = 64 << 20;
 /// The maximum size of standard error, in bytes.
 const ERROR_BYTES: u64 = 64 << 10;
 
-/// The daemon's variables that Slurm's commands get. The others come from the surroundings that the daemon was started
-/// in, and might be those of another job.
+/// The daemon's variables that Slurm's commands get. The others come from the environment in which the daemon was
+/// started, and may belong to another job.
 const OWN: [&str; 9] =
     ["HOME", "LOGNAME", "PATH", "SHELL", "SLURM_CONF", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"];
 

@@ -279,8 +279,7 @@ impl Run {
         self.place.as_ref().map(|(key, _)| key)
     }
 
-    /// Returns whether a listed job with this key may be its job: the keys are equal, or somebody has changed the job's
-    /// comment.
+    /// Returns whether a listed job with this key may be its job: the keys are equal, or the job's comment was changed.
     pub fn may_have_key(&self, key: &str) -> bool {
         self.key().is_some_and(|own| **own == *key) || !job::is_key(key)
     }

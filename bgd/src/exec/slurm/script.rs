@@ -210,7 +210,7 @@ impl fmt::Display for Noted<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedExit {
     pub exit: Exit,
-    /// Whether somebody sent the whole job a signal meanwhile, for example the cluster at the job's time limit.
+    /// Whether the whole job was sent a signal meanwhile, for example by the cluster at the job's time limit.
     pub is_signalled: bool,
 }
 

@@ -29,7 +29,7 @@ pub enum End {
     Completed,
     /// The script exited with another code or was killed, or could not be launched.
     Failed,
-    /// Somebody cancelled the job.
+    /// The job was cancelled.
     Cancelled,
     /// The job exceeded its time limit.
     TimeLimit,

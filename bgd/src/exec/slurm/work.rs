@@ -176,7 +176,7 @@ async fn write_here(
 /// Writes the files of a submission's jobs.
 fn write(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> io::Result<()> {
     let Tools { folder, origin, context, .. } = tools;
-    // Before anything exists that would have to be ended.
+    // Noted before anything exists that may have to be ended.
     origin.remember(folder.path())?;
     folder.prepare()?;
     folder.create_jobs(key)?;

@@ -96,8 +96,8 @@ fn run_job() -> io::Result<Exit> {
     }
 }
 
-/// Receives the order and starts the job. Closes its copies of the descriptors that came along, except the socket for
-/// reports, if any.
+/// Receives the order and starts the job. Closes its copies of the received descriptors, except the socket for reports,
+/// if any.
 fn start(
     daemon: &UnixStream,
     terminal: &OwnedFd,

@@ -344,7 +344,7 @@ impl Session {
     /// Keeps still until the hold is dropped.
     async fn keep_still(&mut self, order: KeepStill) {
         self.parse().await;
-        // The holder must know of a loss.
+        // The holder must be informed of a loss.
         self.output.loss.report();
         order.keep(Box::new(self.still())).await;
     }

@@ -33,7 +33,7 @@ pub fn put(_: u32, _: &str) -> Ready<Result<(), String>> {
     ready(Err(refusal()))
 }
 
-/// Knows no scopes.
+/// Queries no scopes.
 ///
 /// # Errors
 /// Always fails, with a message for users.

@@ -1,5 +1,5 @@
 //! An agent's permission request: the question, the answers that the agent accepts, and the answer itself. This module
-//! does not know who decides.
+//! is independent of who decides.
 
 use agent_client_protocol::v1::schema::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
@@ -31,8 +31,8 @@ impl Question {
         Some(Self { session, text, options })
     }
 
-    /// Builds the answer that chooses this option. Without a valid option it denies: once if the agent offers that, or
-    /// else for ever, or else by calling the question off.
+    /// Builds the answer that chooses this option. Without a valid option, denies: once if the agent offers that, else
+    /// forever, else by cancelling the question.
     pub fn answer(options: &[InputOption], chosen: Option<&str>) -> Value {
         let of_kind = |kind| options.iter().find(|option| option.kind == kind);
         let option = chosen

@@ -63,7 +63,7 @@ impl Calls {
     }
 
     /// Assigns an id to a request. Returns the id, and a receiver for the answer, which closes if no answer can come.
-    /// `held` is dropped with the answer, even if nobody waits for it any more.
+    /// `held` is dropped with the answer, even if the receiver was dropped before.
     pub fn begin(
         &self,
         prompts: Option<Arc<str>>,
@@ -100,7 +100,7 @@ impl Calls {
         };
         let call = id.and_then(|id| self.lock().in_flight.remove(&id));
         if let Some(call) = call {
-            // Fails if nobody waits any more.
+            // Fails if the receiver was dropped.
             let _ = call.answer.send(outcome);
         }
     }

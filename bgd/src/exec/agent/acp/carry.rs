@@ -29,7 +29,7 @@ impl Acp {
         let mut prompted = HashMap::new();
         for (id, session) in prompts {
             let answered = wire.prompted(id, &session, routes.lock_prompts(&session));
-            // Nobody waits for the answer to an abandoned prompt.
+            // The answer to an abandoned prompt has no receiver.
             if routes.is_in_turn(&session) {
                 prompted.insert(session, answered);
             }

@@ -29,9 +29,9 @@ impl RequestError {
 /// The kinds of errors that the daemon distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// The agent does not know the session.
+    /// The agent has no such session.
     NoSuchSession,
-    /// Somebody has to log in first.
+    /// The user has to log in first.
     LoggedOut,
     /// Anything else; the text is for people.
     Other,
@@ -42,7 +42,7 @@ pub enum Meaning {
 pub enum Asked {
     /// Resuming a session: anything missing is the session.
     Session,
-    /// Something within a session: a model or a file may be missing as well.
+    /// A call within a session: a missing item may also be a model or a file.
     Within,
 }
 

@@ -1,5 +1,5 @@
-//! Splits an agent's standard output into lines of bounded length, and sorts them into messages and noise. Knows
-//! neither the methods of the protocol nor sessions.
+//! Splits an agent's standard output into lines of bounded length, and sorts them into messages and noise. Independent
+//! of the protocol's methods and of sessions.
 //!
 //! The crate's own framing is not used: it does not limit the length of a line, ends the connection at bytes that are
 //! not UTF-8, and answers every line that a program logs to its standard output with an error.
@@ -126,7 +126,7 @@ pub fn message(line: &[u8]) -> Option<RawJsonRpcMessage> {
     }
 }
 
-/// Parses an answer as leniently as possible, because a request whose answer is dropped would wait for ever.
+/// Parses an answer as leniently as possible, because a request whose answer is dropped would wait forever.
 fn response(mut object: Map<String, Value>) -> Option<RawJsonRpcMessage> {
     let id = RawJsonRpcId::deserialize(object.remove("id")?).ok()?;
     let error = object.remove("error").filter(|error| !error.is_null());

@@ -201,7 +201,7 @@ impl Acp {
         true
     }
 
-    /// Like [`Self::lists`], but with a time limit, as the turn in question is already over.
+    /// Like [`Self::lists`], but with a time limit, because the turn is already over.
     async fn still_lists(&self, session: &str) -> bool {
         tokio::time::timeout(LIST_PATIENCE, self.lists(session, None)).await.unwrap_or(true)
     }
@@ -256,12 +256,12 @@ impl Acp {
         let updates = self.routes.updates(key);
         if let (Some(tokens), Some(updates)) = (spent::of_answer(answer), updates) {
             let report = Report { tokens: Some(tokens), ..Report::default() };
-            // Fails if nobody wants the updates any more.
+            // Fails if the receiver of the updates was dropped.
             let _ = updates.send(Update::Consumed(report)).await;
         }
     }
 
-    /// Tells the agent to end the session's turn, and then calls off the turn's questions, as the protocol requires.
+    /// Requests the end of the session's turn, then cancels the turn's questions, as the protocol requires.
     /// [`Self::prompt`] returns when the agent has ended the turn.
     #[expect(clippy::unused_async, reason = "every back end has this, and for some it takes time")]
     pub async fn cancel(&self, key: &Arc<str>) {

@@ -1,4 +1,4 @@
-//! The queue of messages for an agent's standard input, with the write position. Knows no methods of the protocol.
+//! The queue of messages for an agent's standard input, with the write position. Independent of the protocol's methods.
 
 use std::collections::VecDeque;
 use std::io;
@@ -49,7 +49,7 @@ impl Outbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message. The sender does not learn whether it arrives.
+    /// Queues a message. Delivery is not confirmed.
     pub fn send(&self, message: &RawJsonRpcMessage) {
         let is_answer = matches!(message, RawJsonRpcMessage::Response(_));
         let mut line = match serde_json::to_vec(message) {

@@ -1,4 +1,4 @@
-//! An agent's unanswered questions. This module does not know who decides them.
+//! An agent's unanswered questions. This module is independent of who decides them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

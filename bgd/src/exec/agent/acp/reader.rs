@@ -1,8 +1,8 @@
 //! Reads an agent's output, in order: routes session updates, asks questions, and passes on answers.
 //!
-//! Each update goes into its session's channel before the next line is read. So a session whose channel is full makes
-//! the agent wait, with all of its sessions, until somebody reads from the channel or drops it. And when the answer to
-//! a prompt is passed on, all output from before the answer is in the channel.
+//! Each update goes into its session's channel before the next line is read. So a session whose channel is full blocks
+//! the agent, with all of its sessions, until the channel is read or dropped. And when the answer to a prompt is passed
+//! on, all output from before the answer is in the channel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -121,7 +121,7 @@ impl Reader {
         // Look up the route even without an update: a replay includes the user's own messages, and looking up the route
         // notes that the replay continues.
         let (Some(updates), Some(update)) = (self.routes.updates(&session), update) else { return };
-        // Fails if nobody wants the updates any more.
+        // Fails if the receiver of the updates was dropped.
         if matches!(update, Update::Text(_)) && self.routes.is_another_message(&session, message) {
             let _ = updates.send(Update::Message).await;
         }
@@ -164,7 +164,7 @@ impl Reader {
             outbox.send(&RawJsonRpcMessage::response(id, Ok(answer)));
         });
         let Question { text, options, session: _ } = question;
-        // Fails if nobody wants the updates any more; then the answer's sender is dropped, which denies.
+        // Fails if the receiver of the updates was dropped; then the answer's sender is dropped, which denies.
         let ask = Ask { reference: reference.into(), question: text, options, answer };
         let _ = updates.send(Update::Ask(ask)).await;
     }

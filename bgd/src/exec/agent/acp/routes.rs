@@ -16,7 +16,7 @@ pub struct Routes(Mutex<HashMap<Arc<str>, Route>>);
 
 #[derive(Debug, Default)]
 struct Route {
-    /// `None` if nobody wants the updates.
+    /// `None` if the updates have no receiver.
     updates: Option<Updates>,
     /// Set for a loaded session until its first prompt: until then, its updates are the end of the replay.
     replaying: bool,
@@ -27,7 +27,7 @@ struct Route {
     last: LastPiece,
     /// The questions of this turn; dropping one calls it off.
     asks: Vec<oneshot::Sender<()>>,
-    /// Locked from a prompt until the agent's answer, even if nobody waits for the answer any more.
+    /// Locked from a prompt until the agent's answer, even if the answer is no longer awaited.
     gate: Arc<Gate<()>>,
     /// Wakes a prompt that waits at the gate, when the prompt is cancelled.
     interrupted: Arc<Notify>,

@@ -20,7 +20,7 @@ type Step = (Value, String);
 
 impl Acp {
     /// Applies the wanted settings to a session, and restores those that are no longer wanted. Returns a warning if the
-    /// agent offers modes, but is not known to ask in any of them.
+    /// agent offers modes, none of which is known to ask.
     ///
     /// # Errors
     /// The agent does not offer a wanted setting, or does not accept it.
@@ -64,7 +64,7 @@ impl Acp {
             if is_fresh && base == value {
                 continue;
             }
-            // Recorded before the request: the agent may apply the value even if nobody waits for its answer.
+            // Recorded before the request: the agent may apply the value even if its answer is no longer awaited.
             setup.before().entry(way.clone()).or_insert_with(|| base.clone());
             self.set(session, &way, &value, &what, offer).await?;
             if base == value {

@@ -162,7 +162,7 @@ impl Offer {
         }
     }
 
-    /// Returns the mode to set, if any, and a warning if the agent is not known to ask in any of its modes.
+    /// Returns the mode to set, if any, and a warning if none of the agent's modes is known to ask.
     ///
     /// # Errors
     /// The agent does not offer the named mode.
@@ -193,7 +193,7 @@ impl Offer {
 /// A session's offer, and the changes made in the session.
 #[derive(Debug, Default)]
 pub struct Setup {
-    /// Shared with sessions that offer the same: an agent may know a thousand models.
+    /// Shared by sessions with the same offer: an agent may have a thousand models.
     pub offer: Arc<Offer>,
     /// The initial values of changed settings.
     before: Mutex<BTreeMap<Way, Value>>,

@@ -1,7 +1,8 @@
-//! The connection over two pipes: requests and their answers. This module does not know the process behind the pipes.
+//! The connection over two pipes: requests and their answers. This module is independent of the process behind the
+//! pipes.
 //!
-//! The protocol's crate only provides the types. Its own connection gives requests random ids without revealing them,
-//! so that no request could be carried over an upgrade in place.
+//! The protocol's crate only provides the types. Its own connection assigns random ids to requests without exposing
+//! them, so requests could not be carried over an upgrade in place.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::{Arc, PoisonError};
@@ -106,8 +107,8 @@ impl Wire {
         self.outcome(answered).await
     }
 
-    /// Sends a session a prompt and waits for the answer. `held` is dropped when the answer comes, even if nobody waits
-    /// for it any more; the agent does not learn that.
+    /// Sends a session a prompt and waits for the answer. `held` is dropped when the answer arrives, even if the caller
+    /// has stopped waiting; the agent is not notified of that.
     pub async fn prompt(
         &self,
         session: &Arc<str>,
@@ -165,7 +166,7 @@ impl Wire {
         }
     }
 
-    /// Sends a notification, in order with the requests. The sender does not learn whether it arrives.
+    /// Sends a notification, in order with the requests. Delivery is not confirmed.
     pub fn tell(&self, method: &str, params: impl Serialize) {
         let message = serde_json::to_value(params)
             .map_err(|error| Error::internal_error().data(error.to_string()))

@@ -153,8 +153,7 @@ impl Api {
         .await
     }
 
-    /// Returns the pending permission requests of a folder. Some of them stay pending for ever: an abort
-    /// leaves them there.
+    /// Returns the pending permission requests of a folder. Some stay pending forever: an abort does not remove them.
     pub async fn permissions(&self, directory: &str) -> Result<Vec<Permission>, ApiError> {
         with_timeout(self.get(&format!("/permission?directory={}", escaped(directory)))).await
     }
@@ -179,7 +178,7 @@ impl Api {
         with_timeout(self.get(&format!("/question?directory={}", escaped(directory)))).await
     }
 
-    /// Answers questions, each with the labels of the chosen options; `None` reports that nobody will answer.
+    /// Answers questions, each with the labels of the chosen options; `None` reports that there will be no answer.
     pub async fn answer(
         &self,
         id: &str,

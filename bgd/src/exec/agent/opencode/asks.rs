@@ -27,8 +27,8 @@ const TRIES: u32 = 4;
 /// The delay after the first failed attempt to send an answer. It grows by the same amount with every further attempt.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// The message to the model when nobody allows its request. With a message the model continues, and can find another
-/// way or report what is missing; without one the server ends the turn with no answer at all.
+/// The message to the model when its request is not allowed. With a message, the model continues and can find another
+/// way or report the obstacle; without one, the server ends the turn without an answer.
 const DENIED: &str = "No user is available to allow this. Continue without it, or say what you could not do.";
 
 /// The id of the option that dismisses a question of the model.
@@ -99,8 +99,7 @@ struct AskContext {
     api: Arc<Api>,
     directory: Arc<str>,
     updates: Updates,
-    /// The model's last question that nobody answered. Set before the server is notified, because the notification ends
-    /// the turn.
+    /// The model's last unanswered question. Set before the server is notified, because the notification ends the turn.
     unanswered: Arc<Mutex<Option<String>>>,
     progress: Arc<Mutex<Progress>>,
 }
@@ -183,7 +182,7 @@ impl Asks {
         self.open.clear();
     }
 
-    /// Takes the model's last question that nobody answered.
+    /// Takes the model's last unanswered question.
     pub fn unanswered(&self) -> Option<String> {
         self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -205,9 +204,9 @@ impl Asks {
 
 /// The outcome of a question.
 enum Chosen {
-    /// Somebody chose the option with this id.
+    /// The option with this id was chosen.
     Option(String),
-    /// Nobody will answer.
+    /// There will be no answer.
     Nothing,
     /// The server no longer waits for an answer.
     TakenBack,
@@ -282,7 +281,7 @@ impl AskContext {
         let (answer, chosen) = oneshot::channel();
         self.progress().pending = Some(Arc::clone(&reference));
         let asking = async {
-            // If nobody listens, the answer's sender is dropped with the question.
+            // If the receiver was dropped, the answer's sender is dropped with the question.
             let _ = self.updates.send(Update::Ask(Ask { reference, question, options, answer })).await;
             chosen.await.ok().flatten()
         };

@@ -39,7 +39,7 @@ impl Last {
     }
 
     /// Returns the end of the turn whose last message this is. `cancelled`: the daemon asked the turn to end.
-    /// `unanswered`: a question of the model that nobody answered.
+    /// `unanswered`: a question of the model that got no answer.
     pub fn end(&self, cancelled: bool, unanswered: Option<&str>) -> TurnEnd {
         if let Some(fault) = &self.error {
             return of_fault(fault);

@@ -168,7 +168,7 @@ impl Opencode {
     }
 
     fn add(&self, key: Arc<str>, directory: Arc<str>, updates: Updates, before: TurnState) -> Arc<Stop> {
-        // First ends an earlier async task of this session, so that no update of it comes afterwards.
+        // First ends an earlier async task of this session, so that no update from it arrives later.
         self.forget(&key);
         let (orders, receiver) = mpsc::channel(ORDERS);
         let stop = Arc::new(Stop::default());

@@ -309,7 +309,7 @@ impl Session {
 
     async fn tell(&self, news: impl IntoIterator<Item = News>) {
         for news in news {
-            // Fails if nobody listens any more; then nothing needs to be reported.
+            // Fails if the receiver was dropped; then nothing needs to be reported.
             let _ = match news {
                 News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),

@@ -109,7 +109,7 @@ pub struct Turn {
     was_busy: bool,
     /// The first error that the session reported. It counts only if no answer comes.
     trouble: Option<SessionError>,
-    /// A question of the model that nobody answered.
+    /// A question of the model that got no answer.
     unanswered: Option<String>,
     /// The sum of its messages' consumption.
     sum: Taken,
@@ -193,7 +193,7 @@ impl Turn {
         }
     }
 
-    /// Notes that nobody answered a question of the model.
+    /// Notes that a question of the model got no answer.
     pub fn nobody_answered(&mut self, question: String) {
         self.unanswered = Some(question);
     }

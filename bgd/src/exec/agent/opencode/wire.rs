@@ -190,7 +190,7 @@ pub struct Part {
     /// The content so far of a text or reasoning part.
     #[serde(default)]
     pub text: String,
-    /// Whether the server wrote the part in somebody's name.
+    /// Whether the server itself wrote the part, on behalf of another author.
     #[serde(default)]
     pub synthetic: bool,
     /// With `compaction`: whether the server compacts the conversation by itself.

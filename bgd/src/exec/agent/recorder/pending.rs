@@ -1,5 +1,5 @@
-//! Collects reports for the core. An agent may report far more than anybody reads, so the core is notified only every
-//! [`PAUSE`]: with the latest report of each kind, and how often there was one. This module sends nothing itself.
+//! Collects reports for the core. An agent may report far more than is read, so the core is notified only every
+//! [`PAUSE`], with the latest report of each kind and the number of reports. This module sends nothing itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -77,8 +77,8 @@ impl Turn {
             (Ok(opened), Some(lease)) => Ok(Ready { lease, opened, updates }),
             (Ok(_), None) => Err(gone().into()),
             (Err(refusal), lease) => {
-                // The process may hang and delay later prompts, too; and nobody would use the session that it may still
-                // open.
+                // The process may hang and delay later prompts; and the session that it may still open would stay
+                // unused.
                 if let Some(lease) = &lease {
                     manager.retire(lease);
                 }

@@ -50,7 +50,7 @@ impl Machine {
             self.lose(Run::may_exist, &places::lost(&text));
         }
         if self.instance.as_ref() != Some(&instance) {
-            // Before anything is submitted: the next daemon must know which instance may have it.
+            // Noted before anything is submitted: the next daemon needs the instance that may have it.
             self.origin.note_there(&instance);
             self.instance = Some(instance);
         }
@@ -59,8 +59,8 @@ impl Machine {
         self.ready.extend(self.runs.keys().copied());
     }
 
-    /// Uses these settings from now on. The host stays the same as long as it may have tasks, which nobody would look
-    /// after otherwise.
+    /// Uses these settings from now on. The host stays the same as long as it may have tasks, which would otherwise be
+    /// abandoned.
     pub(super) fn configure(&mut self, ssh: Ssh) {
         let host = std::mem::replace(&mut self.ssh, ssh).shell.host;
         let next = std::mem::replace(&mut self.ssh.shell.host, host);
@@ -68,7 +68,7 @@ impl Machine {
         self.ready.extend(self.runs.keys().copied());
     }
 
-    /// Changes to the configured host once the previous one has no tasks. Those that nobody waits for any longer, as it
+    /// Changes to the configured host once the previous one has no tasks. Tasks that are no longer awaited, because it
     /// can't be reached, are left to it.
     pub(super) fn change_host(&mut self) {
         if self.next_host.is_none() || self.is_clearing {

@@ -22,8 +22,8 @@ use crate::exec::remote::sweep;
 /// How many tasks are cleared by one call, which has room for many times more.
 const CLEARED_AT_ONCE: usize = 1000;
 
-/// Clears tasks one by one. Returns those that could not be cleared for now; refused ones are left out, as a refusal
-/// would be repeated.
+/// Clears tasks one by one. Returns those that could not be cleared for now, without refused ones: a refusal would be
+/// repeated.
 async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
     let mut left = Vec::new();
     for id in ids {
@@ -113,7 +113,7 @@ impl Machine {
                     Vec::new()
                 }
                 Err(error) => match sweep::unless_refused(error) {
-                    // One of the tasks may be gone, as an answer was lost.
+                    // One of the tasks may be gone, because an earlier answer was lost.
                     Ok(()) => clear_each(&bridge, ids).await,
                     Err(error) => {
                         tracing::warn!(%error, "ended tasks on another machine not cleared");

@@ -247,7 +247,7 @@ impl Machine {
         self.spawn(task, number, None, async move {
             let workers = context.workers.clone();
             let prepared = workers.run(move || {
-                // Before anything exists on the machine that would have to be ended.
+                // Noted before anything exists on the machine that may have to be ended.
                 let noted =
                     origin.remember().map_err(|error| format!("cannot write to the state folder: {error}"));
                 let sizes = noted.and_then(|()| {
@@ -292,7 +292,7 @@ impl Machine {
                 let (control, why) = (Some(control), error.to_string().into());
                 facts.send(task, number, Fact::Elsewhere(PlaceFact::Refused { control, why }));
             }
-            // Nobody may be waiting for it.
+            // Fails if the receiver was dropped.
             let _ = done.send(());
             Outcome::Done
         });

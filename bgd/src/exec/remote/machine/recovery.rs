@@ -52,7 +52,7 @@ impl Machine {
                 is_done
             })
             .collect();
-        // One of these calls can stand for several orders: whoever gave one waits for all calls.
+        // One of these calls can stand for several orders, so the waiter of each order waits for all calls.
         tokio::spawn(async move {
             for is_done in carried_out {
                 let _ = is_done.await;

@@ -56,8 +56,8 @@ impl Cluster {
                 return Following::Never;
             };
             match run.id {
-                // A cluster forgets an array element that is cancelled before it starts, and takes forgotten jobs for
-                // done.
+                // A cluster forgets an array element that is cancelled before it starts, and treats forgotten jobs as
+                // completed.
                 Some(id) if id.index.is_none() || !run.is_waiting() => {
                     // Writing to a string can't fail.
                     let _ = write!(text, ":{id}");
@@ -80,7 +80,7 @@ impl Cluster {
         }
     }
 
-    /// Gives a run back to the core that the cluster does not have, and will not start.
+    /// Gives back to the core a run that the cluster does not have and will not start.
     pub(super) fn give_back(&mut self, task: TaskId) {
         let Some(run) = self.runs.get(&task) else { return };
         let (number, env) = (run.number, Arc::clone(&run.job.env));
@@ -99,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// Returns whether a run has come to this end because it can't follow another one, rather than by somebody's wish.
+    /// Returns whether a run has this conclusion because it can't follow another run, rather than on request.
     pub(super) fn has_nothing_to_follow(&self, task: TaskId, conclusion: &Conclusion) -> bool {
         let Some(run) = self.runs.get(&task).filter(|run| run.is_waiting() && run.stop.is_none()) else {
             return false;

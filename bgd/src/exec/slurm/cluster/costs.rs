@@ -45,7 +45,7 @@ impl Cluster {
             Some(true) => {}
             Some(false) => return self.costs = Costs::default(),
             None => {
-                // Counts as a query, so that an unreachable cluster is not asked for ever.
+                // Counts as a query, so that an unreachable cluster is not asked forever.
                 for job in self.costs.take(now) {
                     self.costs_known(now, job, None);
                 }

@@ -301,7 +301,7 @@ impl Cluster {
                 tokio::spawn(async move {
                     tokio::select! {
                         check = check::check(tools, &settings) => drop(tell.send(check)),
-                        // Nobody waits any longer: leave the session on the login node to the tasks.
+                        // The result is no longer awaited: leave the session on the login node to the tasks.
                         () = tell.closed() => {}
                     }
                 });

@@ -50,7 +50,7 @@ impl Cluster {
             let wish = JobRequest::default();
             Unsure::new(now, Batch { key, wish, tasks: Vec::new() })
         });
-        // The runs of the same submission that are not known here belong to nobody.
+        // The runs of the same submission that are unknown here have no owner.
         let nobody = (TaskId::from_u128(0), 0);
         let (index, tasks) = (index as usize, &mut unsure.batch.tasks);
         tasks.resize(tasks.len().max(index.saturating_add(1)), nobody);
@@ -93,7 +93,7 @@ impl Cluster {
             let is_over = matches!(states::standing(line.state), Standing::Ended(_));
             let is_known = self.by_id.contains_key(&line.id)
                 || places(line)
-                // Somebody has changed the job's comment.
+                // The job's comment was changed.
                 || !job::is_key(line.key) && !keys.is_empty();
             !is_over && !is_known
         };

@@ -11,11 +11,12 @@ use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::remotes::Slurm;
 
-/// How long the removal of files that nobody needs may take.
+/// How long the removal of unneeded files may take.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
 
 impl Cluster {
-    /// Uses these settings from now on. The cluster stays where it is as long as there may be jobs and files of it.
+    /// Uses these settings from now on. The host and the work folder stay the same as long as there may be jobs or
+    /// files.
     pub(super) fn configure(&mut self, mut settings: Box<Slurm>) {
         let is_moved = host(&settings) != host(&self.settings)
             || settings.shell.is_some() != self.is_far()

@@ -89,7 +89,7 @@ fn r151_look_distinguishes_unreadable_from_missing_files() {
         let home = tempfile::tempdir().unwrap();
         let folder = folder(&home);
         fs::write(folder.notes().join("k1.0.0.exit"), "0 0\n").unwrap();
-        // Nobody can read a folder as a file, or follow a link to itself.
+        // A folder can't be read as a file, and a link to itself can't be followed.
         fs::create_dir(folder.notes().join("k1.1.0.exit")).unwrap();
         std::os::unix::fs::symlink("k1.2.0.exit", folder.notes().join("k1.2.0.exit")).unwrap();
         fs::write(folder.notes().join("k1.3.0.exit"), "").unwrap();

@@ -68,7 +68,7 @@ fn r150_paused_state_follows_the_cluster_queue() {
     assert_eq!(paused(&mut run, 1, "RUNNING"), None);
     run.was_paused(now + second(3));
     assert_eq!(paused(&mut run, 2, "RUNNING"), None, "the question was older");
-    // Somebody may do the same on the cluster, or the answer to our own order was lost.
+    // A user may do the same on the cluster, or the answer to our own order was lost.
     assert_eq!(paused(&mut run, 4, "STOPPED"), Some(true));
     assert_eq!(paused(&mut run, 5, "SUSPENDED"), None);
     run.was_paused(now + second(7));
@@ -129,7 +129,7 @@ fn r147_accounting_is_queried_before_a_job_counts_as_lost() {
     gone(&mut run, now);
     run.recorded(now, Some(("FAILED", Some(ScriptExit { code: 0, signal: 9 }))));
     assert_eq!(found(&run, now + second(9)).unwrap().exit, Some(Exit::Signal(9)));
-    // After a reset of the controller, the accounting reports for ever that the job runs.
+    // After a reset of the controller, the accounting reports the job as running forever.
     let (mut run, now) = self::run();
     gone(&mut run, now);
     run.recorded(now, Some(("RUNNING", None)));

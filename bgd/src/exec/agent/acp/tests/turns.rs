@@ -247,7 +247,7 @@ async fn question_outside_turn_or_withdrawn_is_cancelled() {
         assert_eq!(agent.next().await["result"], called_off());
         agent.ask(json!(4), "s1", &["allow_once", "reject_once"]).await;
         agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
-        // The turn ended before anybody answered the question.
+        // The turn ended before the question was answered.
         assert_eq!(agent.next().await["result"], called_off());
     };
     let people = async {

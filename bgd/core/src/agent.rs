@@ -44,20 +44,20 @@ pub struct Question {
     /// The question, for people.
     pub text: Box<str>,
     pub options: Arc<[InputOption]>,
-    /// When it is denied if nobody answers.
+    /// The time at which it is denied if it is not answered.
     pub deadline: Mono,
     /// The deadline on the wall clock, for people.
     pub expires_at: Timestamp,
 }
 
-/// Something that people should know about an agent's turn.
+/// A kind of note for people about an agent's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The agent's last message besides its answer: that it is retrying, or the last lines of its stderr.
     LastWords,
     /// Why a completed turn may not be a success.
     Suspect,
-    /// What the agent can do although its configuration is meant to prevent it.
+    /// The actions open to the agent that its configuration is meant to prevent.
     Warning,
 }
 
@@ -96,9 +96,9 @@ pub struct AgentPart {
     pub last_tools: Vec<Box<str>>,
     /// Its plan for the current run.
     pub steps: Arc<[PlanStep]>,
-    /// What it has consumed; `None` unless it reports that.
+    /// Its consumption; `None` unless it reports that.
     pub consumed: Option<Box<Consumed>>,
-    /// How many requests were denied because of the configuration or because nobody answered.
+    /// The number of requests denied because of the configuration, or for lack of an answer.
     pub denied: u64,
     /// The request that was denied last.
     pub last_denied: Option<Box<str>>,

@@ -37,7 +37,7 @@ pub struct Entering {
     /// Who has submitted the batch again meanwhile, and the tasks of their last part.
     #[serde(default)]
     pub again: Vec<(ReplyTo, Vec<TaskId>)>,
-    /// What its tasks have in common.
+    /// The part that its tasks have in common.
     pub spec: Spec,
     #[serde(with = "super::sharing::env")]
     pub env: Arc<Env>,

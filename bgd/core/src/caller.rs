@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a reply goes: a client and one of its calls.
+/// The destination of a reply: a client and one of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplyTo {
     /// The number of the client's connection.

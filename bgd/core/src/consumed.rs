@@ -32,7 +32,7 @@ pub struct Context {
     pub size: Option<u64>,
 }
 
-/// What a cost covers.
+/// The scope of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CostScope {
     /// This run so far.
@@ -81,7 +81,7 @@ pub struct Consumed {
     cost: Option<Spending>,
 }
 
-/// What was spent in one currency.
+/// The spending in one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Spending {
     currency: Box<str>,

@@ -87,7 +87,7 @@ pub struct Changes {
     pub items: Vec<(u64, Option<ItemRow>)>,
     /// Losses of inboxes, by the numbers of the last lost items.
     pub losses: Vec<(u64, Option<LossRow>)>,
-    /// Notices for channels, by their numbers. The core does not know which notices these are.
+    /// Notices for channels, by their numbers. The core does not track these notices.
     pub notices: Vec<(u64, Option<NoticeRow>)>,
     pub batches: Vec<(TaskId, Option<Batch>)>,
     /// Batches whose tasks are being added: all tasks that were still to be added when the row was written. How many

@@ -98,7 +98,7 @@ pub enum Effect {
     /// Notify the task's requester. Comes after the event.
     Notice {
         notice: Arc<Notice>,
-        /// Clients that learn of it anyway: they are waiting for the task's end, or have requested it.
+        /// Clients that are informed anyway: they are waiting for the task's end, or have requested it.
         seen_by: BTreeSet<u64>,
     },
     /// Every task has ended and every call has its reply: end the daemon. No effect follows.

@@ -21,7 +21,7 @@ pub struct On {
     pub chosen: Chosen,
 }
 
-/// What is known about a run elsewhere.
+/// The known state of a run elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Elsewhere {
     /// Its id there, once the place has accepted it.
@@ -80,7 +80,7 @@ pub enum Verdict {
     Failed(Cause, Box<str>),
     /// It was ended because it was not ready in time.
     NotReady(Box<str>),
-    /// Somebody else cancelled it there.
+    /// It was cancelled there, not by this daemon.
     Cancelled,
 }
 
@@ -93,7 +93,7 @@ pub enum Cause {
     Memory,
     /// The machine that ran it failed.
     Node,
-    /// The place no longer knows it.
+    /// The place no longer has it.
     Lost,
     Other,
 }

@@ -1,4 +1,4 @@
-//! How a task ended and why: its outcome, the reasons for failures and cancellations, and what is left of its tree.
+//! The end of a task: its outcome, the reasons for failures and cancellations, and the rest of its tree.
 
 use bgd_shared::order::Condition;
 use bgd_shared::show::plain;
@@ -122,7 +122,7 @@ pub struct SpawnFailure {
     /// The exit code that a shell would report if the program itself is at fault: 127 if it is not found, 126 if it
     /// can't be executed.
     pub code: Option<i32>,
-    /// What went wrong, as worded by the executor.
+    /// The problem, as worded by the executor.
     pub message: Box<str>,
 }
 
@@ -133,7 +133,7 @@ impl<T: Into<Box<str>>> From<T> for SpawnFailure {
     }
 }
 
-/// What is left of the tree of a finished task.
+/// The rest of the tree of a finished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lingering {
     No,
@@ -175,7 +175,7 @@ pub enum StopReason {
     Dependency(Condition, EndedTask),
     /// This many tasks of its batch have failed (R112).
     MaxFails(u32),
-    /// Somebody else cancelled it in the place that ran it (R148).
+    /// It was cancelled in the place that ran it, not by this daemon (R148).
     Elsewhere,
     /// It has ended by itself, and the rest of its tree must end before the next attempt (R108, R109).
     NextAttempt,

@@ -1,6 +1,6 @@
 //! The inboxes of parent sessions: the notices that each has not acknowledged. An item is delivered until it is
 //! acknowledged, and never after that. Each inbox is bounded, and so are all of them together: the oldest items are
-//! dropped first, and counted. This module knows nothing about tasks and sends no replies itself.
+//! dropped first, and counted. This module is independent of tasks and sends no replies itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub struct Inboxes {
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
     last_wait: u64,
-    /// What has changed since [`Inboxes::take_touched`]; `None` unless changes are persisted.
+    /// The changes since [`Inboxes::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
     touched: Option<TouchedInboxes>,
 }
@@ -309,8 +309,8 @@ impl Inboxes {
         ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
     }
 
-    /// Empties the inbox of an ended parent session, as nobody will read it. Waiting reads stay: a session with the
-    /// same key may begin.
+    /// Empties the inbox of an ended parent session, because it will not be read. Waiting reads stay: a session with
+    /// the same key may begin.
     pub fn remove(&mut self, session: &str) {
         self.forget(session, u64::MAX);
     }

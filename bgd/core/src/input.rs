@@ -194,7 +194,7 @@ pub enum Request {
     Shutdown {
         /// How long tasks have to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
-        /// What a durable daemon leaves to its successor.
+        /// The tasks that a durable daemon leaves to its successor.
         leaves: Leaves,
     },
 }
@@ -243,7 +243,7 @@ pub struct BatchLimits {
 pub struct Part {
     /// The batch's id; new with the first part.
     pub batch: TaskId,
-    /// Only with the first part: what the batch's tasks have in common, and its limits. The work and the id in it are
+    /// Only with the first part: the part common to the batch's tasks, and its limits. The work and the id in it are
     /// ignored.
     pub first: Option<(Box<Command>, BatchLimits)>,
     /// Each has a new random id.
@@ -353,7 +353,7 @@ pub struct Cancel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub kind: ErrorKind,
-    /// What is wrong, in words for people.
+    /// The problem, in words for people.
     pub message: Box<str>,
     /// What to do about it.
     pub hint: Option<Box<str>>,
@@ -380,7 +380,7 @@ impl Refusal {
     }
 }
 
-/// What an executor observed.
+/// An observation of an executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// The process is running, or the agent's session has received this run's prompt.
@@ -408,21 +408,21 @@ pub enum Fact {
         /// [`LAST_TOOLS`](crate::LAST_TOOLS).
         latest: Vec<Box<str>>,
     },
-    /// What the agent has consumed: tokens, context and cost.
+    /// The agent's consumption: tokens, context and cost.
     Consumed(Box<Report>),
     /// The agent has made or changed its plan.
     Planned {
         /// All steps that are kept.
         steps: Arc<[PlanStep]>,
     },
-    /// The agent was automatically denied something, without anybody being asked.
+    /// Requests of the agent were denied automatically, without asking a person.
     Denied {
         /// How often, at least once.
         times: u64,
-        /// What was denied last, for people.
+        /// The request denied last, for people.
         what: Box<str>,
     },
-    /// Something that people should know about the agent. Does not count as activity.
+    /// A note about the agent. Does not count as activity.
     Noted {
         note: Note,
         /// For people.
@@ -459,8 +459,8 @@ pub enum Fact {
         /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,
     },
-    /// What the run has used of the machine. Comes before [`Fact::Exited`], and again before [`Fact::TreeEmpty`] if the
-    /// rest of the tree counts too.
+    /// The run's use of the machine. Comes before [`Fact::Exited`], and again before [`Fact::TreeEmpty`] if the rest of
+    /// the tree counts too.
     Used(Usage),
     /// No process of the tree is left.
     TreeEmpty,
@@ -497,11 +497,11 @@ pub enum Fact {
         /// Why, for people.
         why: Box<str>,
     },
-    /// What another machine or a cluster reports about a run there.
+    /// A report of another machine or a cluster about a run there.
     Elsewhere(PlaceFact),
 }
 
-/// What another machine or a cluster reports about a run there.
+/// A report of another machine or a cluster about a run there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlaceFact {
     /// The run is about to be submitted as part of this submission, and may exist there from now on. A durable daemon
@@ -518,7 +518,7 @@ pub enum PlaceFact {
     },
     /// The run waits there.
     Waiting {
-        /// Why, in the words of that place.
+        /// The reason, in the words of that place.
         reason: Box<str>,
     },
     /// The run has started there.
@@ -528,7 +528,7 @@ pub enum PlaceFact {
     },
     /// The running task was requeued there.
     Requeued {
-        /// Why, in the words of that place.
+        /// The reason, in the words of that place.
         reason: Box<str>,
     },
     /// The place can't be queried at the moment. Nothing about the run follows from that.
@@ -547,7 +547,7 @@ pub enum PlaceFact {
     Refused {
         /// The refused operation; `None` if the place refused something with the submission.
         control: Option<Control>,
-        /// What was refused and why, for people.
+        /// The refused request and the reason, for people.
         why: Box<str>,
     },
     /// The run did not start, and the place no longer has it: its dependency there did not succeed, or can't be

@@ -9,7 +9,8 @@ use super::effect::RunPlace;
 use super::elsewhere::Elsewhere;
 use super::task::Spec;
 
-/// A run elsewhere that continues after the previous daemon, as known to that. It may not even have been submitted.
+/// A run elsewhere that continues after the previous daemon's end, in the state known to that daemon. It may not even
+/// have been submitted.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownRun {
@@ -20,7 +21,7 @@ pub struct KnownRun {
     pub env: Option<Arc<Env>>,
     /// Information about its slots, group, attempt and dependencies, and its priority.
     pub place: Box<RunPlace>,
-    /// What the place has reported about it.
+    /// The place's reports about it.
     pub elsewhere: Elsewhere,
     pub has_started: bool,
     /// Whether it is held while it waits there.

@@ -1,4 +1,4 @@
-//! What the core reports about a task to its requester.
+//! The core's reports about a task to its requester.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The queue: groups with their slots, and the tasks that wait for slots. Within a group, the highest priority goes
 //! first, then the earliest submission. No task overtakes the first one, even while the first one does not fit (R100 to
-//! R102). A batch may limit how many of its tasks compete at once (R112). The queue does not know the other reasons for
-//! which a task may wait.
+//! R102). A batch may limit how many of its tasks compete at once (R112). The queue is independent of the other reasons
+//! for which a task may wait.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -36,8 +36,8 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Reports whether a task keeps its slots from one standing to the other: the numbers of these are known to its
-    /// process, or to a cluster.
+    /// Reports whether a task keeps its slots from one standing to the other: its process or a cluster has their
+    /// numbers.
     fn has_same_slots(&self, to: &Self) -> bool {
         let (Self::HasSlots(from), Self::HasSlots(to)) = (self, to) else { return false };
         (&from.group, from.slots, from.batch) == (&to.group, to.slots, to.batch)

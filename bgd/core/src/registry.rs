@@ -63,7 +63,7 @@ pub struct Registry {
     ons: Interner<On>,
 }
 
-/// The values already shared while kept tasks are read: only these often come as one allocation.
+/// The values already shared while kept tasks are read: only these are often one allocation.
 #[derive(Debug, Default)]
 pub struct SeenValues {
     envs: Seen<Env>,

@@ -34,7 +34,7 @@ pub const SIGTERM: i32 = 15;
 /// that, the daemon stops waiting for it.
 pub const GIVE_UP_MS: u64 = 10_000;
 
-/// What a task runs.
+/// The work of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
     /// A program and its arguments.
@@ -359,7 +359,7 @@ pub struct Task {
     pub foreground: Option<u64>,
     /// `None` for a process.
     pub agent: Option<Box<AgentPart>>,
-    /// What the place of its run has reported about it; `None` for a run on this machine.
+    /// The reports of its run's place; `None` for a run on this machine.
     pub elsewhere: Option<Box<Elsewhere>>,
     /// Its latest run's use of the machine, once known.
     pub usage: Option<Usage>,

@@ -39,7 +39,7 @@ impl Until {
     }
 }
 
-/// What follows a wait.
+/// The step after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Then {
     /// Reply to a block with the tasks.

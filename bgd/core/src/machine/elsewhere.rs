@@ -133,7 +133,7 @@ impl Core {
                 (known.reason, known.unknown) = (None, None);
                 known.started = at;
             });
-            // Somebody may have released the task there.
+            // The task may have been released there.
             self.note_met_by_cluster(ordinal);
             if self.registry.get(ordinal).is_some_and(|task| task.plan().held) {
                 self.replan(ordinal, |plan| plan.held = false);
@@ -221,7 +221,7 @@ impl Core {
     }
 }
 
-/// Returns the outcome of a run that nobody here ended.
+/// Returns the outcome of a run that was not ended from here.
 fn outcome(concluded: &Verdict, exit: Option<&Exit>, spec: &Spec) -> Outcome {
     match (concluded, exit) {
         // That place also enforces the task's own limit, and may do so first.

@@ -45,7 +45,7 @@ impl Core {
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Backgrounded(snapshot));
         }
-        // A pending question was only shown in the foreground, where nobody can see it any more.
+        // A pending question was only shown in the foreground, where it is no longer visible.
         self.notify_question(now, ordinal);
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Core {
     }
 
     fn give_items(&mut self, wait: &InboxWait) {
-        // Ask for one extra item to learn whether there are more.
+        // Ask for one extra item to detect whether there are more.
         let (mut items, lost) = self.inboxes.read(&wait.session, wait.after, wait.limit.saturating_add(1));
         let more = items.len() > wait.limit;
         items.truncate(wait.limit);

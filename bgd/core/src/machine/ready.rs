@@ -8,7 +8,7 @@ use crate::time::Now;
 use crate::waiters::Until;
 
 impl Core {
-    /// Notes that a process is ready: once per run, and only while nobody is ending it.
+    /// Notes that a process is ready: once per run, and only while it is not being ended.
     pub(super) fn ready(&mut self, now: Now, ordinal: Ordinal) {
         let becomes = |task: &Task| {
             matches!(task.state, State::Running { .. })

@@ -28,7 +28,7 @@ const EARLY_MS: u64 = 60_000;
 /// After this many early ends in a row, the task is given up.
 const EARLY_ENDS: u32 = 10;
 
-/// What follows an end.
+/// The step after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Another attempt, after this many milliseconds.

@@ -216,7 +216,7 @@ fn is_limit_left_to_place(task: &Task) -> bool {
     task.spec.is_limited_elsewhere() || task.spec.on.is_some() && is_unknown()
 }
 
-/// Returns the outcome of a task that nobody ended, from its leader's exit.
+/// Returns the outcome of a task that was not ended on request, from its leader's exit.
 pub(super) fn verdict(exit: &Exit) -> Outcome {
     match exit {
         Exit::Code(0) => Outcome::Completed,

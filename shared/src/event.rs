@@ -1,4 +1,4 @@
-//! Events: what subscribers receive, in the order of occurrence.
+//! Events, which subscribers receive in the order of occurrence.
 
 use serde::{Deserialize, Serialize};
 

@@ -37,7 +37,7 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: Msg
     Ok(sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 
-/// Receives bytes and the descriptors that came with them. Zero bytes mean that the peer has closed.
+/// Receives bytes and their descriptors. Zero bytes mean that the peer has closed.
 ///
 /// # Errors
 /// The system's error; `InvalidData` for more descriptors than [`FDS_PER_FRAME`], or than this process may still

@@ -1,6 +1,6 @@
 //! Frames: bytes go in, lines come out. No I/O, so the clients and the daemon share the code.
 //!
-//! A frame may have attachments (descriptors, for the daemon). They come with a chunk of bytes and belong to the last
+//! A frame may have attachments (descriptors, for the daemon). They arrive with a chunk of bytes and belong to the last
 //! line that begins in it, because the kernel delivers a message's descriptors with its first byte and ends the read
 //! after that message.
 

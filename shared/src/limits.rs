@@ -1,4 +1,4 @@
-//! Protocol limits that both sides know. Further limits of a daemon are in its configuration and in the answer to
+//! Protocol limits shared by both sides. Further limits of a daemon are in its configuration and in the answer to
 //! `hello`.
 
 use std::time::Duration;

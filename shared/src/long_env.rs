@@ -1,6 +1,6 @@
 //! Environments that would make a line too long: they travel in a memory file whose descriptor goes with the line.
 //!
-//! The file is sealed, so that nobody can change or shorten it while it is read. It has the format of
+//! The file is sealed, so that it can't be changed or shortened while it is read. It has the format of
 //! `/proc/PID/environ`: NUL-terminated `NAME=value` entries.
 
 use std::fs::File;

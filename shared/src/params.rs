@@ -1,5 +1,5 @@
-//! Parses the params of a request. Errors name the param, what it must be and what it is. This module knows no method
-//! and checks no ranges.
+//! Parses the params of a request. Errors name the param, the expected value and the actual one. This module is
+//! independent of the methods and checks no ranges.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ const MAX_REPEATED: usize = 60;
 /// Parses the params of a method. Missing params count as an empty object.
 ///
 /// # Errors
-/// `invalid_params`, naming the param and what it must be.
+/// `invalid_params`, naming the param and the expected value.
 pub fn parse_params<'a, P: Deserialize<'a>>(
     method: &str,
     params: Option<&'a RawValue>,
@@ -34,8 +34,9 @@ fn invalid(message: String) -> RpcError {
     RpcError::new(ErrorKind::InvalidParams, message).hint("bgd-protocol(7) lists the params of every method")
 }
 
-/// Returns why text can't be parsed as a type: the field, what it must be and what it is. `whole` names the text, and
-/// `owner` is what has its fields. Parses again, as keeping track of the field takes time that only errors deserve.
+/// Returns why text can't be parsed as a type: the field, the expected value and the actual one. `whole` names the
+/// text, and `owner` the owner of its fields. Parses again, as keeping track of the field takes time that only errors
+/// deserve.
 pub(crate) fn explain<'a, T: Deserialize<'a>>(text: &'a str, whole: &str, owner: &str) -> String {
     let mut track = Track::new();
     let Err(error) = strict::from_str_tracked::<T>(text, &mut track) else {

@@ -106,7 +106,7 @@ impl Resources {
     /// Checks the values.
     ///
     /// # Errors
-    /// The name of the first invalid value, and what is wrong with it.
+    /// The name of the first invalid value, and the problem with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         for (name, units) in [("cpus", self.cpus), ("gpus", self.gpus)] {
             if let Some(units) = units.filter(|units| !(1..=UNITS).contains(units)) {

@@ -61,7 +61,7 @@ impl AgentSettings {
     /// Checks the values.
     ///
     /// # Errors
-    /// The invalid key, and what is wrong with it.
+    /// The invalid key, and the problem with it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let is_odd = |text: &str| {
             text.is_empty() || text.len() > AGENT_SETTING_BYTES || text.contains(char::is_control)

@@ -18,7 +18,7 @@ pub struct SocketPath {
 /// Maximum length of a socket's path, in bytes: the size of `sun_path`, less the final NUL.
 pub const PATH_BYTES: usize = 107;
 
-/// What is wrong with a socket's path or folder.
+/// A problem with a socket's path or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path does not fit into a socket address.

@@ -128,7 +128,7 @@ pub fn connect_within(
         return Ok((stream, listener));
     }
     // A process that was being started when its daemon was killed keeps the daemon's descriptors until it executes its
-    // program: the kernel connects to that socket, and nobody accepts.
+    // program: the kernel connects to that socket, but no process accepts the connection.
     match holder::of(socket).map(|holder| holder.note.phase) {
         None | Some(Phase::Starting) => Err(ConnectError::no_daemon(socket, Errno::ECONNREFUSED.into())),
         // The next daemon has just replaced the socket, or has received it from a process that has ended since.

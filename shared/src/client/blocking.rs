@@ -331,7 +331,7 @@ impl Client {
         }
     }
 
-    /// Splits the client into its parts, including messages that nobody has requested yet.
+    /// Splits the client into its parts, including messages that were received but not requested yet.
     pub(super) fn into_parts(self) -> Parts {
         let Self { stream, protocol, socket, listener, watchdog, answers, news, .. } = self;
         let answers = answers.into_iter().map(|(call, outcome)| Received::Answer { call, outcome });

@@ -33,7 +33,7 @@ struct Pending {
     closed: Option<String>,
 }
 
-/// A call that somebody waits for; it is forgotten when nobody does any more.
+/// A call with a waiting caller; it is forgotten when the caller stops waiting.
 struct Waiting<'a> {
     pending: &'a Mutex<Pending>,
     number: u64,

@@ -25,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum interval between two checks.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What the client must do now.
+/// The client's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing yet.

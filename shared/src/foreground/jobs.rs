@@ -1,4 +1,4 @@
-//! Foreground jobs, and what a press of the key does to them.
+//! Foreground jobs, and the effect of the key on them.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub enum Can {
     No(Cow<'static, str>),
 }
 
-/// What a press of the key does.
+/// The effect of a key press.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Press<J> {
@@ -44,7 +44,7 @@ pub enum Answer {
     Failed(String),
 }
 
-/// What happens to a job after its hand-over.
+/// The outcome of a job's hand-over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome<J> {
@@ -56,7 +56,7 @@ pub enum Outcome<J> {
     Stays(J, String),
 }
 
-/// What to do when a job has finished.
+/// The action to take when a job has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Finished {

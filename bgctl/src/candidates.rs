@@ -118,7 +118,7 @@ pub fn executors() -> ArgValueCandidates {
     })
 }
 
-/// Names of remote machines: those in the user's ssh configuration, and those with known host keys.
+/// The names of remote machines in the user's ssh configuration, and of those with known host keys.
 pub fn machines() -> ArgValueCandidates {
     ArgValueCandidates::new(|| hosts::known().into_iter().map(CompletionCandidate::new).collect())
 }

@@ -1,4 +1,4 @@
-//! What every verb needs: global options, the connection, and output that survives a reader closing the pipe.
+//! The parts that every verb needs: global options, the connection, and output that survives a reader closing the pipe.
 
 use std::io::{self, BufWriter, Stdout, Write as _};
 use std::os::fd::AsFd as _;
@@ -16,7 +16,7 @@ use crate::render::look::Colours;
 /// Default timeout for connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Default timeout for each of several hosts: nobody waits long for one that is switched off (R144).
+/// Default timeout for each of several hosts: a host that is switched off must not cause a long wait (R144).
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(5);
 
 /// State of one `bgctl` run.

@@ -62,7 +62,7 @@ pub fn report_dropped(bytes: u64) {
     say(format_args!("bgctl: {} {were} dropped here (limits.output_bytes)", count(bytes, "byte")));
 }
 
-/// Reports on standard error that what follows is again from the beginning of the file.
+/// Reports on standard error that the following output starts again at the beginning of the file.
 pub fn report_truncated() {
     say(format_args!("bgctl: the output file was truncated; this continues from its beginning"));
 }

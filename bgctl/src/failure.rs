@@ -103,7 +103,7 @@ impl Failure {
             return;
         }
         let text = if json { self.json() } else { self.to_string() };
-        // If standard error is closed too, there is nobody left to notify.
+        // If standard error is closed too, the failure can't be reported.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 

@@ -32,7 +32,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Checks that there is no file at `path`, or one that bgctl has written.
 ///
 /// # Errors
-/// Somebody else has written the file, or it can't be read.
+/// bgctl did not write the file, or it can't be read.
 pub fn may_replace(path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<(), Failure> {
     match fs::read(path) {
         Ok(there) if is_ours(&there) => Ok(()),
@@ -54,7 +54,7 @@ pub type IsOurs<'a> = Box<dyn Fn(&[u8]) -> bool + 'a>;
 /// Removes files that bgctl has written, as [`remove`] does. Returns the paths of the files that existed.
 ///
 /// # Errors
-/// Somebody else has written one of the files, or one can't be read: then none is removed. Or one can't be removed.
+/// bgctl did not write one of the files, or one can't be read: then none is removed. Or one can't be removed.
 pub fn remove_all(files: Vec<(PathBuf, IsOurs<'_>)>) -> Result<Vec<PathBuf>, Failure> {
     for (path, is_ours) in &files {
         may_replace(path, is_ours)?;
@@ -67,7 +67,7 @@ pub fn remove_all(files: Vec<(PathBuf, IsOurs<'_>)>) -> Result<Vec<PathBuf>, Fai
 /// configuration folders. Returns the path if the file existed.
 ///
 /// # Errors
-/// Somebody else has written the file, or it can't be read or removed.
+/// bgctl did not write the file, or it can't be read or removed.
 pub fn remove(path: PathBuf, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<Option<PathBuf>, Failure> {
     may_replace(&path, is_ours)?;
     match fs::remove_file(&path) {

@@ -1,4 +1,4 @@
-//! The progress of a task, parsed from its output (R165). Parsed by the client, only for tasks that somebody looks at.
+//! The progress of a task, parsed from its output (R165). Parsed by the client, only for tasks that are being viewed.
 
 use bgd_shared::request::OutputResult;
 

@@ -34,7 +34,7 @@ pub fn read(given: OsString, context: &mut Context) -> Result<String, Failure> {
 }
 
 /// Reads the whole input, unless it exceeds what a request can carry. Asks the daemon for its limit only if that
-/// matters, so that no connection is held open while somebody types.
+/// matters, so that no connection is held open while the user types.
 fn collect(
     input: &mut impl Read,
     limit: impl FnOnce() -> Result<usize, Failure>,

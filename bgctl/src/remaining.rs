@@ -1,4 +1,4 @@
-//! Finds out which of several tasks are left once a call that named all of them was refused: some were cleared.
+//! Determines the tasks that are left after a call that named all of them was refused because some were cleared.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
@@ -11,8 +11,8 @@ pub fn is_missing(failure: &Failure) -> bool {
     failure.kind == ErrorKind::TaskNotFound.as_str()
 }
 
-/// Returns those of the tasks that are left, in the given order. `look` returns the state of all tasks that it is given,
-/// and fails if any of them is missing.
+/// Returns the tasks that are left, in the given order. `look` returns the state of all given tasks, and fails if any
+/// of them is missing.
 ///
 /// # Errors
 /// `look` fails for another reason.

@@ -26,7 +26,7 @@ const PIECE: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct LineQuery {
     pub id: TaskId,
-    /// What the line must match.
+    /// The pattern that the line must match.
     pub pattern: Regex,
     /// Offset in bytes to start at; a negative one counts from the end of the output at the time when the search opens
     /// it.

@@ -123,7 +123,7 @@ fn of_stat(stat: &ProcessStat) -> Option<OriginTerminal> {
         4 => format!("/dev/ttyS{}", minor - 64),
         _ => return None,
     };
-    // A leader of 0 or less is outside this pid namespace, so nobody here can see what the terminal shows.
+    // A leader of 0 or less is outside this pid namespace, so the terminal can't be seen from here.
     (leader > 0).then_some(OriginTerminal { path, leader })
 }
 

@@ -375,8 +375,8 @@ fn code_of_ready(result: &BlockResult) -> Code {
     }
 }
 
-/// Returns the task's own exit code, that of timeout(1) if its time limit ended it, or the same code as without
-/// `--exit-code` if it has none.
+/// Returns the task's own exit code; that of timeout(1) if its time limit ended it; or, if it has none, the same code
+/// as without `--exit-code`.
 fn own_code(result: &BlockResult) -> Code {
     if !result.timed_out && result.tasks.first().is_some_and(|task| task.timed_out) {
         return Code::TIME_LIMIT;

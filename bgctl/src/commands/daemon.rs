@@ -91,7 +91,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         message: format!("nothing was stopped: {}", failure.message),
         ..failure
     })?;
-    // Only a durable daemon leaves tasks running, and it knows which ones only once it has ended.
+    // Only a durable daemon leaves tasks running, and which ones is known only once it has ended.
     let (mut is_said_after, mut may_end) = (false, false);
     // An unresponsive daemon can't report its tasks; stopping it reports the problem.
     if let Ok(Some(mut client)) = context.link.running()
@@ -140,7 +140,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Reports what happened to the tasks of a durable daemon if the next one may not be durable.
+/// Reports the fate of a durable daemon's tasks if the next daemon may not be durable.
 fn report_ended(mut stopped: ShutdownResult, has_next: bool, context: &Context) {
     let next = if has_next { context.link.running().ok().flatten() } else { None };
     let status = next.and_then(|mut client| client.call::<DaemonStatusOf>(&NoParams {}).ok());
@@ -163,7 +163,7 @@ fn is_durable(status: &DaemonStatus) -> bool {
     matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
 }
 
-/// Returns a message on what a restart will do to these tasks. `with` names the program to be started.
+/// Returns a message on the effect of a restart on these tasks. `with` names the program to be started.
 fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) -> String {
     let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
     let whose = if finished == 1 { "its" } else { "their" };
@@ -204,7 +204,7 @@ fn counted(number: u64, what: &str) -> Option<String> {
 /// The message if no answer arrives: the program was tried, and died at a point where the cause is not visible.
 const DIED_UPGRADING: &str = "the daemon ended during the upgrade: the new program died while taking over";
 
-/// What happens to the tasks in that case.
+/// The fate of the tasks in that case.
 const AFTER_DEATH: &str = "its tasks are still running; with `durable = true` the next daemon takes them over, otherwise it ends them";
 
 /// Replaces the running daemon by another program (R120).
@@ -241,7 +241,7 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
-/// Returns a message on what an upgrade will do. `to` names the program that takes over.
+/// Returns a message on the effect of an upgrade. `to` names the program that takes over.
 fn will_upgrade(version: &str, to: &str, active: u64) -> String {
     let keep = if active == 1 { "keeps" } else { "keep" };
     let tasks = counted(active, "active task");

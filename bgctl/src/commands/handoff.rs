@@ -99,7 +99,7 @@ fn reopened(option: &str, number: i32) -> Result<OwnedFd, Failure> {
         if !meta.file_type().is_fifo() && !meta.is_file() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // A named pipe that nobody writes to any more would block.
+        // A named pipe without writers would block.
         let opened = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&link)?;
         fcntl_setfl(&opened, OFlags::empty())?;
         Ok(opened)

@@ -31,7 +31,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         (folder.join("bgd.socket"), with(SOCKET, LISTEN, &listen)),
         (folder.join("bgd.service"), with(SERVICE, EXEC, &command_word(&program)?)),
     ];
-    // Nothing is written if one of the files is somebody's own.
+    // Write nothing if one of the files exists and is not from bgctl.
     for ((path, _), unit) in units.iter().zip([SOCKET, SERVICE]) {
         files::may_replace(path, |text| is_made_from(unit, text)).map_err(|failure| match failure.code {
             Code::WRONG_STATE => failure
@@ -69,7 +69,7 @@ pub fn undo(context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("`daemon uninstall`")?;
     let folder = folder()?;
     let units = [("bgd.socket", SOCKET), ("bgd.service", SERVICE)];
-    // Nothing is removed if one of the files is somebody's own.
+    // Remove nothing if one of the files is not from bgctl.
     for (name, unit) in units {
         files::may_replace(&folder.join(name), |text| is_made_from(unit, text))?;
     }

@@ -36,7 +36,7 @@ struct Printed {
 /// The line to wait for.
 pub struct Wanted {
     pub id: TaskRef,
-    /// What the line must match.
+    /// The pattern that the line must match.
     pub pattern: Regex,
     /// Offset to start at; a negative one counts from the end.
     pub since: Option<i64>,

@@ -28,7 +28,7 @@ pub fn run(args: &ManArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Shows a page on the terminal with `man`. Returns false if no `man` can do that: some do not know `-l`, and print
+/// Shows a page on the terminal with `man`. Returns false if no `man` can do that: some do not support `-l`, and print
 /// their usage instead.
 fn show(text: &str) -> bool {
     let Ok(mut man) = Command::new("man").args(["-l", "-"]).stdin(Stdio::piped()).spawn() else {
@@ -43,7 +43,7 @@ fn show(text: &str) -> bool {
 
 fn install(context: &mut Context) -> Result<Code, Failure> {
     let folder = folder()?;
-    // Nothing is written if one of the files is somebody's own.
+    // Write nothing if one of the files exists and is not from bgctl.
     for page in PAGES {
         files::may_replace(&page.file(&folder), |old| page.is_version(old))?;
     }

@@ -31,7 +31,7 @@ const SKIPPED: [&str; 2] = [ErrorKind::TaskNotFound.as_str(), NOT_SPLIT];
 
 const NOT_SPLIT: &str = "not_split";
 
-/// What to print of a task.
+/// The part of a task to print.
 struct Wanted {
     id: TaskRef,
     stream: Option<Stream>,

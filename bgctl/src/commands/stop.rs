@@ -37,7 +37,7 @@ pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure
     Ok(Code::OK)
 }
 
-/// Formats the outcome, with what happened to the tasks.
+/// Formats the outcome, including the fate of the tasks.
 pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) -> String {
     let (cancelled, left) = (*cancelled, *left);
     let tasks = |number: u64| count(number, "task");

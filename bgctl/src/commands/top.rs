@@ -163,7 +163,7 @@ impl Environment for Around<'_> {
         let ended = lend(signals, &mut command);
         // The command's copy of the pager's pipe would keep the pager waiting.
         drop(command);
-        // The command may wait a long time for a silent host, and nobody reads its output any more.
+        // The command may wait a long time for a silent host, and its output is no longer read.
         let _ = output.kill();
         let _ = output.wait();
         ended.map_err(|error| cannot_start(&error))

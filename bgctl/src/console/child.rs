@@ -129,7 +129,7 @@ impl Child {
                 | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
         )?;
         attributes.set_pgroup(Pid::from_raw(0))?;
-        // Nobody would continue the shell after Ctrl-Z.
+        // After Ctrl-Z, nothing would continue the shell.
         attributes.set_sigmask(&SigSet::from(Signal::SIGTSTP))?;
         // Rust ignores SIGPIPE.
         attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;

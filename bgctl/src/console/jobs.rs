@@ -161,7 +161,7 @@ impl Jobs {
         }
     }
 
-    /// Reports whether the answer to a hand-over is to come.
+    /// Reports whether the answer to a hand-over is pending.
     pub fn is_handing_over(&self) -> bool {
         self.calls.values().any(|purpose| matches!(purpose, Call::Detach(_)))
     }
@@ -201,7 +201,7 @@ impl Jobs {
 
     fn finished(&mut self, id: TaskId, task: Task) {
         let Some(place) = self.beside.iter().position(|job| job.id == id) else {
-            // Otherwise the key would be spent on a job that is gone.
+            // Otherwise the key would act on a job that is gone.
             return self.ended(id);
         };
         if self.rules.finished(&id) == Finished::Wait {

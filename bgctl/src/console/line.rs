@@ -55,7 +55,7 @@ pub enum Which {
 /// Parses a line.
 ///
 /// # Errors
-/// A message that says what is wrong with the line, and what to do.
+/// A message with the problem in the line, and how to fix it.
 pub fn read(text: &str) -> Result<Line, String> {
     let text = text.trim();
     if let Some(prompt) = text.strip_prefix('@') {

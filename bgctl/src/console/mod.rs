@@ -191,7 +191,7 @@ impl Console {
                     }
                 }
                 Typed::End => break Code::OK,
-                // No one is left to read a message.
+                // A message would have no reader.
                 Typed::Signal(code) => return Ok(code),
             }
         };

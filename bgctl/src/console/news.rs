@@ -42,8 +42,8 @@ pub fn follow(client: Client, session: &str, speaker: MessageSender) -> Result<(
     thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
 }
 
-/// Waits for an event and reports it. Returns false if nobody is listening any longer. The loss of the daemon is
-/// reported by the console's other connection.
+/// Waits for an event and reports it. Returns false if the receiver is gone. The loss of the daemon is reported by the
+/// console's other connection.
 fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) -> Result<bool, ClientError> {
     let sentence = match events.next()? {
         Heard::Event(event) => watch.sentence_for(&event),

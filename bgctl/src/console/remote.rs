@@ -37,7 +37,7 @@ impl Console {
         let output = OutputParams { id: task.id.into(), offset: None, limit: Some(PATH_BYTES), stream: None };
         let output = self.call::<TaskOutput>(&output)?;
         let said = output.encoding.decode(output.data).map_err(Failure::unreadable_output)?;
-        // Nobody wants to see this task in a list.
+        // Keep this task out of lists.
         let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
         match ended.map(|task| task.status) {
@@ -88,7 +88,7 @@ impl Console {
         let (woken, wakes) = io::pipe().map_err(cannot)?;
         let (sender, made) = mpsc::channel();
         let run = move || {
-            // If the console ends, nobody is waiting for the result any longer.
+            // Fails if the console has ended.
             let _ = sender.send(reach(deadline, |_| true, |within| connect(&way, within)));
             drop(wakes);
         };

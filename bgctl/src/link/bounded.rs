@@ -47,8 +47,8 @@ pub fn lock(file: File, at_most: Duration) -> io::Result<Option<Flock<File>>> {
         Err((file, Errno::EAGAIN | Errno::EINTR)) => file,
         Err((_, error)) => return Err(error.into()),
     };
-    // The kernel has no lock call with a timeout. If the thread gets the lock too late, the lock is dropped, as nobody
-    // receives it.
+    // The kernel has no lock call with a timeout. If the thread gets the lock too late, the lock is dropped, because
+    // the receiver is gone.
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().name("lock".to_owned()).spawn(move || {
         let mut file = file;

@@ -1,8 +1,8 @@
 //! Connects to the daemon, and starts it if necessary.
 //!
 //! Many `bgctl` processes may find at the same time that there is no daemon. They queue at a file lock: the first one
-//! starts a daemon and waits until it reports that its socket is ready; the others then find it. Nobody waits for a
-//! fixed time, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
+//! starts a daemon and waits until it reports that its socket is ready; the others then find it. There are no fixed
+//! waits, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -27,7 +27,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::state::log_file;
 
-/// Environment variables that are passed to the daemon. All others belong to whichever caller happened to come first.
+/// Environment variables that are passed to the daemon. All others belong to the caller that happened to come first.
 const KEPT: &[&str] = &[
     "HOME",
     "USER",

@@ -59,7 +59,7 @@ impl DaemonWatch {
     /// Sleeps until a daemon has created its socket and listens, or has failed to.
     ///
     /// # Errors
-    /// Nobody reads standard output any more, or the folder is gone.
+    /// The reader of standard output or the folder is gone.
     pub fn wait(&self) -> Result<(), Failure> {
         let comes = match &self.changes {
             Some(changes) => self.wait_for_socket(changes)?,

@@ -1,4 +1,4 @@
-//! The first answer from a remote machine; text that its shell prints before is skipped. Knows nothing of ssh.
+//! The first answer from a remote machine; text that its shell prints before is skipped. Independent of ssh.
 
 use std::io::{self, Read, Write as _};
 use std::os::fd::AsFd;

@@ -50,7 +50,7 @@ impl Listener {
     /// Waits until `is_so` holds for a task, and returns the task.
     ///
     /// # Errors
-    /// The task or the daemon is gone, or nobody reads standard output any more.
+    /// The task, the daemon or the reader of standard output is gone.
     pub fn until(client: Client, id: TaskId, is_so: impl Fn(&Task) -> bool) -> Result<Task, Failure> {
         // The task is looked up after subscribing and after each event or gap, as it may change before the subscription
         // and while events are missing.
@@ -84,7 +84,7 @@ impl Listener {
     /// Waits for the next event as long as standard output has a reader.
     ///
     /// # Errors
-    /// The daemon is gone, or nobody reads standard output any more.
+    /// The daemon or the reader of standard output is gone.
     pub fn next_for_reader(&mut self) -> Result<Heard, Failure> {
         let news = if let Some(news) = self.client.received_news()? {
             news

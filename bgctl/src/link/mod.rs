@@ -1,7 +1,7 @@
 //! The connection to the daemon, used by everything that talks to it: finding or starting a daemon, reconnecting,
-//! waiting, and listening to events. It knows no verbs, and prints only losses (tasks that died with a killed daemon,
-//! or the connection to a daemon that keeps running) and that it has started a daemon where the command line expects
-//! one.
+//! waiting, and listening to events. It is independent of the verbs, and prints only losses (tasks that died with a
+//! killed daemon, or the connection to a daemon that keeps running) and that it has started a daemon where the command
+//! line expects one.
 
 mod bootstrap;
 mod bounded;
@@ -295,7 +295,7 @@ impl Link {
         Client::connect(&socket).map_err(|error| connect::absent(&socket, error))
     }
 
-    /// Reports whether there is a connection. It may be broken without anybody knowing.
+    /// Reports whether there is a connection. It may be broken without having been noticed.
     pub fn is_connected(&self) -> bool {
         self.client.is_some()
     }
@@ -437,8 +437,8 @@ impl Link {
     }
 
     /// Notifies a user on a terminal that there was no daemon at the socket given on the command line: the path may be
-    /// mistyped, and another daemon have the tasks. Prints nothing for scripts, which may treat any standard error as
-    /// failure.
+    /// mistyped, and another daemon may have the tasks. Prints nothing for scripts, which may treat any standard error
+    /// as failure.
     fn report_start(&self, started: Started) {
         if started != Started::Before
             && self.names_socket()
@@ -485,7 +485,7 @@ impl Link {
     /// arrive, checks whether the daemon still answers; otherwise nothing wakes this process.
     ///
     /// # Errors
-    /// Nobody reads standard output any more, or the daemon does not answer.
+    /// The reader of standard output is gone, or the daemon does not answer.
     pub fn wait(&mut self, due: Option<Instant>) -> Result<(), Failure> {
         let mut until = due;
         while sleep([Some(self.client()?.as_fd())], until)? == [false] {

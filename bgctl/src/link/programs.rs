@@ -1,7 +1,7 @@
 //! The programs that a bootstrap copies to a remote machine (R143), namely this program and its daemon, their place on
 //! that machine, and the shell lines that find, receive and check them. Each shell line is a single line in single
 //! quotes, without a backslash or an exclamation mark, so that it means the same to every login shell, csh and fish
-//! included. Knows nothing of ssh.
+//! included. Independent of ssh.
 
 use std::fmt::Write as _;
 use std::fs::File;

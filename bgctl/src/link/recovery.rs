@@ -1,4 +1,4 @@
-//! Recovery of a link whose connection was lost, or whose daemon was told to end. Prints only what happened.
+//! Recovery of a link whose connection was lost, or whose daemon was told to end. Prints only reports of such events.
 
 use std::time::Instant;
 
@@ -103,7 +103,7 @@ impl Link {
         !self.is_remote() && self.socket().is_ok_and(|socket| successor::was_stopped(&socket))
     }
 
-    /// Makes one attempt to connect to a host again, replacing a connection that may be dead without anybody knowing.
+    /// Makes one attempt to connect to a host again, replacing a connection that may be dead unnoticed.
     ///
     /// # Errors
     /// The daemon is on this machine, the host can't be reached, or no daemon is running there.

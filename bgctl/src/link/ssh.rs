@@ -419,7 +419,7 @@ fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
     (bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')).then_some(path)
 }
 
-/// Forgets the shared connection to a host, which may be dead without anybody knowing. The connection ends by itself.
+/// Forgets the shared connection to a host, which may be dead unnoticed. The connection ends by itself.
 pub fn forget_shared(host: &Host, folder: Option<&Path>) {
     if let Some(control) = control_path(host, folder) {
         let _ = std::fs::remove_file(control);
@@ -457,7 +457,7 @@ struct ErrorData {
     hint: Option<String>,
 }
 
-/// Returns the failure reported by `bgctl dial` on the host, or by whatever ran in its place.
+/// Returns the failure reported by `bgctl dial` on the host, or by the program that ran in its place.
 fn of_dial(code: i32, stderr_text: &str) -> Failure {
     let Some(line) = stderr_text.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok())
     else {
@@ -504,7 +504,7 @@ fn cant(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::io(what, &error)
 }
 
-/// Writes a whole file to a pipe, or until its reader is gone. Returns `false` if nobody read for `within`.
+/// Writes a whole file to a pipe, or until its reader is gone. Returns `false` if the pipe was not read for `within`.
 fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, Failure> {
     let cant = cant("can't read a program");
     file.rewind().map_err(&cant)?;

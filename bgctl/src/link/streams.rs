@@ -84,8 +84,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Returns a descriptor that becomes readable once all output of the job has been passed on, and nobody can write
-    /// any more.
+    /// Returns a descriptor that becomes readable once all output of the job has been passed on, and all writers are
+    /// gone.
     pub fn done(&self) -> Option<BorrowedFd<'_>> {
         self.done.as_ref().map(PipeReader::as_fd)
     }

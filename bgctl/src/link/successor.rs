@@ -1,5 +1,5 @@
 //! Detects whether a daemon of this machine has gone, and finds the one that takes over the tasks of one that was
-//! killed or restarted. Knows nothing of remote machines, and prints nothing.
+//! killed or restarted. Independent of remote machines, and prints nothing.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ impl Successors {
 
     /// Connects to the daemon that has the tasks of one that has just closed its connections; with `starts`, starts it
     /// if it is not running. `None` if the tasks are lost, the daemon was stopped, too many daemons have ended in a
-    /// row, or nobody starts the next one.
+    /// row, or no process starts the next one.
     ///
     /// # Errors
     /// The next daemon could not be started.
@@ -83,7 +83,7 @@ fn durable_at(socket: &SocketPath) -> Option<Note> {
     Some(Note::read(&socket.beside("lock"))).filter(|note| note.durable)
 }
 
-/// Returns the note of the daemon whose tasks the next one takes over, and whether somebody is starting the next one.
+/// Returns the note of the daemon whose tasks the next one takes over, and whether a process is starting the next one.
 /// `None` if the daemon was stopped for good.
 fn left_at(socket: &SocketPath) -> Option<(Note, bool)> {
     // Checked before the note: a process that restarts a daemon holds the turn until the next daemon has answered.

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// Sleeps until one of the given descriptors is readable, or until the deadline. Returns which of them are readable.
 ///
 /// # Errors
-/// Nobody reads standard output any more.
+/// The reader of standard output is gone.
 pub fn sleep<const COUNT: usize>(
     descriptors: [Option<BorrowedFd<'_>>; COUNT],
     until: Option<Instant>,

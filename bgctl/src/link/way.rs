@@ -26,7 +26,7 @@ pub enum Way {
     Remote(RemoteMachine),
 }
 
-/// A remote machine. Its ssh asks no questions: nobody would see them.
+/// A remote machine. Its ssh asks no questions, because these would not be seen.
 #[derive(Debug)]
 pub struct RemoteMachine {
     host: Host,
@@ -77,7 +77,7 @@ impl RemoteMachine {
         &self.host
     }
 
-    /// Forgets the shared connection, which may be dead without anybody knowing.
+    /// Forgets the shared connection, which may be dead unnoticed.
     pub fn forget_shared(&self) {
         ssh::forget_shared(&self.host, shared_place().as_ref().map(SocketPath::folder));
     }

@@ -77,7 +77,7 @@ pub struct ToolAnswer {
     /// The number of further tasks that the answer is about.
     pub not_shown: usize,
     pub body: Body,
-    /// Advice on what to do next.
+    /// Advice on the next step.
     pub next: String,
 }
 

@@ -72,7 +72,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 }
 
-/// Parses a line; `None` if nobody expects an answer to it.
+/// Parses a line; `None` if it expects no answer.
 fn understand(line: &[u8]) -> Option<Line> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     if line.is_empty() {

@@ -1,6 +1,6 @@
 //! The connections to the daemon. One of them owns the parent session: the first call opens it, and if it breaks, the
 //! next call reopens it. Calls that may wait long get a separate connection: when that is dropped, the daemon abandons
-//! everything waiting on it. This module knows nothing of tools.
+//! everything waiting on it. This module is independent of the tools.
 
 use std::io;
 use std::sync::{Arc, Mutex as Lock, PoisonError};
@@ -382,8 +382,8 @@ impl Link {
         }
     }
 
-    /// Waits for a daemon that is being restarted. Returns false if nobody on this machine is restarting it, or if the
-    /// restart fails.
+    /// Waits for a daemon that is being restarted. Returns false if no process on this machine is restarting it, or if
+    /// the restart fails.
     pub async fn comes_again(&self) -> bool {
         let Way::Local(socket) = &*self.way else { return false };
         let socket = socket.clone();

@@ -177,7 +177,7 @@ async fn converse(server: Server, wire: Wire) -> Result<(), Failure> {
             end.map(drop).map_err(|error| ended(Code::INTERNAL, "internal", &error))
         }
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        // Nobody reads the output.
+        // The output has no reader.
         Err(error @ ServerInitializeError::TransportError { .. }) => {
             Err(ended(Code::BROKEN_PIPE, "io", &error))
         }

@@ -249,7 +249,7 @@ impl Listener {
     /// more attempts would look like an attack, and the next connection made for a call shows whether another is worth
     /// it.
     async fn until_gone(&mut self, link: &Link) -> bool {
-        // The daemon may accept later what it refuses now, and nobody is waiting for this connection.
+        // The daemon may later accept a call that it refuses now, and nothing is waiting for this connection.
         let mut pause = FIRST_PAUSE;
         loop {
             let error = match link.another().await {

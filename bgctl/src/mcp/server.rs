@@ -354,7 +354,7 @@ impl rmcp::ServerHandler for Server {
                     let result = self.0.finish(&context.id, outcome).await;
                     let object = serde_json::to_value(result).ok();
                     let object = object.and_then(|value| value.as_object().cloned()).unwrap_or_default();
-                    // A result that nobody receives may lack items, so it must not be kept.
+                    // A result without a receiver may lack items, so it must not be kept.
                     if self.0.ledger.takes(&context.id) { Ok(object) } else { Err(object) }
                 };
                 TaskPayload::Completed { result: wait.result(make).await }

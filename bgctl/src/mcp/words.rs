@@ -204,7 +204,7 @@ pub fn asked(result: &BlockResult) -> String {
 pub enum Over {
     /// The timeout, given as text, expired.
     TimedOut(String),
-    /// The input ended, so nobody is waiting any longer.
+    /// The input ended, so the answer is no longer awaited.
     InputEnded,
 }
 

@@ -242,7 +242,7 @@ fn tools(progress: &Progress) -> String {
     }
 }
 
-/// Describes the permissions that the agent was denied without asking anybody; `None` if there are none.
+/// Describes the permissions that the agent was denied without asking the user; `None` if there are none.
 pub fn denied(progress: &Progress) -> Option<String> {
     let last = progress.last_denied.as_deref().map(|what| format!(", at last: {}", clean(what)));
     let times = if progress.denied == 1 { "once".to_owned() } else { format!("{} times", progress.denied) };

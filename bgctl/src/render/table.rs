@@ -18,7 +18,7 @@ use super::width::{cut, width};
 use super::{bytes, clean};
 use crate::duration::show_ms;
 
-/// What a machine did in place of a list.
+/// A machine's outcome in place of a list.
 #[derive(Clone, Copy)]
 pub struct Missing<'a> {
     /// In place of a status.
@@ -442,7 +442,7 @@ pub fn summary_line(task: &Task, clock: &Clock) -> String {
 /// ended, whether processes linger, and whether an agent waits for an answer.
 pub fn status(task: &Task, clock: &Clock) -> String {
     let how = match (&task.exit, task.status) {
-        // Showing the signal that the time limit sent would suggest that somebody killed the task.
+        // Showing the signal sent by the time limit would suggest that the task was killed by hand.
         (_, Status::Failed) if task.timed_out => too_late("timed out", task.time_limit_ms),
         // As for the time limit.
         (_, Status::Failed) if was_not_ready(task) => too_late("not ready", task.ready_timeout_ms),

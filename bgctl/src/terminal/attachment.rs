@@ -95,8 +95,7 @@ pub trait Output: AsFd {
     /// Drops pending output.
     fn forget(&mut self);
 
-    /// Converts a write error into a failure. `None`: the terminal is gone, so the failure can't be reported to
-    /// anybody.
+    /// Converts a write error into a failure. `None`: the terminal is gone, so the failure can't be reported.
     fn lost(&self, error: io::Error) -> Option<Failure>;
 }
 

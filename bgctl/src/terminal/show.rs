@@ -174,7 +174,7 @@ impl<'a> ScreenView<'a> {
         (show.shown_upto, show.was_alternate) = (seen.upto, seen.is_alternate);
         if is_again {
             show.resumes_from = Some(seen.upto);
-            // The job may have been stopped when the connection was lost, and nobody else would continue it.
+            // The job may have been stopped when the connection was lost, and nothing else would continue it.
             show.calls.continue_job = Some(show.send_signal("CONT", true)?);
         }
         let left = view::run(&mut show);
@@ -240,7 +240,7 @@ impl<'a> ScreenView<'a> {
             let note = format!("the task is paused; `bgctl continue {}` continues it", task.id.short());
             show.note_once_drawn = Some(note);
         }
-        // The task may have been stopped where it was shown before, and nobody else would continue it.
+        // The task may have been stopped where it was shown before, and nothing else would continue it.
         show.calls.continue_job = Some(show.send_signal("CONT", true)?);
         if let (Some(attempt), Some(news)) = (task.attempt, news) {
             show.follow_attempts(attempt, news)?;

@@ -1,5 +1,5 @@
 //! The terminal's only loop: sleeps in `poll` until the daemon, a signal or one of the view's own sources is ready, and
-//! notifies the view. It knows nothing about jobs, keyboards or screens.
+//! notifies the view. It is independent of jobs, keyboards and screens.
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 

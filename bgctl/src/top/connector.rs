@@ -96,7 +96,7 @@ struct Report {
 }
 
 impl Report {
-    /// Reports an attempt. Returns whether anybody is still waiting for the connection.
+    /// Reports an attempt. Returns whether the connection is still awaited.
     fn report(&mut self, attempt: Attempt) -> bool {
         let is_heard = self.attempt.send(attempt).is_ok();
         // A full socket wakes the receiver as well.
@@ -105,7 +105,7 @@ impl Report {
     }
 }
 
-/// Makes attempts until one succeeds or nobody is waiting for the connection any longer.
+/// Makes attempts until one succeeds or the connection is no longer awaited.
 fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Receiver<()>) {
     let mut starts = first == First::Starts;
     let mut pause = next_pause(None);

@@ -1,4 +1,4 @@
-//! What the live view requires of its caller: links to daemons, and running other programs in the terminal.
+//! The live view's requirements on its caller: links to daemons, and running other programs in the terminal.
 
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;

@@ -33,7 +33,7 @@ pub enum Want {
     Quit,
 }
 
-/// What keys currently do.
+/// The current meaning of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     #[default]

@@ -1,4 +1,4 @@
-//! What is known of the tasks of a wait. It continues without those that are cleared while it has no connection, or
+//! The known state of the tasks of a wait. It continues without those that are cleared while it has no connection, or
 //! before it begins.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Notes what a look at all tasks of the wait has shown.
+    /// Records the result of a look at all tasks of the wait.
     pub fn new(result: BlockResult, until: BlockUntil) -> Self {
         let mut seen = Self { all: result.tasks, met: Vec::new(), cleared: Vec::new() };
         seen.note(result.finished, until);

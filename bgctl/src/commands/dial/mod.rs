@@ -20,7 +20,7 @@ use crate::link::sleep;
 /// Number of bytes carried at once.
 const PIECE: usize = 64 * 1024;
 
-/// Carries bytes until the daemon closes the connection, or nobody reads standard output any more. The end of standard
+/// Carries bytes until the daemon closes the connection, or the reader of standard output is gone. The end of standard
 /// input alone is passed on, so that requests already sent are still answered; `-H` can't distinguish it from the end
 /// of its own process, and never closes only one side.
 pub fn run(args: &DialArgs, context: &mut Context) -> Result<Code, Failure> {

@@ -1,5 +1,4 @@
-//! Who may access the daemon's socket, its folders and its configuration: all of the user's own programs, and nobody
-//! else.
+//! Access to the daemon's socket, its folders and its configuration: all of the user's own programs, and no other user.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! What the daemon works with: agents, notification channels, and remote executors.
+//! The parts that the daemon works with: agents, notification channels, and remote executors.
 
 use std::time::{Duration, Instant};
 

@@ -100,7 +100,7 @@ pub fn rows() -> usize {
 /// Draws a text in place of the previous one, which took `drawn` rows.
 ///
 /// # Errors
-/// Nobody reads standard output any more.
+/// The reader of standard output is gone.
 pub fn draw(text: &str, rows: usize, drawn: &mut usize) -> Result<(), Failure> {
     let up = (*drawn).min(rows.saturating_sub(1));
     let mut bytes = if up > 0 { format!("\x1b[{up}F\x1b[J") } else { String::new() };

@@ -24,7 +24,7 @@ use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
 struct Job {
     /// `None` until an answer has arrived.
     id: Option<TaskId>,
-    /// What previous connections have shown.
+    /// The output shown by previous connections.
     seen: Seen,
     /// Whether there was a previous connection.
     is_again: bool,
@@ -48,7 +48,7 @@ pub(super) fn run(
         };
         // Nothing reads the signals while there is no connection: Ctrl-C gives up.
         terminal::release_signals(terminal::SHOWN)?;
-        // The daemon may be too old to know jobs that stay.
+        // The daemon may be too old to support jobs that stay.
         if job.id.is_none() && may_be_older(&failure) {
             return Ok(None);
         }

@@ -38,7 +38,7 @@ struct Wanted {
     timeout_ms: u64,
 }
 
-/// What to wait for.
+/// The condition to wait for.
 #[derive(Clone, Debug)]
 enum Until {
     /// All tasks have ended.
@@ -176,8 +176,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the condition is met, a task asks its user a question, the timeout expires, nobody wants the answer
-    /// any more, or the input has ended.
+    /// Waits until the condition is met, a task asks its user a question, the timeout expires, the answer is no longer
+    /// wanted, or the input has ended.
     async fn wait(
         self: &Arc<Self>,
         wanted: &Wanted,

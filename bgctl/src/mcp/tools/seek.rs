@@ -89,7 +89,7 @@ impl Shared {
             tokio::select! {
                 found = &mut seeking => {
                     return match found.map_err(interrupted)? {
-                        // Nobody is waiting any longer.
+                        // The answer is no longer awaited.
                         Err(failure) if is_daemon_gone(&failure) && writer.is_none() => Ok(Sighting::NotYet),
                         found => concluded(found),
                     };

@@ -1,5 +1,5 @@
 //! The sorted places of tasks in the list. There may be 100,000 of them, built and dropped with each change of folding,
-//! so they are stored contiguously in chunks of some hundreds. Knows headings only by their numbers.
+//! so they are stored contiguously in chunks of some hundreds. Identifies headings only by their numbers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -170,7 +170,7 @@ impl Far {
         made.success();
     }
 
-    /// Replaces a key, `host` or `user`, with a new one that the other side does not know.
+    /// Replaces a key, `host` or `user`, with a new one that the other side has not recorded.
     #[track_caller]
     pub fn change_key(&self, name: &str) {
         let public = self.read(&format!("{name}.pub"));

@@ -10,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 /// The file system, until it is dropped. Processes that wait for it then get an error.
 pub struct HungDisk {
     folder: PathBuf,
-    /// The FUSE device: nobody ever reads requests from it.
+    /// The FUSE device: its requests are never read.
     device: Option<File>,
 }
 

@@ -1,4 +1,4 @@
-//! Processes that need not be children, held by a pidfd so that a recycled pid hits nobody.
+//! Processes that need not be children, held by a pidfd so that a signal never hits a recycled pid.
 
 use std::fmt;
 use std::fs;

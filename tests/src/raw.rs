@@ -1,4 +1,4 @@
-//! A connection that obeys no rules, like one of a broken or hostile client of the daemon.
+//! A connection that breaks all rules, like that of a broken or hostile client of the daemon.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};

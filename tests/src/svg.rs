@@ -165,7 +165,7 @@ fn span(count: usize, side: f64) -> f64 {
     f64::from(u16::try_from(count).unwrap_or(u16::MAX)) * side
 }
 
-/// Draws the words of a run; two or more blanks separate words, so that each stays at its column.
+/// Draws the words of a run; two or more blanks separate words, so each stays at its column.
 fn words(run: &[Glyph], x: f64, baseline: f64, svg: &mut String) {
     let is_blank = |at: usize| run.get(at).is_none_or(|glyph| glyph.text.trim().is_empty());
     let mut at = 0;

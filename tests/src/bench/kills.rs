@@ -143,7 +143,7 @@ impl Submitter {
     /// Keeps the number of pending tasks up over the kills. Returns how many tasks were accepted.
     fn run(mut self, known: &Known, is_over: &AtomicBool) -> u64 {
         while !is_over.load(Ordering::Relaxed) {
-            // Without a daemon nobody answers; the next one will.
+            // Without a daemon there is no answer; the next one will answer.
             if let Ok(mut client) = Client::connect(&self.socket) {
                 client.wait_at_most(wait::PATIENCE);
                 let _ = self.fill(&mut client, known);

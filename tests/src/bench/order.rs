@@ -62,7 +62,7 @@ fn beside_xargs(bench: &Bench) -> Result<Row> {
     Ok(row.paired().target(Target::RatioAtLeast(0.9)))
 }
 
-/// Measures tasks that each depend on the one before, submitted as by a script, and the wait for all of them.
+/// Measures tasks that each depend on the previous one, submitted as by a script, and the wait for all of them.
 fn beside_queues(bench: &Bench) -> Result<Vec<Row>> {
     let count = bench.of(20, 500);
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 2").start();

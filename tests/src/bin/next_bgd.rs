@@ -94,7 +94,7 @@ fn wait_beside(own: &Path) {
     let _ = fs::read(say_trying(own).join("go"));
 }
 
-/// Makes a bgd hang while it builds the daemon: its log is a pipe that nobody reads.
+/// Makes a bgd hang while it builds the daemon: its log is a pipe without a reader.
 fn hang() -> ExitCode {
     let log = bgd_tests::shared::dirs::state().join(bgd::os::log::FILE);
     let _ = fs::remove_file(&log);
@@ -102,9 +102,9 @@ fn hang() -> ExitCode {
     bgd::startup::main()
 }
 
-/// Makes a bgd build the whole daemon from a state with one extra descriptor that belongs to nobody, which is noticed
-/// last. That bgd goes back to the program before it, as far as it knows: this one. This program then goes back to the
-/// real one with the original state.
+/// Makes a bgd build the whole daemon from a state with one extra descriptor without an owner, which is noticed last.
+/// That bgd goes back to the program before it, as far as it knows: this one. This program then goes back to the real
+/// one with the original state.
 fn fail_late(args: &[String], was_refused: bool) -> ExitCode {
     let Some((state, image)) = carried(args) else { return ExitCode::from(2) };
     let truth = image.head.version.strip_prefix(LATE).and_then(|number| number.parse().ok());

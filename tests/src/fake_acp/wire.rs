@@ -1,5 +1,5 @@
-//! Output of the process: lines on stdout and lines of the journal, each written whole. This module may know JSON-RPC,
-//! but not the meaning of its methods.
+//! Output of the process: lines on stdout and lines of the journal, each written whole. This module handles JSON-RPC,
+//! and must not interpret its methods.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -17,7 +17,7 @@
 //!
 //! Requests that agents make on their own account, for a title or a summary, are answered without regard to orders.
 //!
-//! Nothing here knows an agent beyond the requests it sends, and nothing waits for a time.
+//! Nothing here depends on an agent beyond the requests it sends, or waits for a fixed time.
 
 mod chat;
 mod order;

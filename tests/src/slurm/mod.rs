@@ -235,7 +235,7 @@ impl Cluster {
         self.end("slurmctld");
     }
 
-    /// Makes the controller forget all its jobs, and count them from 1 again.
+    /// Makes the controller forget all its jobs, and restart their numbering at 1.
     #[track_caller]
     pub fn reset_controller(&self) {
         self.stop_controller();

@@ -12,7 +12,7 @@ use super::{Builder, Cluster};
 use crate::far::{Far, HOST};
 use crate::{Outcome, Process, TestDaemon, wait};
 
-/// A daemon that knows a cluster as the executor `hpc`. The daemon ends first.
+/// A daemon with a cluster configured as the executor `hpc`. The daemon ends first.
 pub struct Site {
     pub daemon: TestDaemon,
     pub cluster: Cluster,

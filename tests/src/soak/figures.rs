@@ -36,7 +36,7 @@ pub struct Table {
     pub tasks: u64,
     /// Tasks whose run is missing, or whose end is not as expected.
     pub lost: u64,
-    /// Runs that happened twice, or that nobody has requested.
+    /// Runs that happened twice, or were never requested.
     pub doubled: u64,
     /// Processes that were left although no task was.
     pub left: u64,

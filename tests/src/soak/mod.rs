@@ -1,6 +1,6 @@
-//! The soak (R133): a real daemon, and everything that users do to it or that happens to it, in any order and for as
-//! long as you like. Each task leaves a line in a ledger, so that lost and doubled runs are detected. It ends with a
-//! table, and fails if anything was lost, doubled or left.
+//! The soak (R133): a real daemon, with all user actions and external events, in any order and for as long as you like.
+//! Each task leaves a line in a ledger, so that lost and doubled runs are detected. It ends with a table, and fails if
+//! anything was lost, doubled or left.
 //!
 //! A plain daemon and a durable one alternate. The kill of a plain daemon ends its tasks; that of a durable one, or of
 //! its keeper, must end none, nor change an exit code or an output.

@@ -1,5 +1,5 @@
-//! The configured executors that run tasks elsewhere: other machines by ssh, and Slurm clusters. This module knows
-//! their settings and which tasks they accept; it does not connect to them.
+//! The configured executors that run tasks elsewhere: other machines by ssh, and Slurm clusters. This module holds
+//! their settings and checks which tasks they accept; it does not connect to them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

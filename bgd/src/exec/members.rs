@@ -1,5 +1,5 @@
-//! Processes as `/proc` shows them: their places in trees, their marks, their open files. This module mostly looks; a
-//! member of a tree is signalled by its pidfd.
+//! Processes as `/proc` shows them: their places in trees, their marks, their open files. This module mostly reads; a
+//! member of a tree is signalled through its pidfd.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;

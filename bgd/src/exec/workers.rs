@@ -7,8 +7,8 @@
 //! A path that a user has chosen may be on a disk that hangs. It must delay nothing else: trees are walked and
 //! signalled by separate threads, and a queue whose threads are all stuck gets spare ones, up to a limit.
 //!
-//! Looks at a disk for a status have a separate thread, too. The number of queued looks is limited, as clients may ask
-//! repeatedly meanwhile.
+//! Disk checks for a status have a separate thread, too. The number of queued checks is limited, because clients may
+//! ask repeatedly meanwhile.
 
 use std::fmt;
 use std::io;

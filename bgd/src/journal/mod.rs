@@ -1,5 +1,5 @@
 //! The journal of a durable daemon (R125): the core's state is written after each step, on a separate thread, and read
-//! when the next daemon starts. The journal decides nothing, and tasks are only rows to it.
+//! when the next daemon starts. The journal makes no decisions, and treats tasks only as rows.
 //!
 //! The store is `SQLite`: a transaction in its write-ahead log survives the end of this process without being flushed
 //! to the disk, every frame of that log has a checksum, and a torn one is ignored.

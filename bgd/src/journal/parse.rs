@@ -1,4 +1,4 @@
-//! Parses the rows of a journal's file. Rows of tasks are parsed on several threads, as a restarted daemon is
+//! Parses the rows of a journal's file. Rows of tasks are parsed on several threads, because a restarted daemon is
 //! unavailable until then.
 
 use std::num::NonZero;

@@ -42,7 +42,7 @@ pub fn close_all_but(keep: Option<RawFd>) -> io::Result<Option<OwnedFd>> {
 /// Sets whether a program that this process executes in its place inherits these descriptors.
 ///
 /// # Errors
-/// One of them is not open. The others may have been set.
+/// A descriptor is not open. The others may have been changed.
 #[allow(unsafe_code, reason = "their owners lie in many places, and each is named by its number")]
 pub fn set_inheritable(numbers: &[RawFd], is_inheritable: bool) -> io::Result<()> {
     let flags = if is_inheritable { 0 } else { libc::FD_CLOEXEC };

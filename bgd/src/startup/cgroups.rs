@@ -1,4 +1,4 @@
-//! Finds out whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
+//! Determines whether a cgroup v2 is delegated to the daemon, so that each task can have its own.
 //!
 //! A cgroup delegated by a service unit is used as it is. Any other daemon first asks the systemd user manager for a
 //! scope of its own: the cgroup that it was started in belongs to its starter and may end with it. Tasks that must

@@ -103,7 +103,7 @@ impl Taken {
     /// Takes the descriptors of all agents from those received.
     ///
     /// # Errors
-    /// One of them is missing.
+    /// A descriptor is missing.
     pub fn all(state: &AgentsState, came: &mut Came) -> io::Result<Self> {
         let lives = state.seats.iter().flat_map(|seat| seat.live.descriptors());
         let templates = state.turns.iter().filter_map(|turn| match turn {

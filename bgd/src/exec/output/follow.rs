@@ -1,6 +1,6 @@
 //! Follows the growth of the output files of running tasks, without polling quiet tasks and without a wake-up per
-//! write: it watches the folder for one write, then polls the files a few times a second until none has grown any more,
-//! and then watches again. Quiet tasks cost no system call, busy ones a few per second. It never reads a file.
+//! write: it watches the folder for one write, then polls the files a few times a second until none grows, and then
+//! watches again. Quiet tasks cost no system call, busy ones a few per second. It never reads a file.
 //!
 //! Files outside the folder may be on a disk that hangs. They are checked separately, so that they delay no other task:
 //! at most one such check is under way, and the end of a task waits for its own only for a limited time.

@@ -1,6 +1,6 @@
 //! The connection to the daemon of another machine: `bgctl dial` on this machine runs ssh and `bgctl dial` on the
-//! remote machine. All knowledge of ssh is in `bgctl`; this module has its process, and the client that communicates
-//! through it.
+//! remote machine. Only `bgctl` deals with ssh; this module owns its process, and the client that communicates through
+//! it.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The `bgctl` beside this program, which reaches other machines and has all knowledge of ssh.
+//! The `bgctl` beside this program, which connects to other machines and alone deals with ssh.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! Work on files of a login node, as scripts for its shell, and the output of these. Each script handles many jobs at
-//! once. This module runs none of them.
+//! File operations on a login node, as scripts for its shell, and the output of these scripts. Each script handles many
+//! jobs at once. This module runs none of them.
 //!
-//! They need a POSIX shell with the tools of any Linux: `xargs -0`, `wc`, `tail`, `head`, `base64`, `stat`.
+//! The scripts need a POSIX shell with the tools of any Linux: `xargs -0`, `wc`, `tail`, `head`, `base64`, `stat`.
 
 use std::path::Path;
 

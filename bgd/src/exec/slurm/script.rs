@@ -1,5 +1,5 @@
 //! The content of jobs: one script for all of them, and for each task a file that only its user may read, with
-//! everything confidential: the command and its environment. Also defines the notes of jobs about themselves.
+//! everything confidential: the command and its environment. Also defines the notes that jobs write about themselves.
 //!
 //! This module only composes and parses texts; other modules write and find the files.
 

@@ -1,4 +1,4 @@
-//! Work on the files of jobs over a login node: many jobs at once, in few sessions. It touches no state.
+//! File operations for jobs, through a login node: for many jobs at once, in few sessions. Touches no state.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,5 +1,4 @@
-//! The leader of a terminal: the program `bgd` in a mode of its own, one small process for each task that has a
-//! terminal.
+//! The leader of a terminal: the program `bgd` in a separate mode, one small process for each task that has a terminal.
 //!
 //! It leads the session that the terminal controls, as a shell does, and the job is its child, in a separate process
 //! group. A job that led the session itself would be an orphaned group, which the kernel does not stop on Ctrl-Z. The
@@ -8,7 +7,7 @@
 //! closed terminal does.
 //!
 //! It may use nothing of the daemon but `os`, the readers of `/proc`, and the format of its job's announcement to the
-//! keeper: it is another process.
+//! keeper: it is a separate process.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _};

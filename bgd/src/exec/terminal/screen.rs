@@ -1,12 +1,12 @@
 //! The content of a terminal, kept so that it can be drawn on another one at any time.
 //!
 //! Bytes arrive several times faster than a terminal parser accepts them, so they are only parsed when a viewer needs
-//! the screen, or when too many are queued; and of plain text in lines only the last lines are parsed, as everything
-//! before them has scrolled away. The modes are always up to date.
+//! the screen, or when too many are queued; and of plain text in lines, only the last lines are parsed, because
+//! everything before them has scrolled away. The modes are always up to date.
 //!
 //! A job may write sequences that are expensive to parse, such as clearing the screen all the time. So the backlog is
 //! parsed in slices, between which others get their turn; and if it would be too much work, only its end is parsed, on
-//! an empty screen: the picture is then what that last part draws.
+//! an empty screen: the result is then the picture drawn by that last part.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

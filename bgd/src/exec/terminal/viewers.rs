@@ -1,6 +1,6 @@
 //! The viewers of a terminal. The owner of a foreground job receives every byte, and the terminal is not read while too
-//! much is queued for it; a viewer that came later falls behind if it reads too slowly, and is drawn the whole screen
-//! when it has caught up. This module may not look at what is shown.
+//! much is queued for it; a viewer that came later falls behind if it reads too slowly, and is sent the whole screen
+//! when it has caught up. This module may not inspect the shown content.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

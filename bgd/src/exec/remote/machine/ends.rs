@@ -1,5 +1,5 @@
-//! The ends of runs on a machine: reported to the dispatcher, then written to the journal, and cleared on the machine;
-//! also ends by failed calls.
+//! The ends of runs on a machine: reported to the dispatcher, then written to the journal, and cleared on the machine.
+//! Also handles ends caused by failed calls.
 
 use std::sync::Arc;
 use std::time::Instant;

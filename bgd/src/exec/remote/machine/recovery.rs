@@ -1,5 +1,5 @@
 //! Runs that another daemon or program has left on a machine: those taken up continue, and unknown ones are ended. Also
-//! orders that this daemon holds back until the state of a run is known.
+//! holds back orders until the state of a run is known.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first.
-//! Their age is measured by the wall clock, as it is the clock that advances while no daemon runs.
+//! Their age is measured by the wall clock, because that clock advances while no daemon runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

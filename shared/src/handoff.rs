@@ -18,9 +18,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! From the call on, only the daemon may read from the descriptors, so the caller must not read on through a buffered
-//! reader either. Data that the caller has read before is the caller's to show. If the call returns an error, nothing
-//! has changed; `already_finished` means that the child ended first (R66).
+//! Once the call is made, only the daemon may read from the descriptors, so the caller must not continue reading
+//! through a buffered reader either. Data that the caller has already read is the caller's to show. If the call returns
+//! an error, nothing has changed; `already_finished` means that the child ended first (R66).
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -1,8 +1,8 @@
 //! The console: a prompt whose lines run in the foreground, with a key that moves them to the background.
 //!
 //! One thread has all the state and sleeps in `poll`; others read lines, print above the prompt and receive
-//! notifications, and send messages to it. While a job has the terminal, nothing else touches that: messages wait for
-//! the next prompt. All jobs belong to one connection, so they end with the console (R71).
+//! notifications, and send messages to it. While a job has the terminal, nothing else touches it: messages wait for the
+//! next prompt. All jobs belong to one connection, so they end with the console (R71).
 
 mod agent;
 mod child;

@@ -1,5 +1,5 @@
-//! Failures of lost connections, above all of those to a remote machine: how they are recognised and reported, and
-//! which calls are repeated.
+//! Failures of lost connections, mainly to remote machines: how they are recognised and reported, and which calls are
+//! repeated.
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{

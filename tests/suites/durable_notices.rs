@@ -6,7 +6,8 @@ use std::fs;
 use bgd_tests::hooks::{HookServer, Reply};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::{Notice, Part};
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::upgrades::upgrade;
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
 
@@ -233,22 +234,86 @@ fn r127_notices_held_for_terminal_are_restored_after_kill() {
     assert_eq!(daemon.status().channels.iter().map(|channel| channel.queued).sum::<u64>(), 0);
 }
 
-#[test]
-fn r127_notice_missed_by_closed_terminal_goes_to_next_one_after_kill() {
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+/// Returns once the daemon has missed a notice because its terminal is closed.
+#[track_caller]
+fn has_missed(daemon: &TestDaemon) {
+    wait::poll_until("the missed notice", || (daemon.channel("tty").failed == 1).then_some(()));
+}
+
+/// Returns a durable daemon that has missed a notice.
+#[track_caller]
+fn with_missed_notice() -> TestDaemon {
+    let daemon = TestDaemon::builder().config("durable = true").env("BGD_LOG", "debug").start();
     let gate = Gate::new(&daemon, "gate");
     let mut closed = open(&daemon, &BASH);
     submit_from(&daemon, &origin(&closed), "read x <gate");
     closed.close();
     gate.open();
-    wait::poll_until("the missed notice", || (daemon.channel("tty").failed == 1).then_some(()));
+    has_missed(&daemon);
+    daemon
+}
+
+/// Opens a terminal in which a program has the foreground after `bgctl` was used there, as the `count`-th of this
+/// daemon that missed notices are passed on to.
+#[track_caller]
+fn occupied_visitor(daemon: &TestDaemon, count: u64) -> Terminal {
+    let mut terminal = open(daemon, &BASH);
+    terminal.type_line("bgctl list -q >/dev/null; echo u''p; cat");
+    terminal.wait_text("\nup\n");
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), count, "missed notices are passed on");
+    terminal
+}
+
+/// Returns once the missed notices that were shown are no longer in the journal.
+#[track_caller]
+fn has_forgotten_missed(daemon: &TestDaemon) {
+    wait::for_lines(&daemon.state_dir().join("bgd.log"), 1, "missed notices leave the journal");
+}
+
+#[test]
+fn r127_missed_notice_held_for_next_terminal_is_shown_after_kill() {
+    let mut daemon = with_missed_notice();
+    let mut next = occupied_visitor(&daemon, 1);
+    crash(&mut daemon);
+    has_missed(&daemon);
+    // This terminal is closed before it could show the line, too.
+    occupied_visitor(&daemon, 2).close();
+    crash(&mut daemon);
+    has_missed(&daemon);
+    next.type_keys("\x04");
+    next.wait_line("$");
+    next.run_line("bgctl list -q >/dev/null");
+    has_forgotten_missed(&daemon);
+    crash(&mut daemon);
+    next.run_line("bgctl list -q >/dev/null");
+    let shown = String::from_utf8_lossy(&next.shown()).into_owned();
+    assert_eq!(shown.matches(DONE).count(), 1, "once: {shown:?}");
+    assert!(daemon.status().channels.iter().all(|channel| channel.failed == 0), "its row is gone");
+}
+
+#[test]
+fn r127_missed_notice_held_during_upgrade_leaves_journal_once_shown() {
+    let mut daemon = with_missed_notice();
+    let mut next = occupied_visitor(&daemon, 1);
+    upgrade(&daemon);
+    next.type_keys("\x04");
+    next.wait_text(DONE);
+    has_forgotten_missed(&daemon);
+    crash(&mut daemon);
+    assert!(daemon.status().channels.iter().all(|channel| channel.failed == 0), "its row is gone");
+}
+
+#[test]
+fn r127_notice_missed_by_closed_terminal_goes_to_next_one_after_kill() {
+    let mut daemon = with_missed_notice();
 
     crash(&mut daemon);
 
-    wait::poll_until("it is missed again", || (daemon.channel("tty").failed == 1).then_some(()));
+    has_missed(&daemon);
     let mut next = open(&daemon, &BASH);
     next.run_line("bgctl list -q >/dev/null");
     next.wait_text(DONE);
+    has_forgotten_missed(&daemon);
     crash(&mut daemon);
     next.run_line("bgctl list -q >/dev/null");
     let shown = String::from_utf8_lossy(&next.shown()).into_owned();

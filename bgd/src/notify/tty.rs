@@ -79,11 +79,19 @@ struct Rest {
     numbers: Vec<u64>,
     /// How many more such notices are only counted.
     counted: u64,
+    /// The numbers of the missed notices among them.
+    missed: VecDeque<u64>,
 }
 
 impl Rest {
     fn new(bytes: &[u8], reports: &PendingReports) -> Self {
-        Self { bytes: bytes.to_vec(), written: 0, numbers: reports.numbers(), counted: reports.counted() }
+        Self {
+            bytes: bytes.to_vec(),
+            written: 0,
+            numbers: reports.numbers(),
+            counted: reports.counted(),
+            missed: reports.missed().clone(),
+        }
     }
 }
 
@@ -128,17 +136,22 @@ impl Adapter for Terminals {
         let Some(terminal) = device::terminal_of(leader) else { return };
         let lines = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
         self.outcomes.counts.missed.store(0, Ordering::Relaxed);
-        for number in self.missed_numbers.take() {
-            self.outcomes.report(number, Delivery::Seen);
-        }
+        let numbers = self.missed_numbers.take();
         if lines.count() == 0 {
             return;
         }
-        if let Some(held) = self.held.borrow_mut().get_mut(&terminal) {
+        tracing::debug!(path = terminal.path, "missed notices are passed on to a terminal");
+        let mut all = self.held.borrow_mut();
+        if let Some(held) = all.get_mut(&terminal) {
             held.lines.absorb(lines);
-            return held.again.notify_one();
+            held.reports.add_missed(numbers);
+            held.again.notify_one();
+            return drop_oldest_missed(&mut all, self.outcomes.counts.held_limit());
         }
-        self.hold(&terminal, Held::new(lines, self.no_reports()), At::Top, None);
+        drop(all);
+        let mut reports = self.no_reports();
+        reports.add_missed(numbers);
+        self.hold(&terminal, Held::new(lines, reports), At::Top, None);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -319,6 +332,7 @@ impl Terminals {
         let mut all = self.held.borrow_mut();
         all.insert(terminal.clone(), held);
         count_oldest(&mut all, self.outcomes.counts.held_limit());
+        drop_oldest_missed(&mut all, self.outcomes.counts.held_limit());
         drop(all);
         tokio::task::spawn_local(async move {
             let written = match rest {
@@ -344,6 +358,17 @@ fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
         let oldest = all.values_mut().filter_map(|held| Some((held.reports.oldest()?, held)));
         let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
         held.reports.count_oldest();
+        each -= 1;
+    }
+}
+
+/// Keeps at most `most` missed notices in the journal while their lines are held for other terminals.
+fn drop_oldest_missed(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
+    let mut each: u64 = all.values().map(|held| held.reports.missed().len() as u64).sum();
+    while each > most {
+        let oldest = all.values_mut().filter_map(|held| Some((*held.reports.missed().front()?, held)));
+        let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
+        held.reports.drop_missed();
         each -= 1;
     }
 }

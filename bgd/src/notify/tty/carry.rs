@@ -33,6 +33,9 @@ struct HeldState {
     /// How many more such notices are only counted.
     #[serde(default)]
     counted: u64,
+    /// The numbers of the missed notices among them.
+    #[serde(default)]
+    missed: VecDeque<u64>,
     rest: Option<RestState>,
 }
 
@@ -44,6 +47,8 @@ struct RestState {
     numbers: Vec<u64>,
     #[serde(default)]
     counted: u64,
+    #[serde(default)]
+    missed: VecDeque<u64>,
 }
 
 impl Terminals {
@@ -56,13 +61,14 @@ impl Terminals {
         let held = held.iter().map(|(terminal, held)| {
             let Held { lines, reports, rest, again: _ } = held;
             let rest = rest.borrow();
-            let rest = rest.as_ref().map(|Rest { bytes, written, numbers, counted }| RestState {
+            let rest = rest.as_ref().map(|Rest { bytes, written, numbers, counted, missed }| RestState {
                 bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
                 numbers: numbers.clone(),
                 counted: *counted,
+                missed: missed.clone(),
             });
-            let (numbers, counted) = (reports.numbers(), reports.counted());
-            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, rest }
+            let (numbers, counted, missed) = (reports.numbers(), reports.counted(), reports.missed().clone());
+            HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, missed, rest }
         });
         let (missed, keys) = (missed.borrow().clone(), keys.state());
         let missed_numbers = missed_numbers.borrow().clone();
@@ -81,10 +87,11 @@ impl Terminals {
         self.missed.replace(missed);
         self.missed_numbers.replace(missed_numbers);
         self.keys.restore(keys);
-        for HeldState { terminal, lines, numbers, counted, rest } in held {
-            let again = |numbers, counted| PendingReports::restore(&self.outcomes, numbers, counted);
-            let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted)));
-            self.hold(&terminal, Held::new(lines, again(numbers, counted)), At::Top, rest);
+        for HeldState { terminal, lines, numbers, counted, missed, rest } in held {
+            let again =
+                |numbers, counted, missed| PendingReports::restore(&self.outcomes, numbers, counted, missed);
+            let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted, rest.missed)));
+            self.hold(&terminal, Held::new(lines, again(numbers, counted, missed)), At::Top, rest);
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire
         task,
     };
     wire.title = title(&wire);
-    wire.text = text(&wire, wire.result.as_ref(), Style::PLAIN);
+    wire.text = text(&wire, reason(&wire).map(String::as_str), wire.result.as_ref(), Style::PLAIN);
     wire
 }
 
@@ -114,12 +114,12 @@ fn reason(notice: &Wire) -> Option<&String> {
     }
 }
 
-/// Builds the whole text with this part of the result.
-fn text(notice: &Wire, result: Option<&NoticeResult>, style: Style) -> String {
+/// Builds the whole text with these parts of the reason and the result.
+fn text(notice: &Wire, why: Option<&str>, result: Option<&NoticeResult>, style: Style) -> String {
     let task = &notice.task;
     let mut words = vec![notice.title.clone(), facts(notice)];
     // The person who answers must see the whole question; the title has only its beginning.
-    if let Some(why) = reason(notice).filter(|why| one_line(why) != **why) {
+    if let Some(why) = why.filter(|why| one_line(why) != **why) {
         words.extend([String::new(), show::lines(why.trim_end())]);
     }
     if let Some(asked) = task.progress.needs_input.as_ref().filter(|_| notice.kind == NoticeKind::NeedsInput)
@@ -177,10 +177,11 @@ fn facts(notice: &Wire) -> String {
     facts.join("; ")
 }
 
-/// Formats a notice for a channel with a size limit. Omits the part of the result that does not fit, and adds how to
-/// get it. `size` measures text in the same way as the channel.
+/// Formats a notice for a channel with a size limit. Omits the part of the result, question or error that does not fit,
+/// and adds how to get it. `size` measures text in the same way as the channel.
 pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> usize) -> String {
-    let whole = text(notice, notice.result.as_ref(), style);
+    let why = reason(notice).map(String::as_str);
+    let whole = text(notice, why, notice.result.as_ref(), style);
     if size(&whole) <= most {
         return whole;
     }
@@ -188,12 +189,10 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
     let with = |result: &NoticeResult, body: &str| {
         let part = if result.part == Part::All { part_of(notice) } else { result.part };
         let shorter = NoticeResult { text: body.to_owned(), bytes: result.bytes, part };
-        text(notice, Some(&shorter), style)
+        text(notice, why, Some(&shorter), style)
     };
     let Some(result) = notice.result.as_ref().filter(|result| size(&with(result, "x")) < most) else {
-        // Cut before escaping, so that no escape sequence is split.
-        let plain = text(notice, None, Style::PLAIN);
-        return (style.words)(cut(&plain, most, &|part: &str| size(&(style.words)(part))));
+        return without_result(notice, style, most, &size);
     };
     let size = |body: &str| size(&with(result, body));
     with(
@@ -203,6 +202,22 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
             Part::All | Part::Beginning | Part::Gone => cut(&result.text, most, &size),
         },
     )
+}
+
+/// Formats a notice that does not fit even without a result: keeps the beginning of the question or error, and the
+/// commands that answer.
+fn without_result(notice: &Wire, style: Style, most: usize, size: &impl Fn(&str) -> usize) -> String {
+    let rest = format!("(the rest: bgctl status {})", notice.task.id);
+    let with = |why: &str| text(notice, Some(&format!("{why} …\n{rest}")), None, style);
+    if let Some(why) = reason(notice)
+        && size(&with("")) <= most
+    {
+        return with(cut(why, most, &|part: &str| size(&with(part))));
+    }
+    // Cut before escaping, so that no escape sequence is split.
+    let cut_off = |part: &str| (style.words)(&format!("{part} …\n{rest}"));
+    let plain = text(notice, reason(notice).map(String::as_str), None, Style::PLAIN);
+    cut_off(cut(&plain, most, &|part: &str| size(&cut_off(part))))
 }
 
 /// Returns which part of a result to keep if it does not fit. An agent's answer is read from its beginning; a command
@@ -278,6 +293,35 @@ mod tests {
         let notice = |ms| notice("completed", ms, &json!({"exit": {"code": 0}, "usage": usage}));
         assert_eq!(facts(&notice(60_000)), format!("ID {id}; exit code 0; 1m 10s of CPU"));
         assert_eq!(facts(&notice(59_999)), format!("ID {id}; exit code 0"));
+    }
+
+    #[test]
+    fn r51_question_that_is_too_long_keeps_its_answers() {
+        let options = ["allow-once", "reject"].map(|id| json!({"id": id, "name": id, "kind": "allow_once"}));
+        let question =
+            format!("execute: {}\nchanges: a\u{20ac}\n{}", "rm *; ".repeat(60), "- b\n+ c\n".repeat(60));
+        let progress = json!({"output_bytes": 0, "tool_calls": 0, "denied": 0, "stalled": false,
+            "needs_input": {"request": 3, "question": question, "options": options}});
+        let mut notice = notice("completed", 1000, &json!({"progress": progress}));
+        notice.kind = NoticeKind::NeedsInput;
+        notice.title = title(&notice);
+        // As in Markdown.
+        let words = |text: &str| text.replace('-', "\\-").replace('*', "\\*");
+        let style = Style { words, result: str::to_owned };
+        let size = |text: &str| text.encode_utf16().count();
+        let whole = size(&fitting(&notice, style, usize::MAX, size));
+        for most in 1000..whole {
+            let text = fitting(&notice, style, most, size);
+            assert!((most - 10..=most).contains(&size(&text)), "{most}: {text}");
+            for option in ["allow\\-once", "reject"] {
+                assert!(text.contains(&format!(" {option} \\-\\-request 3")), "{most}: {text}");
+            }
+            assert!(text.contains(" …\n(the rest: bgctl status 00000000"), "{most}: {text}");
+        }
+        // There is no room even for the answers.
+        let text = fitting(&notice, style, 300, size);
+        assert!(size(&text) <= 300 && text.contains(" …\n(the rest: bgctl status "), "{text}");
+        assert!(!fitting(&notice, style, whole, size).contains("(the rest: "));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use bgd_shared::show;
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// The maximum length of each part, in bytes. All of them, with the answers, fit into one message of any chat service.
+/// The maximum length of each part, in bytes. All of them, with the answers, fit into one message of a chat service,
+/// except for Discord, whose messages contain only the beginning of a longer question.
 pub const COMMAND_BYTES: usize = 1200;
 pub const CHANGE_BYTES: usize = 800;
 pub const INPUT_BYTES: usize = 300;

@@ -1069,7 +1069,7 @@ class _DaemonStatus(TypedDict):
     """Version of the daemon."""
 
     waited: Times
-    """Times that tasks waited for a slot."""
+    """Times from the submissions of tasks to their first start."""
 
 
 class DaemonStatus(_DaemonStatus, total=False):

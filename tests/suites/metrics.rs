@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use bgd_tests::TestDaemon;
+use bgd_tests::shared::order::Retry;
+use bgd_tests::shared::request::SubmitParams;
 use serde_json::{Value, json};
 
 /// Reads `OpenMetrics` text and prints its families and samples as JSON.
@@ -123,6 +125,16 @@ fn r08_openmetrics_reports_the_figures_of_the_daemon() {
     assert_eq!(samples["bgd_resident_memory_bytes{}"]["unit"], "bytes");
     drop(watch);
     daemon.cancel(&[&running[..], &[pending]].concat());
+}
+
+#[test]
+fn r08_wait_time_counts_only_the_first_start() {
+    let daemon = TestDaemon::start();
+    let retry = Retry { times: 2, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false };
+    let params = SubmitParams { shell: Some("exit 3".into()), retry: Some(retry), ..daemon.params() };
+    let task = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
+    assert!(!task.attempts.is_empty(), "{task:?}");
+    assert_eq!(daemon.status().waited.count, 1);
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn tasks(status: &DaemonStatus, out: &mut Writer<'_>) -> fmt::Result {
     out.gauge("bgd_queue_length", "Tasks waiting for a slot", status.summary.pending)?;
     let slots = status.limits.max_concurrent_tasks;
     out.gauge("bgd_slots", "Maximum number of concurrent tasks (max_concurrent_tasks)", slots)?;
-    out.histogram("bgd_task_wait", "Time from the submission of a task to its start", &status.waited)?;
+    out.histogram("bgd_task_wait", "Time from the submission of a task to its first start", &status.waited)?;
     out.histogram("bgd_task_run", "Run time", &status.ran)
 }
 

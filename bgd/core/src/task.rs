@@ -402,6 +402,12 @@ pub struct QueuePlace {
 pub type Snapshot = Box<Task>;
 
 impl Task {
+    /// Reports whether this is the first attempt.
+    pub fn is_first_attempt(&self) -> bool {
+        self.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
+            && self.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.requeued == 0)
+    }
+
     /// Creates a task that has not run yet, without a key and everything that only some tasks have.
     pub fn new(id: TaskId, spec: Arc<Spec>, created_at: Timestamp, state: State) -> Self {
         Self {

@@ -46,7 +46,7 @@ impl Histogram {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Time from submission to start.
+    /// Time from submission to the first start.
     pub waited: Histogram,
     /// Time from the start of a run to its end.
     pub ran: Histogram,
@@ -55,7 +55,8 @@ pub struct Figures {
 impl Figures {
     /// Updates the histograms for an event.
     pub fn count(&mut self, kind: EventKind, at: Timestamp, task: &Snapshot) {
-        if kind == EventKind::Started {
+        // A later attempt has not waited since the submission, but run, failed, and waited for its retry.
+        if kind == EventKind::Started && task.is_first_attempt() {
             self.waited.add(task.created_at, at);
         }
         if let State::Finished(Finished { started_at: Some(began), completed_at, .. }) = &task.state

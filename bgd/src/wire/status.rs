@@ -46,7 +46,7 @@ pub struct Counted {
     /// The number of the latest event available to subscribers: a durable daemon publishes events once they are
     /// persisted.
     pub seq: u64,
-    /// How long tasks took from submission to start.
+    /// How long tasks took from submission to their first start.
     pub waited: Times,
     /// How long runs took.
     pub ran: Times,

@@ -58,7 +58,7 @@ pub struct DaemonStatus {
     pub durable: Option<DurableStatus>,
     /// The limits in effect.
     pub limits: Limits,
-    /// Times that tasks waited for a slot.
+    /// Times from the submissions of tasks to their first start.
     pub waited: Times,
     /// Run times of tasks.
     pub ran: Times,

@@ -90,7 +90,7 @@ impl Core {
         self.note_attempt(now, ordinal);
         self.became(ordinal);
         self.event(now, EventKind::Started, ordinal);
-        if self.registry.get(ordinal).is_some_and(is_first_attempt) {
+        if self.registry.get(ordinal).is_some_and(Task::is_first_attempt) {
             self.notice(now, NoticeKind::Started, ordinal);
         }
         self.pause_started(ordinal);
@@ -311,10 +311,4 @@ pub(super) fn verdict_of_tree(reason: StopReason, exit: &Exit) -> Outcome {
         | StopReason::MaxFails(_)
         | StopReason::Elsewhere => verdict_of_stop(reason),
     }
-}
-
-/// Reports whether this is the first attempt.
-fn is_first_attempt(task: &Task) -> bool {
-    task.plan().again.as_ref().is_none_or(|again| again.attempts.is_empty())
-        && task.elsewhere.as_ref().is_none_or(|elsewhere| elsewhere.requeued == 0)
 }

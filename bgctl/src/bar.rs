@@ -163,10 +163,14 @@ fn send_progress(percent: Option<u8>) {
     let _ = io::stderr().write_all(osc94_sequence(percent).as_bytes());
 }
 
-/// Formats the run time with the last output line; a pending task shows what it waits for.
+/// Formats the run time with the question or the last output line; a pending task shows what it waits for.
 fn of_one(task: &Task, percent: Option<u8>, clock: &Clock) -> String {
     if task.status == Status::Pending {
         return status(task, clock);
+    }
+    if let Some(asked) = &task.progress.needs_input {
+        let question = clean(&asked.question);
+        return format!("{} asks (bgctl answer {}): {question}", run_time(task, clock.now), task.id.short());
     }
     let line = task.progress.last_line.as_deref().map(clean).unwrap_or_default();
     let percent = percent.map_or_else(String::new, |percent| format!("{percent}% "));
@@ -273,5 +277,8 @@ mod tests {
         task.progress.last_line = Some("CC\x1b x.c".into());
         assert_eq!(of_one(&task, None, &clock), "1m 05s CC\u{fffd} x.c");
         assert_eq!(of_one(&task, Some(42), &clock), "1m 05s 42% CC\u{fffd} x.c");
+        task.progress.needs_input = Some(samples::question());
+        let shown = of_one(&task, None, &clock);
+        assert!(shown.starts_with("1m 05s asks (bgctl answer ") && shown.contains("): "), "{shown}");
     }
 }

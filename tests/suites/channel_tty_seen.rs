@@ -1,5 +1,7 @@
 //! The channel `tty` shows the most important first, and nothing that the terminal shows anyway.
 
+use bgd_tests::prompts::fake_agent;
+use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
@@ -57,6 +59,50 @@ fn outcomes_seen_in_terminal_are_not_notified_there() {
     daemon.wait_running(id);
     daemon.cancel(&[id]);
     terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
+}
+
+const ASKS: &str = "[BACKGROUND TASK NEEDS INPUT] ";
+
+/// Returns a daemon with a terminal that waits for a task whose agent asks something there.
+#[track_caller]
+fn waiting_for_asking_agent() -> (TestDaemon, Terminal, TaskId) {
+    let config = fake_agent(&[], "permissions = \"ask\"");
+    let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    let told_there = told_there(&daemon, &origin(&terminal), "");
+    let params = SubmitParams {
+        channel: told_there.channel,
+        session: told_there.session,
+        terminal: told_there.terminal,
+        ..daemon.prompt_params("await go; ask Run make?")
+    };
+    let id = daemon.submit_with(&params).id;
+    terminal.type_line(&format!("bgctl block {id}"));
+    terminal.wait_text("await go");
+    daemon.touch("go");
+    terminal.wait_text(&format!("asks (bgctl answer {}): ", id.short()));
+    after(&daemon, 1, HELD);
+    (daemon, terminal, id)
+}
+
+#[test]
+fn r51_question_is_told_in_terminal_whose_wait_is_left() {
+    let (daemon, mut terminal, id) = waiting_for_asking_agent();
+    terminal.type_keys("\x03");
+    terminal.wait_text(ASKS);
+    daemon.run(&["answer", &id.to_string(), "allow"]).success();
+    daemon.block(&[id]);
+}
+
+#[test]
+fn r51_question_of_ended_run_is_not_told() {
+    let (daemon, mut terminal, id) = waiting_for_asking_agent();
+    daemon.run(&["answer", &id.to_string(), "allow"]).success();
+    terminal.wait_text("completed");
+    after(&daemon, 1, DELIVERED);
+    submit_from(&daemon, &origin(&terminal), "exit 3");
+    terminal.wait_text("[BACKGROUND TASK FAILED] ");
+    assert!(!String::from_utf8_lossy(&terminal.shown()).contains(ASKS), "{terminal:?}");
 }
 
 #[test]

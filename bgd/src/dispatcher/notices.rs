@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::NoticeKind;
 
 use super::Dispatcher;
 use super::recording::Step;
@@ -32,8 +33,8 @@ impl Dispatcher {
         rows
     }
 
-    /// Reports whether the user sees a notice's content in its target terminal anyway, having waited for the task or
-    /// cancelled it there.
+    /// Reports whether somebody sees the end of a task in the terminal that the notice is for, having waited for the
+    /// task or cancelled it there. The reply to a wait says nothing about a start or a question.
     fn is_seen(&self, notice: &Notice, seen_by: &BTreeSet<u64>) -> bool {
         let spec = &notice.task.spec;
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());
@@ -42,7 +43,9 @@ impl Dispatcher {
             leader.is_some() && leader == terminal.map(|terminal| terminal.leader)
         };
         let is_tty = |name: &str| self.notifier.channels().is_tty(name);
-        let is_seen = spec.channel.as_deref().is_some_and(is_tty) && seen_by.iter().any(is_there);
+        let is_seen = notice.kind != NoticeKind::NeedsInput
+            && spec.channel.as_deref().is_some_and(is_tty)
+            && seen_by.iter().any(is_there);
         if is_seen {
             tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
         }

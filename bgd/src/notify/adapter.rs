@@ -35,6 +35,11 @@ pub trait Adapter {
         let _ = task;
     }
 
+    /// Called when the run of an agent's task has ended, so that its questions can't be answered any more.
+    fn ended(&self, task: TaskId) {
+        let _ = task;
+    }
+
     /// Called when no more notices will come. Delivers the held ones or gives them up, then returns.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {})

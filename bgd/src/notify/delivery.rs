@@ -179,6 +179,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
                 ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
+                ChannelEvent::Ended(task) => worker.adapter.ended(task),
             }
         }
     };

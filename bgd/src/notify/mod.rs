@@ -60,7 +60,8 @@ struct Queue {
     orders: mpsc::UnboundedSender<Order>,
     /// One message per agent turn; turns are bounded themselves.
     typing: mpsc::UnboundedSender<TypingOrder>,
-    /// One message per submission in a terminal, and per visit or removed task while something waits; bounded by those.
+    /// One message per submission in a terminal, and per visit, ended turn or removed task while something waits;
+    /// bounded by those.
     events: mpsc::UnboundedSender<ChannelEvent>,
 }
 
@@ -295,6 +296,11 @@ impl Notifier {
     pub fn forget(&self, task: TaskId) {
         let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
         self.send_event(&ChannelEvent::Forgotten(task), waits);
+    }
+
+    /// Reports that the run of an agent's task has ended. Waiting lines must not ask its questions any more.
+    pub fn ended(&self, task: TaskId) {
+        self.send_event(&ChannelEvent::Ended(task), |counts| counts.waiting() > 0);
     }
 
     /// Sends an event to the terminal channels whose counters satisfy the condition.

@@ -47,6 +47,8 @@ pub enum ChannelEvent {
     /// This process submitted a task in this terminal, where the task's end will be reported.
     Awaited(OriginTerminal, Option<i32>),
     Forgotten(TaskId),
+    /// The run of this agent's task has ended.
+    Ended(TaskId),
 }
 
 /// The receiving side of a channel, for its worker.

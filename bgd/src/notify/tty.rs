@@ -164,6 +164,10 @@ impl Adapter for Terminals {
         lines.chain(&mut self.missed.borrow_mut().each).for_each(|line| line.forget(task));
     }
 
+    fn ended(&self, task: TaskId) {
+        self.held.borrow_mut().values_mut().for_each(|held| held.lines.drop_questions(task));
+    }
+
     fn state(&self) -> Option<Box<RawValue>> {
         self.carried()
     }
@@ -405,6 +409,9 @@ impl Serving {
         while self.has_lines() {
             self.until_rested().await;
             let ready = self.until_ready(std::mem::replace(&mut at, At::Top)).await?;
+            if !self.has_lines() {
+                break;
+            }
             // There is no await between this last check and the write, so nothing can change in between.
             let device::Look { front, mut device } = device::look(&self.terminal)?;
             if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
@@ -428,6 +435,8 @@ impl Serving {
             device.room(*refused.get_or_insert_with(Instant::now)).await.map_err(unusable)?;
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
+        // Those of questions that no longer matter.
+        self.take().report(&Ok(()));
         Ok(())
     }
 

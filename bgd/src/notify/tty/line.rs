@@ -82,6 +82,11 @@ impl Line {
         }
     }
 
+    /// Reports whether the line is about a question of this task.
+    pub fn is_question_of(&self, task: TaskId) -> bool {
+        self.task == Some(task) && self.kind == Some(NoticeKind::NeedsInput)
+    }
+
     pub fn kind(&self) -> Option<NoticeKind> {
         self.kind
     }

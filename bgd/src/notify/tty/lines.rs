@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use serde::{Deserialize, Serialize};
 
@@ -48,14 +49,28 @@ impl Lines {
 
     /// Adds the line of a notice.
     pub(super) fn push(&mut self, notification: &Notification) {
-        let at = KINDS.iter().position(|(kind, _)| *kind == notification.notice.kind);
-        if let Some(count) = at.and_then(|at| self.counts.get_mut(at)) {
+        if let Some(count) = self.count_of(notification.notice.kind) {
             *count += 1;
         }
         self.each.push(line::line(&notification.notice, notification.is_removed));
         self.drop_least_urgent(HELD_LINES);
         self.place.clone_from(&notification.place);
         self.in_inbox &= notification.notice.task.session.is_some();
+    }
+
+    fn count_of(&mut self, kind: NoticeKind) -> Option<&mut u64> {
+        let at = KINDS.iter().position(|(of, _)| *of == kind)?;
+        self.counts.get_mut(at)
+    }
+
+    /// Drops the questions of a task whose run has ended; those that are only counted stay counted.
+    pub(super) fn drop_questions(&mut self, task: TaskId) {
+        let before = self.each.len();
+        self.each.retain(|line| !line.is_question_of(task));
+        let dropped = (before - self.each.len()) as u64;
+        if let Some(count) = self.count_of(NoticeKind::NeedsInput) {
+            *count = count.saturating_sub(dropped);
+        }
     }
 
     /// Adds lines that were meant for a closed terminal.

@@ -106,6 +106,24 @@ fn r51_question_of_ended_run_is_not_told() {
 }
 
 #[test]
+fn r51_missed_notice_survives_reload_of_its_channel() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut closed = open(&daemon, &BASH);
+    submit_from(&daemon, &origin(&closed), "read x <gate");
+    closed.close();
+    gate.open();
+    after(&daemon, 1, FAILED);
+    daemon.write_config("[channels.tty]\ntype = \"tty\"\nstarted = true\n");
+    daemon.run(&["daemon", "reload"]).success();
+    let mut next = open(&daemon, &BASH);
+    next.type_line("bgctl list -q >/dev/null; echo u''p; cat");
+    next.wait_text("\nup\n");
+    next.type_keys("\x04");
+    next.wait_text(DONE);
+}
+
+#[test]
 fn notice_of_cleared_task_does_not_suggest_reading_output() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);

@@ -100,6 +100,26 @@ fn r121_hung_channel_command_times_out_after_upgrade() {
 }
 
 #[test]
+fn r121_line_held_since_before_reload_survives_upgrade() {
+    let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    occupy(&mut terminal);
+    submit_from(&daemon, &origin(&terminal), "true");
+    let log = daemon.state_dir().join("bgd.log");
+    wait::for_lines(&log, 1, HELD);
+    daemon.write_config("[channels.tty]\ntype = \"tty\"\nstarted = true\n");
+    daemon.run(&["daemon", "reload"]).success();
+    // The channel begins to watch another terminal.
+    let mut other = open(&daemon, &BASH);
+    submit_from(&daemon, &origin(&other), "true");
+    other.wait_text(DONE);
+    upgrade(&daemon);
+    terminal.type_keys("\x04");
+    terminal.wait_text(DONE);
+    wait::poll_until("an empty queue", || (daemon.channel("tty").queued == 0).then_some(()));
+}
+
+#[test]
 fn r121_notice_retry_count_survives_upgrade() {
     let server = HookServer::start();
     for reply in

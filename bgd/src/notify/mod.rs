@@ -171,7 +171,11 @@ impl Notifier {
     /// Those for a removed channel are not retried, as they could not be carried over an upgrade. Typing continues on
     /// the new channel.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
-        self.queues.retain(|name, queue| channels.get(name) == Some(&queue.channel));
+        // A worker does not depend on which kinds of notices it gets.
+        self.queues.retain(|name, queue| {
+            let same = channels.get(name).filter(|channel| channel.kind == queue.channel.kind);
+            same.inspect(|channel| queue.channel = Arc::clone(channel)).is_some()
+        });
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
         self.gone.retain(|_, gone| gone.receiver_count() > 0);
         for (name, gone) in &self.gone {

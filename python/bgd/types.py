@@ -1080,6 +1080,11 @@ class DaemonStatus(_DaemonStatus, total=False):
     or if the daemon is older than this field.
     """
 
+    default_deliver_to: list[str]
+    """`default_deliver_to` in the configuration; missing if it is not set, or if the daemon is older
+    than this field.
+    """
+
     durable: DurableStatus
     """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 

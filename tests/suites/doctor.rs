@@ -131,6 +131,23 @@ fn r168_channel_advice_disappears_once_followed() {
 }
 
 #[test]
+fn r168_missing_channel_is_described_as_configured() {
+    let daemon = TestDaemon::start();
+    for (config, words) in [
+        ("", "only in your terminal"),
+        ("default_deliver_to = []", "default_deliver_to is empty"),
+        ("default_deliver_to = [\"inbox\"]", "(bgctl inbox)"),
+    ] {
+        daemon.write_config(config);
+        daemon.run(&["daemon", "reload"]).success();
+        let report: Value = daemon.run(&["--json", "doctor"]).success().json();
+        let found = check(&report, "channels", "notifications")["found"].as_str().unwrap().to_owned();
+        assert!(found.contains(words), "{config}: {found}");
+        assert_eq!(found.contains("your terminal"), config.is_empty(), "{found}");
+    }
+}
+
+#[test]
 fn r168_test_notification_needs_no_slot_and_leaves_no_task() {
     let config = "max_concurrent_tasks = 1\n\
                   [channels.good]\ntype = \"exec\"\ncommand = [\"sh\", \"-c\", \"cat > told\"]\n";

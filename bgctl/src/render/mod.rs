@@ -191,6 +191,7 @@ pub mod samples {
             waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },
             ran: Times { count: 2, sum_ms: 2 * 86_400_000, buckets: vec![bucket(3, 0), bucket(10, 0)] },
             inboxes: InboxesStatus { sessions: 1, items: 1, lost: 2 },
+            default_deliver_to: None,
             channels: vec![busy, tried, wrong, idle],
             untold: 7,
             warnings: Vec::new(),

@@ -99,6 +99,7 @@ impl Identity {
             waited: counted.waited,
             ran: counted.ran,
             inboxes: core.inboxes(),
+            default_deliver_to: config.default_deliver_to.clone(),
             channels: counted.channels,
             untold: counted.unreported,
             warnings,

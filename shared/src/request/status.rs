@@ -64,6 +64,9 @@ pub struct DaemonStatus {
     pub ran: Times,
     /// The inboxes of parent sessions.
     pub inboxes: InboxesStatus,
+    /// `default_deliver_to` in the configuration; missing if it is not set, or if the daemon is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_deliver_to: Option<Vec<String>>,
     /// Channels that are configured, are the first of `default_deliver_to`, or have had notices.
     pub channels: Vec<ChannelStatus>,
     /// Ended runs without a notification, because the task had no channel, or a channel that is not configured.

@@ -91,12 +91,7 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
     let mut channels =
         status.channels.iter().filter(|channel| !LOCAL_KINDS.contains(&&*channel.kind)).peekable();
     if channels.peek().is_none() {
-        let none = Check::note(
-            PART,
-            "notifications",
-            "no channel is configured: you are notified only in your terminal, above the prompt",
-        );
-        return checks.push(none.hint(
+        return checks.push(Check::note(PART, "notifications", without_channel(status)).hint(
             "for desktop notifications, set default_deliver_to = [\"desktop\"]; for others, see bgd-config(5)",
         ));
     }
@@ -119,6 +114,17 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
             };
         }
         checks.push(check);
+    }
+}
+
+/// Describes where notifications go if no channel delivers them.
+fn without_channel(status: &DaemonStatus) -> &'static str {
+    match status.default_deliver_to.as_deref().map(<[_]>::first) {
+        None => "no channel is configured: you are notified only in your terminal, above the prompt",
+        Some(None) => {
+            "default_deliver_to is empty: you are not notified, but sessions have inboxes (bgctl inbox)"
+        }
+        Some(Some(_)) => "default_deliver_to is an inbox: notices wait there only (bgctl inbox)",
     }
 }
 

@@ -9,9 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use bgd_tests::far::Far;
 use bgd_tests::prompts::fake_agent;
-use bgd_tests::shared::request::ListResult;
+use bgd_tests::shared::request::{ListResult, SubmitParams};
 use bgd_tests::slurm::Site;
-use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, executable, helper_path};
+use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, executable, helper_path, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::Value;
 
 /// Asserts that each failed check has a hint.
@@ -145,6 +147,30 @@ fn r168_missing_channel_is_described_as_configured() {
         assert!(found.contains(words), "{config}: {found}");
         assert_eq!(found.contains("your terminal"), config.is_empty(), "{found}");
     }
+}
+
+#[test]
+fn r168_earlier_failed_notice_is_not_blamed_on_test_notification() {
+    let line = "echo > begun; read x < gate; exec \"$0\"";
+    let fake = helper_path("fake_acp");
+    let agent = format!("[agents.slow]\ncommand = [\"sh\", \"-c\", '''cd; {line}''', {fake:?}]\n");
+    let channel = "[channels.ops]\ntype = \"exec\"\nstarted = false\ncommand = [\"sh\", \"-c\", \"cd; ! [ -e broken ]\"]\n";
+    let daemon = TestDaemon::builder().config(format!("{channel}{agent}")).start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    daemon.touch("broken");
+    std::thread::scope(|scope| {
+        let doctor = scope.spawn(|| daemon.run(&["--json", "doctor", "--notify"]));
+        // The checks have begun: the agent is being started.
+        wait::for_file(&daemon.home().join("begun"));
+        let params =
+            SubmitParams { shell: Some("true".into()), channel: Some("ops".into()), ..daemon.params() };
+        daemon.submit_with(&params);
+        wait::poll_until("a failed notice", || (daemon.channel("ops").failed == 1).then_some(()));
+        fs::remove_file(daemon.home().join("broken")).unwrap();
+        fs::write(daemon.home().join("gate"), "go\n").unwrap();
+        let report: Value = doctor.join().expect("doctor").json();
+        assert_eq!(check(&report, "channels", "ops")["found"], "the test notification was delivered");
+    });
 }
 
 #[test]

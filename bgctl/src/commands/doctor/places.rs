@@ -103,7 +103,7 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
         };
         // The test is not submitted from a terminal, so it would appear at no prompt.
         if notify && channel.kind != "tty" {
-            check = match delivered(channel, context) {
+            check = match delivered(&channel.name, context) {
                 Ok(Trial::Delivered) => Check::ok(PART, &channel.name, "the test notification was delivered"),
                 Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
                 // The test task needs no slot and waits behind no other task, so its group must be paused.
@@ -145,12 +145,20 @@ enum Trial {
     NotTried(String),
 }
 
+impl Trial {
+    fn removed() -> Self {
+        Self::Failed("the channel was removed meanwhile".to_owned())
+    }
+}
+
 /// Sends a notification through a channel: that of a task that does nothing and is cleared afterwards.
-fn delivered(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
-    let params = SubmitParams::trial("test notification of bgctl doctor", &before.name);
+fn delivered(name: &str, context: &mut Context) -> Result<Trial, Failure> {
+    // Other notices may have failed since the checks began.
+    let Some(before) = current(name, context)? else { return Ok(Trial::removed()) };
+    let params = SubmitParams::trial("test notification of bgctl doctor", name);
     let id = context.call::<TaskSubmit>(&params)?.task.id;
     let outcome = still_waits(id, context).and_then(|waits| match waits {
-        None => notice_of(before, context),
+        None => notice_of(&before, context),
         Some(why) => Ok(Trial::NotTried(why)),
     });
     let clear = ClearParams { ids: Some(vec![id.into()]), all: true, ..ClearParams::default() };
@@ -169,13 +177,17 @@ fn still_waits(id: TaskId, context: &mut Context) -> Result<Option<String>, Fail
     }))
 }
 
+/// Returns the current status of a channel; `None` if it was removed.
+fn current(name: &str, context: &mut Context) -> Result<Option<ChannelStatus>, Failure> {
+    let status = context.call::<DaemonStatusOf>(&NoParams {})?;
+    Ok(status.channels.into_iter().find(|channel| channel.name == name))
+}
+
 /// Waits until the channel has nothing left to deliver, or one notification has failed.
 fn notice_of(before: &ChannelStatus, context: &mut Context) -> Result<Trial, Failure> {
     let end = Instant::now() + DELIVERY;
     loop {
-        let status = context.call::<DaemonStatusOf>(&NoParams {})?;
-        let now = status.channels.into_iter().find(|channel| channel.name == before.name);
-        let Some(now) = now else { return Ok(Trial::Failed("the channel was removed meanwhile".to_owned())) };
+        let Some(now) = current(&before.name, context)? else { return Ok(Trial::removed()) };
         if now.failed > before.failed {
             return Ok(Trial::Failed(now.last_error.unwrap_or_else(|| "it failed".to_owned())));
         }

@@ -19,7 +19,6 @@ use super::agent::AgentPart;
 use super::consumed::Consumed;
 use super::elsewhere::{Elsewhere, On};
 use super::plan::{Attempt, AttemptError, Dependency, Plan, Repetition, Rule};
-use super::sharing::KeptEnv;
 use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
 
 /// Cost of a task besides its texts: the task, its spec and its index entries.
@@ -144,19 +143,16 @@ impl Task {
         self.fixed_bytes() + self.changing_bytes()
     }
 
+    /// Returns the values that it may share with other tasks.
+    pub fn shared(&self) -> impl Iterator<Item = Shared> {
+        self.spec.shared().chain(self.envs().into_iter().flatten())
+    }
+
     /// Returns the environments that it holds.
     fn envs(&self) -> [Option<Shared>; 3] {
-        let shared = |env: &Arc<Env>| Shared::new(env, env_bytes(env));
-        let queued = match &self.state {
-            State::Queued { env } | State::Starting { env: Some(KeptEnv(env)), .. } => Some(shared(env)),
-            State::Starting { env: None, .. }
-            | State::Running { .. }
-            | State::Stopping { .. }
-            | State::Finished(_)
-            | State::Resuming(_) => None,
-        };
-        let again = self.plan().again.as_ref().map(|again| shared(&again.env));
-        [queued, again, self.agent.as_ref().map(|agent| shared(&agent.env))]
+        let unstarted = self.state.env().map(Shared::env);
+        let again = self.plan().again.as_ref().map(|again| Shared::env(&again.env));
+        [unstarted, again, self.agent.as_ref().map(|agent| Shared::env(&agent.env))]
     }
 }
 
@@ -223,9 +219,9 @@ impl AgentPart {
     }
 }
 
-/// A value that several tasks may hold.
-#[derive(Clone, Copy, Debug)]
-struct Shared {
+/// A value that several tasks may hold, and its cost in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
     /// Its address, which is unique as long as any task holds the value.
     at: usize,
     bytes: usize,
@@ -234,6 +230,49 @@ struct Shared {
 impl Shared {
     fn new<T>(value: &Arc<T>, bytes: usize) -> Self {
         Self { at: Arc::as_ptr(value).addr(), bytes }
+    }
+
+    pub fn env(env: &Arc<Env>) -> Self {
+        Self::new(env, env_bytes(env))
+    }
+}
+
+/// The cost of values that several tasks hold: each counts once.
+#[derive(Debug, Default, Serialize)]
+pub struct SharedBytes {
+    bytes: usize,
+    /// The number of holders of each value, by address.
+    #[serde(skip)]
+    holders: HashMap<usize, usize>,
+}
+
+impl SharedBytes {
+    /// Returns the total, in bytes.
+    pub fn total(&self) -> usize {
+        self.bytes
+    }
+
+    fn contains(&self, shared: Shared) -> bool {
+        self.holders.contains_key(&shared.at)
+    }
+
+    /// Counts one more holder.
+    pub fn hold(&mut self, shared: Shared) {
+        let holders = self.holders.entry(shared.at).or_default();
+        *holders += 1;
+        if *holders == 1 {
+            self.bytes += shared.bytes;
+        }
+    }
+
+    /// Uncounts a holder.
+    pub fn release(&mut self, shared: Shared) {
+        let Some(holders) = self.holders.get_mut(&shared.at) else { return };
+        *holders -= 1;
+        if *holders == 0 {
+            self.holders.remove(&shared.at);
+            self.bytes = self.bytes.saturating_sub(shared.bytes);
+        }
     }
 }
 
@@ -254,23 +293,22 @@ impl Changing {
 /// The cost of all tasks together.
 #[derive(Debug, Default, Serialize)]
 pub struct Held {
-    bytes: usize,
-    /// The number of holders of each shared value, by address.
-    #[serde(skip)]
-    shared: HashMap<usize, usize>,
+    /// The cost that tasks do not share.
+    own: usize,
+    shared: SharedBytes,
 }
 
 impl Held {
     /// Returns the total.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.own + self.shared.total()
     }
 
     /// Returns by how much adding this task would raise the total.
     pub fn more_with(&self, task: &Task) -> usize {
         let mut new: Vec<Shared> = Vec::new();
-        for shared in task.spec.shared().chain(task.envs().into_iter().flatten()) {
-            if !self.shared.contains_key(&shared.at) && new.iter().all(|known| known.at != shared.at) {
+        for shared in task.shared() {
+            if !self.shared.contains(shared) && !new.contains(&shared) {
                 new.push(shared);
             }
         }
@@ -279,15 +317,15 @@ impl Held {
 
     /// Counts a new task.
     pub fn add(&mut self, task: &Task) {
-        self.bytes += task.fixed_bytes();
-        task.spec.shared().for_each(|shared| self.hold(shared));
+        self.own += task.fixed_bytes();
+        task.spec.shared().for_each(|shared| self.shared.hold(shared));
         self.begin(Changing::of(task));
     }
 
     /// Uncounts a task that is removed.
     pub fn remove(&mut self, task: &Task) {
-        self.bytes = self.bytes.saturating_sub(task.fixed_bytes());
-        task.spec.shared().for_each(|shared| self.release_memory(shared));
+        self.own = self.own.saturating_sub(task.fixed_bytes());
+        task.spec.shared().for_each(|shared| self.shared.release(shared));
         self.end(Changing::of(task));
     }
 
@@ -299,29 +337,12 @@ impl Held {
     }
 
     fn begin(&mut self, changing: Changing) {
-        self.bytes += changing.own;
-        changing.envs.into_iter().flatten().for_each(|shared| self.hold(shared));
+        self.own += changing.own;
+        changing.envs.into_iter().flatten().for_each(|shared| self.shared.hold(shared));
     }
 
     fn end(&mut self, changing: Changing) {
-        self.bytes = self.bytes.saturating_sub(changing.own);
-        changing.envs.into_iter().flatten().for_each(|shared| self.release_memory(shared));
-    }
-
-    fn hold(&mut self, shared: Shared) {
-        let holders = self.shared.entry(shared.at).or_default();
-        *holders += 1;
-        if *holders == 1 {
-            self.bytes += shared.bytes;
-        }
-    }
-
-    fn release_memory(&mut self, shared: Shared) {
-        let Some(holders) = self.shared.get_mut(&shared.at) else { return };
-        *holders -= 1;
-        if *holders == 0 {
-            self.shared.remove(&shared.at);
-            self.bytes = self.bytes.saturating_sub(shared.bytes);
-        }
+        self.own = self.own.saturating_sub(changing.own);
+        changing.envs.into_iter().flatten().for_each(|shared| self.shared.release(shared));
     }
 }

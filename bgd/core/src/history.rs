@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::held::{Shared, SharedBytes};
 use super::ordinal::Ordinal;
 use super::task::{Lingering, State, Task};
 
@@ -32,13 +33,15 @@ const fn unlimited() -> usize {
 }
 
 /// A finished task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     ended: Timestamp,
     /// How many bytes of its output are kept.
     output: u64,
-    /// Its memory, in bytes, without values shared with other tasks.
+    /// Its memory, in bytes, without `shared`.
     memory: usize,
+    /// The values that other tasks may hold, too, such as the environment for another turn of an agent.
+    shared: Vec<Shared>,
 }
 
 /// The finished tasks by their age; none while there are no limits. Those whose outputs other tasks still need (R104)
@@ -55,6 +58,8 @@ pub struct History {
     bytes: u64,
     #[serde(skip)]
     memory: usize,
+    #[serde(skip)]
+    shared: SharedBytes,
 }
 
 impl History {
@@ -77,7 +82,7 @@ impl History {
                 if finished.lingering == Lingering::No && !self.needed.contains_key(&ordinal) =>
             {
                 let (ended, output) = (finished.completed_at, kept_bytes(task));
-                Some(Part { ended, output, memory: task.own_bytes() })
+                Some(Part { ended, output, memory: task.own_bytes(), shared: task.shared().collect() })
             }
             State::Finished(_)
             | State::Queued { .. }
@@ -118,8 +123,10 @@ impl History {
             self.ended.remove(&(part.ended, ordinal));
             self.bytes = self.bytes.saturating_sub(part.output);
             self.memory = self.memory.saturating_sub(part.memory);
+            part.shared.into_iter().for_each(|shared| self.shared.release(shared));
         }
         if let Some(part) = after {
+            part.shared.into_iter().for_each(|shared| self.shared.hold(shared));
             self.ended.insert((part.ended, ordinal));
             self.bytes = self.bytes.saturating_add(part.output);
             self.memory = self.memory.saturating_add(part.memory);
@@ -136,7 +143,8 @@ impl History {
         let count = self.ended.len();
         count > 1
             && self.limits.is_some_and(|limits| {
-                self.bytes > limits.bytes || count > limits.tasks || self.memory > limits.memory
+                let memory = self.memory.saturating_add(self.shared.total());
+                self.bytes > limits.bytes || count > limits.tasks || memory > limits.memory
             })
     }
 

@@ -1,13 +1,13 @@
 //! The environments that tasks were submitted with, kept so that the tasks can be submitted again (R116). They are not
 //! part of a task, so that reading a task does not reveal its environment.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::text::Env;
 use serde::{Deserialize, Serialize};
 
-use super::held::env_bytes;
+use super::held::{Shared, SharedBytes};
 use super::ordinal::Ordinal;
 
 /// Environments by task, up to a number of bytes. An environment shared by several tasks counts once. Beyond the limit,
@@ -16,22 +16,15 @@ use super::ordinal::Ordinal;
 pub struct KeptEnvs {
     #[serde(with = "super::sharing::envs")]
     by_task: BTreeMap<Ordinal, Arc<Env>>,
-    /// The number of tasks with each environment, by its address.
     #[serde(skip)]
-    holders: HashMap<usize, usize>,
-    #[serde(skip)]
-    bytes: usize,
+    shared: SharedBytes,
     most: usize,
 }
 
 impl KeptEnvs {
     /// Keeps the environment of a new task.
     pub fn keep(&mut self, task: Ordinal, env: Arc<Env>) {
-        let holders = self.holders.entry(Arc::as_ptr(&env).addr()).or_default();
-        *holders += 1;
-        if *holders == 1 {
-            self.bytes += env_bytes(&env);
-        }
+        self.shared.hold(Shared::env(&env));
         self.by_task.insert(task, env);
         self.limit(self.most);
     }
@@ -39,10 +32,10 @@ impl KeptEnvs {
     /// Sets the limit, in bytes, and drops what exceeds it.
     pub fn limit(&mut self, most: usize) {
         self.most = most;
-        while self.bytes > most
+        while self.shared.total() > most
             && let Some((_, env)) = self.by_task.pop_first()
         {
-            self.release_memory(&env);
+            self.shared.release(Shared::env(&env));
         }
     }
 
@@ -54,7 +47,7 @@ impl KeptEnvs {
     /// Drops the environment of a removed task.
     pub fn forget(&mut self, task: Ordinal) {
         if let Some(env) = self.by_task.remove(&task) {
-            self.release_memory(&env);
+            self.shared.release(Shared::env(&env));
         }
     }
 
@@ -66,16 +59,6 @@ impl KeptEnvs {
     /// Returns the limit, in bytes.
     pub fn most(&self) -> usize {
         self.most
-    }
-
-    fn release_memory(&mut self, env: &Arc<Env>) {
-        let at = Arc::as_ptr(env).addr();
-        let Some(holders) = self.holders.get_mut(&at) else { return };
-        *holders -= 1;
-        if *holders == 0 {
-            self.holders.remove(&at);
-            self.bytes = self.bytes.saturating_sub(env_bytes(env));
-        }
     }
 }
 
@@ -98,14 +81,14 @@ mod tests {
         for task in 0..1000 {
             kept.keep(Ordinal(task), shared.clone());
         }
-        assert!(kept.get(Ordinal(0)).is_some() && kept.bytes < MOST / 2);
+        assert!(kept.get(Ordinal(0)).is_some() && kept.shared.total() < MOST / 2);
         kept.keep(Ordinal(1000), env(MOST / 3));
         assert!(kept.get(Ordinal(0)).is_some());
         kept.keep(Ordinal(1001), env(MOST / 2));
         assert!(kept.get(Ordinal(999)).is_none() && kept.get(Ordinal(1000)).is_some());
         kept.forget(Ordinal(1000));
         kept.forget(Ordinal(1001));
-        assert_eq!((kept.bytes, kept.holders.len()), (0, 0));
+        assert_eq!(kept.shared.total(), 0);
         // A limit of 0 keeps nothing.
         kept.keep(Ordinal(1002), env(1));
         kept.limit(0);

@@ -227,7 +227,8 @@ pub enum State {
     Starting {
         /// Set if the task was asked to end meanwhile.
         stop: Option<StopOrder>,
-        /// The environment of a process on this machine, for the next daemon; only in a durable one.
+        /// The environment, for the next daemon or program: on this machine only in a durable daemon. Elsewhere, a run may
+        /// wait for long before its place takes it.
         #[serde(default)]
         env: Option<KeptEnv>,
         /// When the daemon stops waiting for the start of its process; only if the task was asked to end meanwhile.
@@ -262,6 +263,18 @@ pub enum State {
 
 impl State {
     /// Returns the environment for a process that is still to be started.
+    pub fn env(&self) -> Option<&Arc<Env>> {
+        match self {
+            Self::Queued { env } | Self::Starting { env: Some(KeptEnv(env)), .. } => Some(env),
+            Self::Starting { env: None, .. }
+            | Self::Running { .. }
+            | Self::Stopping { .. }
+            | Self::Finished(_)
+            | Self::Resuming(_) => None,
+        }
+    }
+
+    /// Like [`Self::env`], to be replaced.
     pub fn env_mut(&mut self) -> Option<&mut Arc<Env>> {
         match self {
             Self::Queued { env } | Self::Starting { env: Some(KeptEnv(env)), .. } => Some(env),
@@ -475,6 +488,11 @@ impl Task {
     pub fn timed_out(&self) -> bool {
         let outcome = self.finished().map(|finished| &finished.outcome);
         matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
+    }
+
+    /// Reports whether another machine or a cluster runs it; agents there are processes of this daemon.
+    pub fn runs_elsewhere(&self) -> bool {
+        self.agent.is_none() && self.spec.on.is_some()
     }
 
     /// Reports whether it has a run, or processes that outlived its last run.

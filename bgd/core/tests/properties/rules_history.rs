@@ -1,8 +1,8 @@
 //! Example tests of how long finished tasks are kept, and of the search in them.
 
 use bgd_core::{
-    BatchItem, BatchLimits, CoreLimits, Edit, Fact, HistoryLimits, Input, ListQuery, Part, PlanRequest,
-    Request, Rule, SEARCH_BYTES, StartTime, Text, Work,
+    BatchItem, BatchLimits, Command, CoreLimits, Edit, Fact, HistoryLimits, Input, ListQuery, Part,
+    PlanRequest, Request, Rule, SEARCH_BYTES, StartTime, Text, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -10,7 +10,7 @@ use bgd_shared::order::{After, Condition};
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::support::{Desk, command, configure, events, exited, id, ids, limits};
+use super::support::{Desk, command, configure, events, exited, id, ids, limits, prompt, turn_ended};
 
 /// One minute, and 100 bytes of output.
 const MINUTE: HistoryLimits = HistoryLimits { age_ms: 60_000, bytes: 100, tasks: 1000, memory: 1 << 20 };
@@ -272,4 +272,21 @@ fn r129_search_uses_the_edited_description() {
         desk.core.list(&query).expect("a page").tasks.iter().map(|task| task.id).collect::<Vec<_>>()
     };
     assert_eq!((found("newer"), found("older")), (vec![id(2)], vec![]));
+}
+
+#[test]
+fn r129_environments_of_completed_turns_count_in_history_memory() {
+    let mut desk = desk_with(HistoryLimits { memory: 30_000, ..MINUTE });
+    let mut turn = |number, letter: &str| {
+        let env = [("LARGE".into(), OsText::from(letter.repeat(20_000)))].into_iter().collect();
+        let command = Command { env, ..prompt(id(number), 60_000, 60_000) };
+        desk.ask(Request::Submit(Box::new(command)));
+        desk.fact(id(number), Fact::Session { id: "session".into() });
+        desk.fact(id(number), Fact::Started { pid: None });
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        cleared(&desk.fact(id(number), turn_ended()))
+    };
+    assert_eq!([turn(1, "x"), turn(2, "x")], [vec![], vec![]], "the same environment counts once");
+    assert_eq!(turn(3, "y"), [id(1), id(2)]);
+    assert_eq!(turn(4, "z"), [id(3)]);
 }

@@ -44,12 +44,16 @@ pub struct Elsewhere {
     /// The key of its submission, and its index there, where the submission does not identify the run itself.
     #[serde(default)]
     pub submission: Option<(Arc<str>, u32)>,
+    /// The last signal that was sent to end it, other than SIGKILL.
+    #[serde(default)]
+    pub signal: Option<i32>,
 }
 
 impl Elsewhere {
     /// Reports whether the place has not reported anything about it yet.
     pub fn has_no_reports(&self) -> bool {
-        let Self { id, reason, unknown, refused, requeued, started: _, missing: _, submission: _ } = self;
+        let Self { id, reason, unknown, refused, requeued, started: _, missing: _, submission: _, signal: _ } =
+            self;
         id.is_none() && reason.is_none() && unknown.is_none() && refused.is_none() && *requeued == 0
     }
 

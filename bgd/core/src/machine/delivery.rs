@@ -11,6 +11,12 @@ use crate::undelivered::{Order, Undelivered};
 impl Core {
     /// Notes that a run was sent this signal to end it, with SIGKILL due at `kill_at`.
     pub(super) fn note_end(&mut self, now: Now, ordinal: Ordinal, signal: i32, kill_at: Mono) {
+        if self.registry.get(ordinal).is_some_and(Task::runs_elsewhere) {
+            // The next daemon or program may have to repeat it.
+            self.registry.change(ordinal, |task| {
+                task.elsewhere.get_or_insert_default().signal = Some(signal);
+            });
+        }
         let grace_ms = kill_at.0.saturating_sub(now.mono.0);
         self.note_order(ordinal, Some(Order::End { signal, grace_ms }));
     }

@@ -242,27 +242,27 @@ impl Core {
     /// none.
     pub fn run_elsewhere(&self, now: Now, id: TaskId) -> Option<KnownRun> {
         let ordinal = self.registry.ordinal(id)?;
-        let task =
-            self.registry.get(ordinal).filter(|task| task.agent.is_none() && task.spec.on.is_some())?;
+        let task = self.registry.get(ordinal).filter(|task| task.runs_elsewhere())?;
         let (has_started, stop) = match &task.state {
             State::Starting { stop, .. } => {
                 let known = |StopOrder { signal, grace_ms, .. }| KnownStop { signal, grace_ms };
                 (false, stop.map(known))
             }
             State::Running { .. } => (true, None),
-            // The signal that was sent is no longer known.
             State::Stopping { kill_at: Some(kill_at), .. } => {
-                (true, Some(KnownStop { signal: SIGTERM, grace_ms: kill_at.0.saturating_sub(now.mono.0) }))
+                let signal = task.elsewhere.as_ref().and_then(|known| known.signal).unwrap_or(SIGTERM);
+                (true, Some(KnownStop { signal, grace_ms: kill_at.0.saturating_sub(now.mono.0) }))
             }
             State::Stopping { kill_at: None, .. } => (true, Some(KnownStop { signal: SIGKILL, grace_ms: 0 })),
             State::Queued { .. } | State::Finished(_) | State::Resuming(_) => return None,
         };
         let again = task.plan().again.as_deref();
+        let env = task.state.env().or_else(|| again.map(|again| &again.env));
         Some(KnownRun {
             task: id,
             run: task.run,
             spec: task.spec.clone(),
-            env: again.map(|again| &again.env).or_else(|| self.registry.kept_env(ordinal)).cloned(),
+            env: env.or_else(|| self.registry.kept_env(ordinal)).cloned(),
             place: Box::new(self.run_place(ordinal, task)),
             elsewhere: task.elsewhere.as_deref().cloned().unwrap_or_default(),
             has_started,

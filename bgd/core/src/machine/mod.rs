@@ -431,9 +431,9 @@ impl Core {
     fn begin(&mut self, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
-        let is_here = task.spec.is_here();
-        // Only needed if there may be a next daemon.
-        let (env, is_kept) = (env.clone(), is_here && self.registry.is_tracked());
+        // A run here starts at once, unless a durable daemon is killed. Elsewhere, it may wait for its place for long.
+        let is_kept = if task.spec.is_here() { self.registry.is_tracked() } else { task.runs_elsewhere() };
+        let env = env.clone();
         if self.take_back_conditions(ordinal) {
             return;
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Cause, Conclusion, Control, CoreError, Edit, Effect, Fact, Lingering, On, OrderError, Outcome, PlaceFact,
-    Reply, Request, Rule, StopReason, Verdict,
+    Cause, Conclusion, Control, CoreError, CoreLimits, Edit, Effect, Fact, Lingering, On, OrderError,
+    Outcome, PlaceFact, Reply, Request, Rule, StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::failure::FailureKind;
@@ -16,7 +16,9 @@ use bgd_shared::resources::{ExecutorKind, Resources};
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::time::Timestamp;
 
-use super::support::{Desk, TERM, command, ends, events, id, ids, only_reply, refusal, starts};
+use super::support::{
+    Desk, TERM, command, configure, ends, events, id, ids, limits, only_reply, refusal, starts,
+};
 
 /// Submits a task for a cluster, with a slot of its own in the default group.
 fn submitted(desk: &mut Desk, number: u16, change: impl FnOnce(&mut bgd_core::Command)) -> TaskId {
@@ -375,4 +377,32 @@ fn r148_node_failure_is_retried_and_timeout_is_not() {
             "the next attempt is another job"
         );
     }
+}
+
+#[test]
+fn r121_next_program_repeats_the_signal_that_was_sent_to_a_run_elsewhere() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let usr1 = 10;
+    let cancel = bgd_core::Cancel { which: ids(&[task]), signal: Some(usr1), grace_ms: Some(60_000) };
+    desk.ask(Request::Cancel(cancel));
+    desk.wait(20_000);
+    let known = desk.core.run_elsewhere(desk.now, task).unwrap().stop.unwrap();
+    assert_eq!((known.signal, known.grace_ms), (usr1, 40_000));
+}
+
+#[test]
+fn r121_start_elsewhere_keeps_its_environment_until_its_place_starts_it() {
+    let mut desk = Desk::new(4);
+    desk.input(configure(CoreLimits { environments: 0, ..limits(4) }));
+    let task = submitted(&mut desk, 1, |_| {});
+    let env_of = |desk: &Desk| desk.core.run_elsewhere(desk.now, task).unwrap().env;
+    assert_eq!(env_of(&desk), Some(Arc::new(command(task).env)), "no other copy is kept");
+    desk.fact(task, place(PlaceFact::Accepted { id: "7".into() }));
+    assert!(env_of(&desk).is_some(), "the place may give it back");
+    let waiting = desk.core.held();
+    desk.fact(task, started(None));
+    assert_eq!(env_of(&desk), None);
+    assert!(desk.core.held() < waiting, "it counted as memory");
 }

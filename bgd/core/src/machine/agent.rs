@@ -235,11 +235,16 @@ impl Core {
 
     /// Records activity. Publishes an event only if the agent was marked as stalled.
     pub(super) fn note_activity(&mut self, now: Now, ordinal: Ordinal) {
-        if self.is_at_work(ordinal) {
-            self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
-            if self.change_agent(ordinal, |agent| agent.note_activity(now)) == Some(true) {
-                self.event(now, EventKind::Progress, ordinal);
-            }
+        let Some(task) = self.registry.get(ordinal).filter(|_| self.is_at_work(ordinal)) else { return };
+        let before = task.deadline();
+        // Comes several times a second, and no turn of an agent outlives the daemon.
+        let was_stalled = self.registry.change_unnoted(ordinal, |task| {
+            task.updated_at = Some(now.wall);
+            task.agent.as_deref_mut().is_some_and(|agent| agent.note_activity(now))
+        });
+        self.retime(ordinal, before);
+        if was_stalled == Some(true) {
+            self.event(now, EventKind::Progress, ordinal);
         }
     }
 

@@ -99,8 +99,11 @@ fn arm(timer: &AsyncFd<OwnedFd>, at: Option<Timestamp>) -> io::Result<()> {
     let it_value = at.map_or(Timespec { tv_sec: 0, tv_nsec: 0 }, timespec);
     let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
     let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
-    timerfd_settime(timer.get_ref(), flags, &once)?;
-    Ok(())
+    match timerfd_settime(timer.get_ref(), flags, &once) {
+        // The clock was set while nobody waited: the timer is armed nevertheless (timerfd_create(2)).
+        Ok(_) | Err(rustix::io::Errno::CANCELED) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Converts a time for the kernel. 0 would disarm the timer, and any time before 1970 is past anyway.

@@ -194,6 +194,11 @@ impl Run {
         self.stage == Stage::Waiting
     }
 
+    /// Reports whether it is to be ended without a grace: it may have started since that was ordered, and then has one.
+    pub fn has_no_grace(&self) -> bool {
+        self.stop.is_some_and(|stop| self.is_waiting() || stop.signal == SIGKILL)
+    }
+
     /// Notes that the connection broke: calls got no answers, and the known state is outdated.
     pub const fn cut(&mut self) {
         (self.is_busy, self.is_current, self.told) = (false, false, None);

@@ -16,6 +16,7 @@ use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
 use super::states::{self, End, Standing};
 use crate::core::{Cause, Conclusion, Fact, KnownRun, PlaceFact, RunPlace, Spec, Verdict};
+use crate::exec::host::SIGKILL;
 
 /// How long to wait for the cluster's reason after a job has noted an exit that the cluster may explain.
 const CAUSE_WITHIN: Duration = Duration::from_secs(5);
@@ -247,6 +248,11 @@ impl Run {
     /// Returns whether it is not known to be running.
     pub const fn is_waiting(&self) -> bool {
         self.running.is_none()
+    }
+
+    /// Reports whether it is to be ended without a grace: it may have started since that was ordered, and then has one.
+    pub fn has_no_grace(&self) -> bool {
+        self.stop.is_some_and(|signal| self.is_waiting() || signal == SIGKILL)
     }
 
     /// Returns whether it has ended, according to its notes or to the cluster.

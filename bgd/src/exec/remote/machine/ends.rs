@@ -144,7 +144,7 @@ impl Machine {
     pub(super) fn report_unconfirmed_end(&mut self, task: TaskId, number: u32) {
         let why =
             format!("{}: it may still run there, and will be ended as soon as possible", self.unreachable());
-        let is_ending = |run: &&mut Run| run.number == number && run.stop.is_some() && !run.is_given_up;
+        let is_ending = |run: &&mut Run| run.number == number && run.has_no_grace() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;
         let fact = if run.is_waiting() {

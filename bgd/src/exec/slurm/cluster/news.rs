@@ -247,7 +247,7 @@ impl Cluster {
             return self.settle_there(task);
         }
         let is_wanted = |run: &&mut super::Run| {
-            run.number == number && run.stop.is_some() && !run.is_given_up && !run.is_concluded
+            run.number == number && run.has_no_grace() && !run.is_given_up && !run.is_concluded
         };
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;

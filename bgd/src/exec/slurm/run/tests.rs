@@ -1,6 +1,7 @@
 //! The effects of notes and of the cluster's answers on a run.
 
 use super::*;
+use crate::exec::host::SIGTERM;
 
 fn run() -> (Run, Instant) {
     let env = Arc::new(Vec::new().into_iter().collect());
@@ -36,6 +37,18 @@ fn r147_exit_code_0_is_final_and_others_wait_for_the_cause() {
     run.listed(now, now + second(1), "TIMEOUT", "TimeLimit");
     let verdict = found(&run, now + second(1)).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Timeout, _)), "{verdict:?}");
+}
+
+#[test]
+fn r148_cancelled_run_that_starts_meanwhile_has_its_grace() {
+    let (mut run, now) = run();
+    assert!(!run.has_no_grace());
+    run.stop = Some(SIGTERM);
+    assert!(run.has_no_grace(), "it waits");
+    run.noted(now, START, b"n1 7\n", None);
+    assert!(!run.has_no_grace());
+    run.stop = Some(SIGKILL);
+    assert!(run.has_no_grace());
 }
 
 #[test]

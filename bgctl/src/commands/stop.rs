@@ -75,20 +75,21 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
                 Phase::Ending => "is shutting down already",
             };
             report(&format!("the daemon (pid {}) {is}: sending SIGTERM", daemon.pid()));
-            by_signal(daemon, order)
+            by_signal(daemon, order).map(Some)
         }
         (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
         (Err(failure), Some(daemon)) if failure.kind == "no_answer" => {
             report(&failure.message);
-            by_signal(daemon, order)
+            by_signal(daemon, order).map(Some)
         }
         (Err(failure), _) => Err(failure),
     };
     let result = outcome?;
-    if context.link.is_remote() {
+    // Connecting once more would start the next daemon if a service manager listens for it.
+    if result.is_none() && context.link.is_remote() {
         confirm(context)?;
     }
-    Ok(Some(result))
+    Ok(Some(result.unwrap_or(NOTHING)))
 }
 
 /// Creates the failure for a durable daemon that has ended and may have left tasks running. Starting a daemon to cancel
@@ -105,8 +106,11 @@ fn left_tasks() -> Failure {
 /// waited for from here.
 fn confirm(context: &Context) -> Result<(), Failure> {
     for pause in pauses() {
-        if context.link.running()?.is_none() {
-            return Ok(());
+        match context.link.running() {
+            Ok(None) => return Ok(()),
+            // Something has started the next one already.
+            Err(failure) if failure.kind == link::OTHER_INSTANCE => return Ok(()),
+            running => drop(running?),
         }
         thread::sleep(pause);
     }
@@ -114,12 +118,13 @@ fn confirm(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::NO_DAEMON, "maybe_done", message))
 }
 
-/// Requests the shutdown, and waits for as long as the daemon keeps working on it.
+/// Requests the shutdown, and waits for as long as the daemon keeps working on it. `None` if the connection ended
+/// without an answer.
 fn by_call(
     client: &mut Client,
     daemon: Option<&DaemonProcess>,
     order: ShutdownParams,
-) -> Result<ShutdownResult, Failure> {
+) -> Result<Option<ShutdownResult>, Failure> {
     let _progress = Progress::begin(&waited_for(daemon));
     let call = client.send::<DaemonShutdown>(&order, &[])?;
     let outcome = match client.answer::<DaemonShutdown>(call) {
@@ -127,7 +132,7 @@ fn by_call(
             let Some(daemon) = daemon else { return Err(silent.into()) };
             if !daemon.is_stopped() {
                 report(&silent.to_string());
-                return by_signal(daemon, order);
+                return by_signal(daemon, order).map(Some);
             }
             // The request stays queued and is served once the daemon continues.
             report(&format!(
@@ -141,10 +146,10 @@ fn by_call(
         outcome => outcome,
     };
     let result = match outcome {
-        Ok(result) => result,
+        Ok(result) => Some(result),
         // Another caller is already stopping the daemon; wait for it nevertheless.
-        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => NOTHING,
-        Err(ClientError::Closed) => NOTHING,
+        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => Some(NOTHING),
+        Err(ClientError::Closed) => None,
         Err(error) => return Err(error.into()),
     };
     client.until_closed()?;

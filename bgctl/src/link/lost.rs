@@ -72,6 +72,9 @@ pub const CONNECTION_LOST: &str = "connection_lost";
 /// Failure kind: no daemon accepts requests.
 pub const NO_REMOTE_DAEMON: &str = "no_daemon";
 
+/// Failure kind: the daemon of the remote machine is not the one that this link was connected to first.
+pub const OTHER_INSTANCE: &str = "other_instance";
+
 /// Failure kind: a call was sent, and its answer did not arrive.
 pub const MAYBE_DONE: &str = "maybe_done";
 

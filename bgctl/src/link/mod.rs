@@ -45,7 +45,7 @@ pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
-pub use self::lost::{CONNECTION_LOST, is_lost, may_be_older, maybe_done, outcome, reason};
+pub use self::lost::{CONNECTION_LOST, OTHER_INSTANCE, is_lost, may_be_older, maybe_done, outcome, reason};
 use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
 pub use self::reach::reach;
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
@@ -409,7 +409,7 @@ impl Link {
         let mut first = self.instance.borrow_mut();
         if *first.get_or_insert_with(|| instance.clone()) != instance {
             let message = "the daemon was restarted meanwhile: its tasks are lost";
-            return Err(Failure::new(Code::NO_DAEMON, "other_instance", message));
+            return Err(Failure::new(Code::NO_DAEMON, OTHER_INSTANCE, message));
         }
         Ok(Client::over(stream))
     }

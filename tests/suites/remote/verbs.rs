@@ -250,3 +250,24 @@ fn r140_watched_remote_list_stays_current_after_connection_loss() {
     list.type_keys("\x03");
     assert!(!list.ended().success());
 }
+
+#[test]
+fn r140_stopped_remote_daemon_is_not_started_again_by_its_service_manager() {
+    let far = Far::of(TestDaemon::home_only());
+    far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
+    // Like a service manager that listens: whoever connects finds a daemon.
+    let asked = far.path("asked");
+    far.wrap(&format!(
+        "case \"$*\" in *dial*) echo >>{}; $SSH -n far bgctl daemon start >&2;; esac",
+        asked.display()
+    ));
+    let connections = || fs::read_to_string(&asked).unwrap_or_default().lines().count();
+    says(&far, &["daemon", "start"], "pid ");
+    let before = connections();
+    let stopped = says(&far, &["daemon", "stop"], "stopped");
+    assert_eq!(connections(), before + 1, "{stopped:?}");
+    assert!(!far.daemon.socket().exists());
+    says(&far, &["daemon", "start"], "pid ");
+    says(&far, &["daemon", "restart"], "pid ");
+    says(&far, &["daemon", "stop"], "stopped");
+}

@@ -213,8 +213,12 @@ fn bgctl_selects_the_stream_of_a_split_task() {
     daemon.block(&[silent]);
     assert_eq!(daemon.run(&["output", &silent.to_string()]).success().stderr, "");
     let whole = ended(&daemon, line).to_string();
-    let told = daemon.run(&["output", "--stderr", &whole]).expect_code(65);
-    assert!(told.stderr.contains("--split"), "{}", told.stderr);
+    for words in [&["output", "--stderr", &whole][..], &["output", "-f", "--stderr", &whole]] {
+        let told = daemon.run(words).expect_code(65);
+        assert!(told.stderr.contains("--split"), "{}", told.stderr);
+        let told = daemon.run(&[&["--json"], words].concat()).expect_code(65);
+        assert!(told.stdout.is_empty() && told.stderr.contains("not_split"), "{told:?}");
+    }
 }
 
 #[test]
@@ -432,6 +436,8 @@ fn r113_selected_tasks_without_the_requested_output_are_left_out() {
     let select = ["--tag", "t"];
     let shown = daemon.run(&[&["output", "--stderr"], &select[..]].concat()).success();
     assert_eq!(shown.stdout_text(), "error one\nerror two\n");
+    let shown = daemon.run(&[&["--json", "output", "--stderr"], &select[..]].concat()).success();
+    assert_eq!(shown.stdout_text().lines().count(), 2, "{shown:?}");
     // A task that has not completed determines the exit code, but the results of the others are printed.
     let results = daemon.run(&[&["output", "--result"], &select[..]].concat()).expect_code(65);
     assert_eq!(String::from_utf8_lossy(&results.stdout), "one\ntwo\n");

@@ -58,7 +58,7 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut incomplete = None;
     pick::for_each(ids, &SKIPPED, |id, _| {
         let wanted = Wanted { id, stream, follow, tail, since, result };
-        let silent = match print(&wanted, context) {
+        let silent = match print(wanted, context) {
             // The failure still decides the exit code.
             Err(failure) if is_several && failure.kind == ErrorKind::NotComplete.as_str() => {
                 incomplete.get_or_insert(failure);
@@ -105,18 +105,27 @@ fn report_nothing(task: &Task) {
 }
 
 /// Prints what was requested. Returns the task at that time, unless it is known to have written something.
-fn print(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
+fn print(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     if args.result {
-        result(args, context)?;
+        result(&args, context)?;
         return Ok(None);
     }
+    if context.json() || context.link.is_remote() {
+        refuse_unsplit(&args, context)?;
+    }
     if context.json() {
-        through_the_daemon(args, context)?;
+        through_the_daemon(&args, context)?;
         return Ok(None);
     }
     if context.link.is_remote() {
-        return read(args, context).map(Some);
+        return read(&args, context).map(Some);
     }
+    from_here(&args, context)
+}
+
+/// Prints the output of a task on this machine, from its file if that can be opened. Returns the task at that time,
+/// unless it has written something.
+fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     let mut task = look(args, context)?;
     if args.follow {
         context.link.remember();
@@ -147,6 +156,14 @@ fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
         report_never_ran(&task);
     }
     Ok(task)
+}
+
+/// Fails if standard error is wanted of a task that has none of its own: the daemon would send the combined output.
+fn refuse_unsplit(args: &Wanted, context: &mut Context) -> Result<(), Failure> {
+    if args.stream == Some(Stream::Stderr) {
+        path_of(&look(args, context)?, args.stream)?;
+    }
+    Ok(())
 }
 
 /// Returns the current state of the task, without any output.

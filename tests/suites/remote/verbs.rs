@@ -271,3 +271,18 @@ fn r140_stopped_remote_daemon_is_not_started_again_by_its_service_manager() {
     says(&far, &["daemon", "restart"], "pid ");
     says(&far, &["daemon", "stop"], "stopped");
 }
+
+#[test]
+fn r20_separate_streams_of_remote_task_are_not_mistaken_for_each_other() {
+    let far = Far::start();
+    let submit = |options: &[&str]| {
+        let line = ["--shell", "echo out; echo err >&2"];
+        let id: TaskId = far.run(&[&["submit"], options, &line].concat()).word();
+        far.daemon.block(&[id]);
+        id.to_string()
+    };
+    let [whole, split] = [submit(&[]), submit(&["--split"])];
+    let refused = far.run(&["output", "--stderr", &whole]).expect_code(65);
+    assert!(refused.stdout.is_empty() && refused.stderr.contains("--split"), "{refused:?}");
+    says(&far, &["output", "--stderr", &split], "err\n");
+}

@@ -7,7 +7,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::order::{After, Condition};
-use bgd_shared::request::{Hello, HelloParams, ListParams, Matching, TaskList};
+use bgd_shared::request::{Hello, HelloParams, IdParams, ListParams, Matching, TaskGet, TaskList};
 use bgd_shared::task::Task;
 
 use crate::cli::{AfterName, SelectArgs};
@@ -147,6 +147,18 @@ fn by_name(names: Vec<Name>, context: &mut Context) -> Result<Vec<Vec<TaskRef>>,
 /// The name matches none or several, or the daemon can't be asked.
 pub fn one(name: Name, context: &mut Context) -> Result<TaskRef, Failure> {
     one_after(name, Vec::new(), context).map(|(id, _)| id)
+}
+
+/// Replaces a prefix by the whole id, for a verb that makes several calls: by the next one, the prefix could match
+/// another task as well.
+///
+/// # Errors
+/// The prefix matches none or several, or the daemon can't be asked.
+pub fn whole(id: TaskRef, context: &mut Context) -> Result<TaskRef, Failure> {
+    match id.exact() {
+        Some(_) => Ok(id),
+        None => Ok(context.call::<TaskGet>(&IdParams { id })?.task.id.into()),
+    }
 }
 
 /// Resolves a name to exactly one task, and conditions on other tasks, all of them at once.

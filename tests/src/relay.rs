@@ -28,6 +28,8 @@ struct State {
     is_held: bool,
     /// Cut every connection right after a client has sent these bytes.
     last_words: Option<Vec<u8>>,
+    /// Everything that clients have sent.
+    said: Vec<u8>,
 }
 
 impl State {
@@ -38,8 +40,9 @@ impl State {
         }
     }
 
-    /// Reports whether these bytes contain the last words, which are then forgotten.
+    /// Keeps these bytes. Reports whether they contain the last words, which are then forgotten.
     fn ends_with(&mut self, said: &[u8]) -> bool {
+        self.said.extend_from_slice(said);
         let is_end =
             self.last_words.as_deref().is_some_and(|last| said.windows(last.len()).any(|part| part == last));
         if is_end {
@@ -82,6 +85,11 @@ impl Relay {
 
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Returns everything that clients have sent so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.shared.state().said).into_owned()
     }
 
     /// Cuts every connection.

@@ -12,7 +12,7 @@ use bgd_shared::request::{
     TaskResultOf, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{Raw, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Raw, Relay, Terminal, TestDaemon, wait};
 use serde_json::json;
 
 fn read(daemon: &TestDaemon, id: TaskId, offset: i64, limit: u64) -> OutputResult {
@@ -278,6 +278,28 @@ fn r20_follow_restarts_at_the_beginning_of_a_truncated_file() {
         assert_eq!(rest, "");
         assert!(child.wait().unwrap().success());
     }
+}
+
+#[test]
+fn r06_prefix_is_resolved_once_even_if_a_later_task_matches_it() {
+    let daemon = TestDaemon::start();
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    let socket = relay.socket().to_str().unwrap();
+    let prefix = &id.to_string()[..4];
+    let bgctl = |args: &[&str]| daemon.bgctl(&[&["--socket", socket], args, &[prefix]].concat());
+    // More than fits into one request, or into one answer.
+    let text = daemon.home().join("text");
+    fs::write(&text, "x".repeat(1_000_000)).unwrap();
+    assert!(bgctl(&["write"]).stdin(fs::File::open(text).unwrap()).status().unwrap().success());
+    daemon.block(&[id]);
+    for args in [&["output"][..], &["--json", "output", "--tail", "3"], &["--json", "output", "-f"]] {
+        let length = Outcome::of(&mut bgctl(args)).success().stdout.len();
+        assert!(length > 100_000, "{args:?}: {length}");
+    }
+    let named = relay.said().matches(&format!("\"{prefix}\"")).count();
+    assert_eq!(named, 4, "once for each command");
 }
 
 #[test]

@@ -25,8 +25,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         return follow(id, context);
     }
     let key = args.key;
-    // After a lost connection, a prefix could match another task.
-    let id = context.call::<TaskGet>(&IdParams { id })?.task.id.into();
+    let id = pick::whole(id, context)?;
     context.link.remember();
     let (mut text, mut is_back) = (None, false);
     loop {

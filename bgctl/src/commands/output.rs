@@ -107,26 +107,24 @@ fn report_nothing(task: &Task) {
 /// Prints what was requested. Returns the task at that time, unless it is known to have written something.
 fn print(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     if args.result {
-        result(&args, context)?;
+        result(args, context)?;
         return Ok(None);
     }
-    if context.json() || context.link.is_remote() {
-        refuse_unsplit(&args, context)?;
-    }
     if context.json() {
-        through_the_daemon(&args, context)?;
+        through_the_daemon(&settled(args, context)?, context)?;
         return Ok(None);
     }
     if context.link.is_remote() {
-        return read(&args, context).map(Some);
+        return read(&settled(args, context)?, context).map(Some);
     }
-    from_here(&args, context)
+    from_here(args, context)
 }
 
 /// Prints the output of a task on this machine, from its file if that can be opened. Returns the task at that time,
 /// unless it has written something.
-fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
-    let mut task = look(args, context)?;
+fn from_here(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
+    let mut task = look(&args, context)?;
+    let args = &Wanted { id: task.id.into(), ..args };
     if args.follow {
         context.link.remember();
     }
@@ -158,12 +156,15 @@ fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     Ok(task)
 }
 
-/// Fails if standard error is wanted of a task that has none of its own: the daemon would send the combined output.
-fn refuse_unsplit(args: &Wanted, context: &mut Context) -> Result<(), Failure> {
-    if args.stream == Some(Stream::Stderr) {
-        path_of(&look(args, context)?, args.stream)?;
+/// Replaces a prefix by the whole id, as it could match a later task as well before everything is printed. Fails if
+/// standard error is wanted of a task that has none of its own: the daemon would send the combined output.
+fn settled(args: Wanted, context: &mut Context) -> Result<Wanted, Failure> {
+    if args.id.exact().is_some() && args.stream != Some(Stream::Stderr) {
+        return Ok(args);
     }
-    Ok(())
+    let task = look(&args, context)?;
+    path_of(&task, args.stream)?;
+    Ok(Wanted { id: task.id.into(), ..args })
 }
 
 /// Returns the current state of the task, without any output.
@@ -249,8 +250,9 @@ fn through_the_daemon(args: &Wanted, context: &mut Context) -> Result<Task, Fail
 }
 
 /// `--result`: fails unless the task has completed (R07).
-fn result(args: &Wanted, context: &mut Context) -> Result<(), Failure> {
-    let result = context.call::<TaskResultOf>(&IdParams { id: args.id.clone() })?;
+fn result(args: Wanted, context: &mut Context) -> Result<(), Failure> {
+    let result = context.call::<TaskResultOf>(&IdParams { id: args.id })?;
+    let args = &Wanted { id: result.task.id.into(), ..args };
     if context.json() {
         context.print_json(&result)?;
         return Ok(());

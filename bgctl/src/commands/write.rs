@@ -17,6 +17,7 @@ use crate::pick;
 /// Writes the given text, or all of standard input.
 pub fn run(args: WriteArgs, context: &mut Context) -> Result<Code, Failure> {
     let id = pick::one(args.id, context)?;
+    let id = pick::whole(id, context)?;
     let mut written = 0;
     let ends = match args.text {
         Some(text) => {

@@ -11,7 +11,6 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 
 use bgd_shared::hole;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
-use bgd_shared::request::Stream;
 use bgd_shared::show::count;
 use bgd_shared::task::{Output, Task};
 
@@ -74,11 +73,8 @@ pub fn report_loss(output: &Output) {
     }
 }
 
-/// Reports that a split task has also written to standard error, if the user asked for no particular stream and
-/// therefore got standard output only.
-pub fn report_stderr(task: &Task, stream: Option<Stream>) {
-    let Some(path) = task.output.stderr_path.as_ref().filter(|_| stream.is_none()) else { return };
-    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+/// Reports that a split task has also written this much to standard error, which was not printed.
+pub fn report_stderr(task: &Task, bytes: u64) {
     if bytes > 0 {
         let shown = crate::render::bytes(bytes);
         say(format_args!(

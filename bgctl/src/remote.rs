@@ -29,6 +29,15 @@ impl Remote<'_> {
         })
     }
 
+    /// Returns the size of the output in bytes, including those that were dropped.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn size(&self, context: &mut Context) -> Result<u64, Failure> {
+        // An offset beyond the end means the end.
+        Ok(self.chunk(context, i64::MAX, 0)?.next)
+    }
+
     /// Returns the offset at which the last `lines` lines begin.
     ///
     /// # Errors

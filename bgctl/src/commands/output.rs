@@ -153,6 +153,11 @@ fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     if never_ran(&task) {
         report_never_ran(&task);
     }
+    if args.stream.is_none() && task.output.stderr_path.is_some() {
+        context.flush()?;
+        let stderr = Remote { id: &args.id, stream: Some(Stream::Stderr) };
+        report_stderr(&task, stderr.size(context)?);
+    }
     Ok(task)
 }
 
@@ -221,7 +226,7 @@ fn from_file(
         if never_ran(ended) {
             report_never_ran(ended);
         }
-        report_stderr(task, args.stream);
+        report_stderr(task, separate_bytes(task, args.stream));
         return Ok(copier.position() > start);
     }
     if task.status.is_active() || task.lingering {
@@ -230,8 +235,15 @@ fn from_file(
         copier.copy_ended(length, dropped)?;
     }
     report_loss(&task.output);
-    report_stderr(task, args.stream);
+    report_stderr(task, separate_bytes(task, args.stream));
     Ok(copier.position() > start)
+}
+
+/// Returns how much standard error a split task has written, if the user asked for no particular stream and therefore
+/// got standard output only.
+fn separate_bytes(task: &Task, stream: Option<Stream>) -> u64 {
+    let path = task.output.stderr_path.as_ref().filter(|_| stream.is_none());
+    path.and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.len())
 }
 
 /// Prints the output through the daemon: for `--json`, and where the file can't be opened. Returns the task at that
@@ -261,7 +273,7 @@ fn result(args: Wanted, context: &mut Context) -> Result<(), Failure> {
     // is transferred completely and is only the end of what the file contains.
     let is_cut = result.task.kind == Kind::Process && result.truncated_bytes > 0;
     if is_cut && context.link.is_remote() {
-        return through_the_daemon(args, context).map(drop);
+        return read(args, context).map(drop);
     }
     if is_cut
         && let Ok(path) = path_of(&result.task, None)

@@ -285,4 +285,13 @@ fn r20_separate_streams_of_remote_task_are_not_mistaken_for_each_other() {
     let refused = far.run(&["output", "--stderr", &whole]).expect_code(65);
     assert!(refused.stdout.is_empty() && refused.stderr.contains("--split"), "{refused:?}");
     says(&far, &["output", "--stderr", &split], "err\n");
+    for words in [&["output", &split][..], &["output", "-f", &split], &["output", "--tail", "1", &split]] {
+        let shown = far.run(words).success();
+        let told =
+            format!("4 B of standard error are stored separately: `bgctl output --stderr {}`", &split[..8]);
+        assert!(shown.stdout == b"out\n" && shown.stderr.contains(&told), "{shown:?}");
+    }
+    for words in [&["output", "--stdout", &split][..], &["output", &whole]] {
+        assert_eq!(far.run(words).success().stderr, "");
+    }
 }

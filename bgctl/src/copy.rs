@@ -200,16 +200,19 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies everything that is available now.
+    /// Copies everything that is available now, and hardly more: the task may write faster than this can copy.
     ///
     /// # Errors
     /// Reading or writing fails.
     pub fn copy_growing(&mut self) -> io::Result<()> {
+        let end = self.source.file.metadata()?.len();
         let mut buffer = vec![0; PIECE];
+        // Always read once: only that detects a truncated file.
         loop {
-            match self.source.read(&mut buffer)? {
-                0 => return Ok(()),
-                count => self.out.write_all(&buffer[..count])?,
+            let count = self.source.read(&mut buffer)?;
+            self.out.write_all(&buffer[..count])?;
+            if count == 0 || self.source.position >= end {
+                return Ok(());
             }
         }
     }
@@ -344,6 +347,20 @@ mod tests {
             growing.copy_growing().unwrap();
         }
         assert_eq!(written(out), b"56");
+    }
+
+    #[test]
+    fn r20_copying_ends_even_if_the_file_grows_faster() {
+        let (_, mut writer, _) = copier(b"", 0);
+        writer.write_all(&[b'x'; PIECE]).unwrap();
+        // Each byte copied makes the file longer.
+        let copied = writer.try_clone().unwrap();
+        let mut growing = Copier::new(writer, copied, 0);
+        for _ in 0..2 {
+            let end = growing.source.length().unwrap();
+            growing.copy_growing().unwrap();
+            assert!((end..end + PIECE as u64).contains(&growing.position()), "{}", growing.position());
+        }
     }
 
     #[test]

@@ -75,12 +75,20 @@ impl Remote<'_> {
         self.print_from(context, &mut Place::new(offset))
     }
 
-    /// Prints from a place, and advances it.
+    /// Prints from a place up to the current end, and advances the place. The task may write faster than this can print.
     fn print_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
+        let mut end = None;
         loop {
-            match self.step(context, place)? {
-                (Step::More, _) => {}
-                (Step::Nothing | Step::End, task) => return Ok(task),
+            let (step, task) = self.step(context, place)?;
+            if !matches!(step, Step::More) {
+                return Ok(task);
+            }
+            let end = match end {
+                Some(end) => end,
+                None => *end.insert(signed(self.size(context)?)),
+            };
+            if place.offset >= end {
+                return Ok(task);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Verbs for the remote daemon that the other parts of this suite don't need: each works there as it does here.
 
 use std::fs;
-use std::process::Command;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 
 use bgd_tests::far::Far;
 use bgd_tests::mcp::{Mcp, REVISION};
@@ -294,4 +295,35 @@ fn r20_separate_streams_of_remote_task_are_not_mistaken_for_each_other() {
     for words in [&["output", "--stdout", &split][..], &["output", &whole]] {
         assert_eq!(far.run(words).success().stderr, "");
     }
+}
+
+#[test]
+fn r20_output_so_far_ends_even_if_the_task_writes_faster_than_it_is_read() {
+    let far = Far::start();
+    let id: TaskId = far.run(&["submit", "--", "sleep", "1000"]).word();
+    let path = far.daemon.wait_running(id).output.path;
+    let mut file = fs::File::options().append(true).open(path).unwrap();
+    let id = id.to_string();
+    for mut command in [far.daemon.bgctl(&["output", &id]), far.bgctl(&["output", &id])] {
+        let mut length = file.metadata().unwrap().len();
+        let first = length + 600_000;
+        let (mut output, mut count) = (None, 0);
+        loop {
+            // Whenever some of it was read, the file has grown as much, before `bgctl` can write the rest of its piece.
+            while length < first + count {
+                file.write_all(&[b'x'; 1000]).unwrap();
+                length += 1000;
+            }
+            let output = output.get_or_insert_with(|| command.stdout(Stdio::piped()).spawn().unwrap());
+            let more = output.stdout.as_mut().unwrap().read(&mut [0; 1000]).unwrap();
+            if more == 0 {
+                assert!(output.wait().unwrap().success());
+                break;
+            }
+            count += more as u64;
+            assert!(count < first + 2_000_000, "it goes on");
+        }
+        assert!(count >= first);
+    }
+    far.daemon.cancel(&[id.parse().unwrap()]);
 }

@@ -107,6 +107,14 @@ impl Growing {
         self.position
     }
 
+    /// Returns the current length of the file.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
     /// Reads what is available now; returns 0 at the current end. If the file was truncated, starts again at its
     /// beginning, as `tail -f` does. The daemon may extend the hole at any time, so the
     /// hole is looked up in the file both before and after each read.
@@ -205,7 +213,7 @@ impl Copier {
     /// # Errors
     /// Reading or writing fails.
     pub fn copy_growing(&mut self) -> io::Result<()> {
-        let end = self.source.file.metadata()?.len();
+        let end = self.source.length()?;
         let mut buffer = vec![0; PIECE];
         // Always read once: only that detects a truncated file.
         loop {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
@@ -33,6 +33,8 @@ pub struct LineQuery {
     pub since: i64,
     /// Deadline; `None` waits indefinitely.
     pub until: Option<Instant>,
+    /// When to give up a host that has fallen silent, shortly after this; `None` grants it as long as any other call.
+    pub answers_by: Option<Instant>,
     /// Whether the output may be read from its file, which requires the daemon on this machine.
     pub reads_files: bool,
 }
@@ -89,10 +91,10 @@ enum Source {
 /// # Errors
 /// The task or the daemon is gone, or the output can't be read.
 pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_>) -> Result<Found, Failure> {
-    let LineQuery { id, pattern, since, until, reads_files } = sought;
+    let LineQuery { id, pattern, since, until, answers_by, reads_files } = sought;
     let mut news = Listener::of(news, &[id])?;
     // The task may have ended before the subscription began.
-    let mut task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task;
+    let mut task = current(id, answers_by, client)?;
     let mut source = Source::Nothing;
     let mut search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
     let mut is_stopped = false;
@@ -101,7 +103,7 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
             source = if reads_files { open(&task, since)? } else { Source::Daemon(since) };
         }
         let has_ended = !task.status.is_active();
-        let mut line = look(&mut source, &mut search, id, client)?;
+        let mut line = look(&mut source, &mut search, (id, answers_by), client)?;
         if has_ended && line.is_none() {
             line = search.finish();
         }
@@ -125,7 +127,7 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
             for heard in news.heard()? {
                 match heard {
                     Heard::Event(event) => task = event.task,
-                    Heard::Gap => task = client.call::<TaskGet>(&IdParams { id: id.into() })?.task,
+                    Heard::Gap => task = current(id, answers_by, client)?,
                 }
             }
         }
@@ -143,42 +145,63 @@ fn open(task: &Task, since: i64) -> Result<Source, Failure> {
     Ok(Source::File(Growing::new(file, start), changes))
 }
 
-/// Searches the output that has not been searched yet.
+/// Returns the task as it is now.
+fn current(id: TaskId, answers_by: Option<Instant>, client: &mut Client) -> Result<Task, Failure> {
+    Ok(client.call_within::<TaskGet>(&IdParams { id: id.into() }, left(answers_by))?.task)
+}
+
+/// Returns the time left.
+fn left(by: Option<Instant>) -> Option<Duration> {
+    by.map(|by| by.saturating_duration_since(Instant::now()))
+}
+
+/// Searches the output that has not been searched yet, up to its current end: the task may write faster than this can
+/// search.
 fn look(
     source: &mut Source,
     search: &mut Search,
-    id: TaskId,
+    (id, answers_by): (TaskId, Option<Instant>),
     client: &mut Client,
 ) -> Result<Option<Line>, Failure> {
     match source {
         Source::Nothing => Ok(None),
         Source::File(growing, _) => {
+            let unreadable = |error: io::Error| Failure::io("can't read the output", &error);
+            let end = growing.length().map_err(unreadable)?;
             let mut buffer = vec![0; PIECE];
             loop {
-                let count = growing
-                    .read(&mut buffer)
-                    .map_err(|error| Failure::io("can't read the output", &error))?;
+                let count = growing.read(&mut buffer).map_err(unreadable)?;
                 let line = search.push(growing.position() - count as u64, &buffer[..count]);
-                if count == 0 || line.is_some() {
+                if count == 0 || line.is_some() || growing.position() >= end {
                     return Ok(line);
                 }
             }
         }
-        Source::Daemon(next) => loop {
-            let params = OutputParams {
-                id: id.into(),
-                offset: Some(*next),
-                limit: Some(OUTPUT_CHUNK_BYTES),
-                stream: None,
+        Source::Daemon(next) => {
+            let mut ask = |offset, limit| {
+                let params =
+                    OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
+                client.call_within::<TaskOutput>(&params, left(answers_by))
             };
-            let chunk = client.call::<TaskOutput>(&params)?;
-            *next = i64::try_from(chunk.next).unwrap_or(i64::MAX);
-            let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
-            let line = search.push(chunk.offset, &bytes);
-            if bytes.is_empty() || line.is_some() {
-                return Ok(line);
+            let mut end = None;
+            loop {
+                let chunk = ask(*next, OUTPUT_CHUNK_BYTES)?;
+                *next = i64::try_from(chunk.next).unwrap_or(i64::MAX);
+                let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
+                let line = search.push(chunk.offset, &bytes);
+                if bytes.is_empty() || line.is_some() {
+                    return Ok(line);
+                }
+                let end = match end {
+                    Some(end) => end,
+                    // An offset beyond the end means the end.
+                    None => *end.insert(ask(i64::MAX, 0)?.next),
+                };
+                if chunk.next >= end {
+                    return Ok(None);
+                }
             }
-        },
+        }
     }
 }
 

@@ -209,24 +209,27 @@ impl Reading {
 
     /// Waits for an item as long as standard output has a reader.
     fn wait(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
-        let call = context.link.client()?.send::<InboxRead>(&self.params(wait_ms), &[])?;
-        let due = (wait_ms < DURATION_MS)
-            .then(|| Instant::now() + Duration::from_millis(wait_ms) + FIRST_ANSWER / 2);
+        let takes = (wait_ms < DURATION_MS).then(|| Duration::from_millis(wait_ms));
+        let call = context.link.client()?.send_within::<InboxRead>(&self.params(wait_ms), takes)?;
+        let due = takes.map(|takes| Instant::now() + takes + FIRST_ANSWER / 2);
         context.link.wait(due)?;
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
     /// Waits for an item, across lost connections.
     fn wait_on(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
-        let until = Instant::now().checked_add(Duration::from_millis(wait_ms));
+        // A wait without a limit stays unlimited.
+        let limit = Some(wait_ms).filter(|wait_ms| *wait_ms < DURATION_MS);
+        let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         let mut left = wait_ms;
         loop {
             match self.wait(left, context) {
-                Err(failure) => context.link.recover(failure)?,
+                // The timeout has expired. Reconnecting would only drop a connection that others share.
+                Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
+                Err(failure) => context.link.recover_until(failure, until)?,
                 page => return page,
             }
-            // A wait without a limit stays unlimited.
-            if let Some(until) = until.filter(|_| wait_ms < DURATION_MS) {
+            if let Some(until) = until {
                 let time = until.saturating_duration_since(Instant::now());
                 left = u64::try_from(time.as_millis()).unwrap_or(DURATION_MS);
             }

@@ -53,9 +53,16 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     context.link.remember();
     let reads_files = !context.link.is_remote();
     // Nothing was found before a connection was lost, so the search restarts where it began (R142).
-    let outcome = context.recovering(|context| {
-        search_line(LineQuery { id, pattern: wanted.pattern.clone(), since, until, reads_files }, context)
-    })?;
+    let outcome = loop {
+        let pattern = wanted.pattern.clone();
+        let sought = LineQuery { id, pattern, since, until, answers_by: until, reads_files };
+        match search_line(sought, context) {
+            // The timeout has expired. Reconnecting would only drop a connection that others share.
+            Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
+            Err(failure) => context.link.recover_until(failure, until)?,
+            Ok(found) => break found,
+        }
+    };
     match outcome {
         Found::Line(line) => found(line, context),
         Found::Nothing { task, next, why } => not_found(&task, next, why == WaitEnd::Late, context),

@@ -234,6 +234,13 @@ impl Client {
     /// # Errors
     /// The daemon's refusal, or a broken connection.
     pub fn answer<M: Method>(&mut self, call: u64) -> Result<M::Result, ClientError> {
+        let outcome = self.awaited::<M>(call);
+        // Later calls may take longer.
+        self.watchdog.due(None);
+        outcome
+    }
+
+    fn awaited<M: Method>(&mut self, call: u64) -> Result<M::Result, ClientError> {
         if let Some(place) = self.answers.iter().position(|(answered, _)| *answered == call)
             && let Some((_, outcome)) = self.answers.remove(place)
         {

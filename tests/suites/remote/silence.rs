@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Outcome, wait};
+use bgd_tests::{Outcome, Relay, wait};
 
 use super::{begin, blocked, tasks, wait_drawn};
 
@@ -80,22 +80,31 @@ fn r140_keep_alives_are_set_only_where_user_set_none() {
 #[test]
 fn r142_half_a_minute_of_silence_loses_no_connection_or_task() {
     let mut far = Far::start();
+    let relay = Relay::start(far.daemon.home(), far.daemon.socket());
+    far.set_session(&[("BGD_SOCKET", relay.socket().to_str().unwrap())]);
     let wire = far.wire();
     far.start_here("");
-    let gate = far.daemon.home().join("gate");
-    let line =
-        format!("echo once >>$HOME/times; until [ -e {} ]; do sleep 0.05; done; exit 4", gate.display());
+    let [gate, times] = ["gate", "times"].map(|name| far.daemon.home().join(name));
+    let line = format!(
+        "echo once >>{}; until [ -e {} ]; do sleep 0.05; done; exit 4",
+        times.display(),
+        gate.display()
+    );
     let id = far.run(&["submit", "--shell", &line]).word::<TaskId>().to_string();
     let on: TaskId = far.run_here(&["submit", "--on", "far", "--shell", &line]).word();
     far.here().wait_status(on, Status::Running);
     wait::poll_until("both to run", || {
-        fs::read_to_string(far.daemon.home().join("times"))
-            .is_ok_and(|text| text.lines().count() == 2)
-            .then_some(())
+        fs::read_to_string(&times).is_ok_and(|text| text.lines().count() == 2).then_some(())
     });
     let mut block = blocked(&far, &[], &id);
     let mut bounded = far.terminal(&["block", "--timeout", "20s", &id]);
     wait_drawn(&far, &mut bounded, id.parse().unwrap());
+    let line = far.terminal(&["block", "--line", "never", "--timeout", "20s", &id]);
+    let notice = far.terminal(&["inbox", "--session", "s", "--wait", "20s"]);
+    // The search for the line reads as much as an answer holds.
+    for request in ["\"limit\":262144", "\"wait_ms\":20000"] {
+        wait::poll_until(request, || relay.said().contains(request).then_some(()));
+    }
     wire.freeze();
     // ssh asks for a sign of life every 15 seconds, and gives up after the third time.
     wait::poll_until("two questions", || wire.asked_in_vain().filter(|asked| *asked >= 2));
@@ -104,9 +113,11 @@ fn r142_half_a_minute_of_silence_loses_no_connection_or_task() {
     let later: TaskId = far.run_here(&["submit", "--on", "far", "-d", "later", "--", "true"]).word();
     assert_eq!(far.here().task(later).status, Status::Pending);
     // A client with a limited wait is not delayed by the network, and leaves the connection to the others.
-    let code = bounded.ended().code();
-    assert_eq!(code, Some(69), "{bounded:?}");
-    assert!(!bounded.screen().contains("connecting again"), "{bounded:?}");
+    for mut bounded in [bounded, line, notice] {
+        let code = bounded.ended().code();
+        assert_eq!(code, Some(69), "{bounded:?}");
+        assert!(!bounded.screen().contains("connecting again"), "{bounded:?}");
+    }
     wire.thaw();
     fs::write(gate, "").unwrap();
     let code = block.ended().code();
@@ -116,7 +127,7 @@ fn r142_half_a_minute_of_silence_loses_no_connection_or_task() {
     let ended = far.here().block(&[on, later]);
     assert_eq!((ended[0].status, &ended[0].exit), (Status::Failed, &Some(Exit::Code(4))));
     assert_eq!(ended[1].status, Status::Completed);
-    assert_eq!(fs::read_to_string(far.daemon.home().join("times")).unwrap(), "once\nonce\n");
+    assert_eq!(fs::read_to_string(&times).unwrap(), "once\nonce\n");
     let named = |name: &str| tasks(&far).iter().filter(|task| task.description == name).count();
     assert!(named("in the silence") == 1 && named("later") <= 1);
 }

@@ -124,7 +124,7 @@ impl Shared {
 
 fn query(way: &Way, id: TaskId, pattern: Regex, since: i64, until: Instant) -> LineQuery {
     let reads_files = way.host().is_none();
-    LineQuery { id, pattern, since, until: Some(until.into_std()), reads_files }
+    LineQuery { id, pattern, since, until: Some(until.into_std()), answers_by: None, reads_files }
 }
 
 fn look_for(way: &Way, sought: LineQuery, stop: Option<&PipeReader>) -> Result<Found, Failure> {

@@ -1,7 +1,9 @@
 //! The daemon's end, wanted and unwanted: nothing of its tasks is left (R09, R11).
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
+use std::process::Stdio;
 
 use bgd_tests::clock::WallClock;
 use bgd_tests::shared::client::ClientError;
@@ -216,6 +218,41 @@ fn r11_second_signal_skips_the_grace_period() {
     assert!(daemon.ended().success());
     assert!(!task.is_alive());
     nothing_is_left(&daemon, 0);
+}
+
+#[test]
+fn r01_jobs_begun_during_a_shutdown_go_to_the_next_daemon() {
+    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let named =
+        SubmitParams { argv: Some(vec!["true".into()]), session: Some("mine".into()), ..daemon.params() };
+    daemon.submit_with(&named);
+    let task = stubborn(&daemon);
+    let process = daemon.process();
+    process.signal(Signal::TERM).unwrap();
+    wait::for_line(&output_of(&task), "got it");
+    let mut count = 0;
+    // Each has a connection, and waits on it for the end of the daemon.
+    let mut begin = |args: &[&str]| {
+        let mut command = daemon.bgctl(args);
+        command.env("BGD_SESSION", "mine").stdin(Stdio::null());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        count += 1;
+        wait::poll_until("the connection", || (daemon.status().connections == count + 1).then_some(()));
+        child
+    };
+    let run = begin(&["run", "--", "echo", "here"]);
+    // This one first asks which task it is.
+    let named = begin(&["submit", "--after", "@", "--", "true"]);
+    let given_up = begin(&["run", "--", "echo", "never"]);
+    Process::open(given_up.id().cast_signed()).unwrap().signal(Signal::INT).unwrap();
+    assert_eq!(given_up.wait_with_output().unwrap().status.signal(), Some(Signal::INT.as_raw()));
+    process.signal(Signal::INT).unwrap();
+    assert!(daemon.ended().success());
+    let run = run.wait_with_output().unwrap();
+    assert!(run.status.success() && run.stdout == b"here\n", "{run:?}");
+    let named = named.wait_with_output().unwrap();
+    assert_eq!(named.status.code(), Some(66), "its task went with its daemon: {named:?}");
+    daemon.run(&["daemon", "stop"]).success();
 }
 
 #[test]

@@ -17,8 +17,8 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     // Lets the call be repeated if its answer is lost.
     let key = Some(TaskId::random().to_string());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
-    let result = match context.call_repeatable::<TaskRerun>(&params) {
-        // The daemon may be too old to support keys of reruns.
+    let result = match context.link.begin(|link| link.call_repeatable::<TaskRerun>(&params, &[])) {
+        // The daemon may be too old to know keys of reruns.
         Err(failure) if params.key.is_some() && may_be_older(&failure) => {
             context.call::<TaskRerun>(&RerunParams { key: None, ..params })?
         }

@@ -16,7 +16,7 @@ pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
         prompt: prompt::read(args.prompt, context)?,
         settings: args.settings.settings(),
     };
-    let result = context.call::<TaskResume>(&params)?;
+    let result = context.link.begin(|link| link.call::<TaskResume>(&params))?;
     if context.json() {
         context.print_json(&result)?;
     } else {

@@ -18,7 +18,7 @@ use nix::sys::signal::Signal;
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use serde::Serialize;
 
-use self::begin::hold_signals;
+use self::begin::submit_held;
 pub(super) use self::begin::{ask_for_key, await_key};
 use crate::cli::{JobArgs, RunArgs};
 use crate::context::Context;
@@ -93,9 +93,9 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
     let streams = [gives_input.then(|| input.as_fd()), gives_errors.then(|| errors.as_fd())];
     let streams: Vec<BorrowedFd<'_>> = streams.into_iter().flatten().collect();
     let mut carried = lend(Lent { input: gives_input, output: false, errors: gives_errors }, context)?;
-    hold_signals(context, terminal::SHOWN)?;
     let streams = if carried.is_some() { &[] } else { &streams[..] };
-    let (key, task) = submit(&params, streams, key, context)?;
+    let (key, task) =
+        submit_held(context, terminal::SHOWN, |context| submit(&params, streams, key, context))?;
     // Carried streams end with this process, so the job can't continue without it.
     let key = if carried.is_some() { Key::NONE } else { key };
     begin(carried.as_mut())?;
@@ -142,9 +142,9 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
         streams.insert(0, input.as_fd());
     }
     let mut carried = lend(Lent { input: gives_input, output: true, errors: true }, context)?;
-    hold_signals(context, terminal::PASSED)?;
     let streams = if carried.is_some() { &[] } else { &streams[..] };
-    let task = context.link.call_with_fds::<TaskSubmit>(&params, streams)?.task;
+    let submit = |context: &mut Context| context.link.call_with_fds::<TaskSubmit>(&params, streams);
+    let task = submit_held(context, terminal::PASSED, submit)?.task;
     begin(carried.as_mut())?;
     let task = pass_signals(context.link.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
     if let Some(carried) = carried
@@ -196,8 +196,8 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
         direct: args.direct,
         ..job::params(JobArgs { description, ..args.job }, work, Machine::of(&context.link)?)?
     };
-    hold_signals(context, terminal::TALKED)?;
-    let (key, task) = submit(&params, &[], args.key, context)?;
+    let (key, task) =
+        submit_held(context, terminal::TALKED, |context| submit(&params, &[], args.key, context))?;
     let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
     report_left(TextView::alone(context.link.polled()?, news, (task.id, role, key), &mut 0)?, context)

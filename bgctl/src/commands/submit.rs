@@ -66,11 +66,13 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let input = io::stdin();
     let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
-    let result = if params.key.is_some() {
-        context.link.call_repeatable::<TaskSubmit>(&params, descriptors)?
-    } else {
-        context.link.call_with_fds::<TaskSubmit>(&params, descriptors)?
-    };
+    let result = context.link.begin(|link| {
+        if params.key.is_some() {
+            link.call_repeatable::<TaskSubmit>(&params, descriptors)
+        } else {
+            link.call_with_fds::<TaskSubmit>(&params, descriptors)
+        }
+    })?;
     let id = result.task.id;
     // The clock of a remote machine can't be compared with the local one.
     let is_older = result.task.created_at < begun && !context.link.is_remote();

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::OsString;
 
-use bgd_shared::client::ClientError;
+use bgd_shared::client::{Client, ClientError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_shared::request::{Hello, HelloParams, SubmitManyParams, SubmitParams, TaskSubmitMany};
@@ -143,7 +143,7 @@ fn submit_parts(
     is_sent: &Cell<bool>,
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
-    let submitted = context.link.exchange(|client| {
+    let say = |client: &mut Client| {
         if is_sent.get() {
             return Err(ClientError::Closed);
         }
@@ -168,7 +168,8 @@ fn submit_parts(
         }
         // There is at least one part.
         Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
-    });
+    };
+    let submitted = context.link.begin(|link| link.exchange(say));
     submitted.map_err(|failure| {
         let may_have_run = is_sent.get() && failure.code == Code::NO_DAEMON;
         if may_have_run {

@@ -61,6 +61,38 @@ impl Link {
         }
     }
 
+    /// Reports whether a call that begins something can be made again, to the next daemon of this machine: the current
+    /// one refused it because it was told to end, or has gone with everything that the call may have done.
+    pub fn may_begin_again(&self, failure: &Failure) -> bool {
+        self.starts()
+            && !self.is_remote()
+            && (failure.kind == ErrorKind::ShuttingDown.as_str()
+                || failure.kind == CONNECTION_LOST
+                    && self.socket().is_ok_and(|socket| successor::has_left_nothing(&socket)))
+    }
+
+    /// Waits until the daemon has closed the connection, if there is one. The next call goes to the next daemon.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn await_end(&mut self) -> Result<(), Failure> {
+        self.client.take().map_or(Ok(()), |mut client| Ok(client.until_closed()?))
+    }
+
+    /// Makes the call that begins something, and makes it again, once, if the daemon is about to end.
+    ///
+    /// # Errors
+    /// As for `begin`; or the daemon that is about to end does not answer.
+    pub fn begin<T>(&mut self, begin: impl Fn(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
+        match begin(self) {
+            Err(failure) if self.may_begin_again(&failure) => {
+                self.await_end()?;
+                begin(self)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Reports whether a durable daemon of this machine has refused a call because it was told to end.
     fn is_refused_at_the_end(&self, failure: &Failure) -> bool {
         let is_durable = || self.socket().is_ok_and(|socket| successor::outlives(&socket));

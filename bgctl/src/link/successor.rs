@@ -107,14 +107,17 @@ pub fn outlives(socket: &SocketPath) -> bool {
     durable_at(socket).is_some()
 }
 
+/// Reports whether no daemon is at this socket, and nothing that the last one did outlives it.
+pub fn has_left_nothing(socket: &SocketPath) -> bool {
+    !outlives(socket) && transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
+}
+
 /// Reports whether the daemon has gone since we connected, along with all effects of a call. If it is shutting down,
 /// waits until it has gone.
 pub fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
     match error {
         ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),
-        ClientError::Closed | ClientError::Io(_) => {
-            !outlives(socket) && transport::connect(socket).as_ref().is_err_and(ConnectError::is_absent)
-        }
+        ClientError::Closed | ClientError::Io(_) => has_left_nothing(socket),
         ClientError::Rpc(_)
         | ClientError::Connect(_)
         | ClientError::NoAnswer(_)

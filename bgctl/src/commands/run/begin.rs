@@ -16,6 +16,25 @@ pub fn hold_signals(context: &mut Context, signals: &[Signal]) -> Result<(), Fai
     terminal::hold_signals(signals)
 }
 
+/// Submits the job while these signals are held; once more if the daemon is about to end.
+pub fn submit_held<T>(
+    context: &mut Context,
+    signals: &[Signal],
+    submit: impl Fn(&mut Context) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    hold_signals(context, signals)?;
+    match submit(context) {
+        Err(failure) if context.link.may_begin_again(&failure) => {
+            // The end of the daemon may take a while, too.
+            terminal::release_signals(signals)?;
+            context.link.await_end()?;
+            hold_signals(context, signals)?;
+            submit(context)
+        }
+        outcome => outcome,
+    }
+}
+
 /// Asks the daemon for the configured key unless one was given. Returns the call without waiting for its answer.
 pub fn ask_for_key(client: &mut Client, named: Option<Key>) -> Result<Result<Key, u64>, ClientError> {
     match named {

@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockResult, ResultResult, TaskResult};
 use bgd_shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
-use bgd_tests::{TestDaemon, bgctl_path};
+use bgd_tests::{Terminal, TestDaemon, bgctl_path, wait};
 use serde_json::Value;
 
 /// A home with an agent that remembers, and waits at a gate on request, and one that does not remember.
@@ -113,6 +113,22 @@ fn dash_reads_prompt_from_standard_input() {
         assert!(told.contains(part) && told.contains("hint: ") && output.stdout.is_empty(), "{told}");
     }
     assert_eq!(daemon.task(id.parse().unwrap()).resume_count, 1, "what is refused changes nothing");
+}
+
+#[test]
+fn r30_prompt_is_typed_before_a_resume_connects() {
+    let daemon = daemon();
+    let id = answered(&daemon, &["--session", "mine", "--agent", "mem", "-d", "x", "one"]);
+    let mut resume = daemon.bgctl(&["resume", "@", "-"]);
+    let mut resume = Terminal::open(resume.env("BGD_SESSION", "mine"));
+    resume.wait_text("enter the prompt");
+    // Only that of this question.
+    wait::poll_until("no connection", || (daemon.status().connections == 1).then_some(()));
+    resume.type_line("two");
+    resume.type_keys("\x04");
+    assert_eq!(resume.ended().code(), Some(0));
+    daemon.run(&["block", &id]).success();
+    assert!(result(&daemon, &id).starts_with("one;two"));
 }
 
 /// Runs `bgctl` without and with `--json`; both must fail with this code and this kind.

@@ -11,11 +11,10 @@ use crate::{pick, prompt};
 
 /// Resumes the task, then prints its id.
 pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
-    let params = ResumeParams {
-        id: pick::one(args.id, context)?,
-        prompt: prompt::read(args.prompt, context)?,
-        settings: args.settings.settings(),
-    };
+    // Before the task is looked up, so that no connection is held open while somebody types.
+    let prompt = prompt::read(args.prompt, context)?;
+    let id = pick::one(args.id, context)?;
+    let params = ResumeParams { id, prompt, settings: args.settings.settings() };
     let result = context.link.begin(|link| link.call::<TaskResume>(&params))?;
     if context.json() {
         context.print_json(&result)?;

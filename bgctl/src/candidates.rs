@@ -18,7 +18,7 @@ use bgd_shared::task::{Status, Task};
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
-use crate::hosts;
+use crate::hosts::{self, Named};
 use crate::link::Way;
 use crate::render::clean;
 
@@ -157,9 +157,11 @@ fn programs(begin: &str) -> BTreeSet<String> {
 
 /// Connects to the daemon that the command line names so far, within the time that a user waits at the prompt.
 fn daemon() -> Option<Client> {
+    let here = |socket| Some((Client::connect_within(&socket, PATIENCE).ok()?, PATIENCE));
     let (mut client, patience) = match hosts::of_line().ok()? {
-        Some(host) => (Way::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
-        None => (Client::connect_within(&SocketPath::from_env().ok()?, PATIENCE).ok()?, PATIENCE),
+        Some(Named::Host(host)) => (Way::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
+        Some(Named::Socket(path)) => here(SocketPath::new(std::path::absolute(path).ok()?).ok()?)?,
+        None => here(SocketPath::from_env().ok()?)?,
     };
     client.wait_at_most(patience);
     Some(client)

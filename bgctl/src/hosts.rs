@@ -1,10 +1,12 @@
-//! The remote machines that a command line may name, for its completion. Reads only files.
+//! The daemon that a command line names, and the remote machines that it may name, for its completion. Reads only
+//! files.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read as _;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::failure::Failure;
@@ -26,32 +28,50 @@ pub fn take_line(words: &[OsString]) {
     let _ = LINE.set(words.cloned().collect());
 }
 
-/// Returns the machine that the command line or the environment names; `None` for this one.
+/// A daemon other than the usual one of this machine.
+pub enum Named {
+    /// That of another machine.
+    Host(Host),
+    /// The one at this socket.
+    Socket(PathBuf),
+}
+
+/// Returns the daemon that the command line, or else the environment, names by its host or socket; `None` for the usual
+/// one.
 ///
 /// # Errors
 /// They contain an invalid host name, or several hosts.
-pub fn of_line() -> Result<Option<Host>, Failure> {
-    let named = LINE.get().and_then(|words| named(words));
-    let named = named.or_else(|| std::env::var_os("BGD_HOST").filter(|host| !host.is_empty()));
-    let Some(named) = named else { return Ok(None) };
-    let mut hosts = Host::several(&named.to_string_lossy())?;
+pub fn of_line() -> Result<Option<Named>, Failure> {
+    let words = LINE.get().map_or(&[][..], Vec::as_slice);
+    let mut host = value(words, Some("-H"), "--host");
+    if host.is_none() {
+        // A socket on the command line is on this machine.
+        if let Some(socket) = value(words, None, "--socket") {
+            return Ok(Some(Named::Socket(socket.into())));
+        }
+        host = std::env::var_os("BGD_HOST").filter(|host| !host.is_empty());
+    }
+    let Some(host) = host else { return Ok(None) };
+    let mut hosts = Host::several(&host.to_string_lossy())?;
     if hosts.len() > 1 {
         return Err(Failure::usage("several machines have no ids in common"));
     }
-    Ok(hosts.pop())
+    Ok(hosts.pop().map(Named::Host))
 }
 
-/// Returns the value of the last `-H` or `--host` before a command begins.
-fn named(words: &[OsString]) -> Option<OsString> {
+/// Returns the value of the last option with this name before a command begins.
+fn value(words: &[OsString], short: Option<&str>, long: &str) -> Option<OsString> {
     let mut found = None;
     let mut words = words.iter().take_while(|word| *word != "--");
     while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if text == "-H" || text == "--host" {
+        if word == long || short.is_some_and(|short| word == short) {
             found = words.next().cloned();
-        } else if let Some(host) = text.strip_prefix("--host=").or_else(|| text.strip_prefix("-H")) {
-            found = Some(OsStr::new(host).to_owned());
+            continue;
         }
+        let bytes = word.as_bytes();
+        let after_long = bytes.strip_prefix(long.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        let value = after_long.or_else(|| bytes.strip_prefix(short?.as_bytes()));
+        found = value.map(|value| OsStr::from_bytes(value).to_owned()).or(found);
     }
     found
 }
@@ -96,12 +116,13 @@ mod tests {
     fn r140_completion_finds_host_option_before_the_command() {
         let host = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            named(&words).map(|host| host.into_string().unwrap())
+            value(&words, Some("-H"), "--host").map(|host| host.into_string().unwrap())
         };
         assert_eq!(host("bgctl list"), None);
         assert_eq!(host("bgctl -H far block ").as_deref(), Some("far"));
         assert_eq!(host("bgctl block --host=far ").as_deref(), Some("far"));
         assert_eq!(host("bgctl block -Hfar ").as_deref(), Some("far"));
+        assert_eq!(host("bgctl -H near --host far block ").as_deref(), Some("far"));
         assert_eq!(host("bgctl run -- ssh -H far"), None);
     }
 

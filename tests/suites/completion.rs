@@ -48,6 +48,33 @@ fn completions_offer_verbs_programs_and_existing_tasks() {
 }
 
 #[test]
+fn r169_ids_are_those_of_the_daemon_at_the_socket_on_the_line() {
+    let [usual, other] = [TestDaemon::start(), TestDaemon::start()];
+    let [one, two] = [&usual, &other].map(|daemon| {
+        let id = daemon.submit(&["true"]);
+        daemon.block(&[id]);
+        id.short()
+    });
+    let socket = other.socket().to_str().unwrap();
+    let inline = format!("--socket={socket}");
+    let mut words = vec![vec!["bgctl", "output"]];
+    words.push(vec!["bgctl", "--socket", socket, "output"]);
+    words.push(vec!["bgctl", "output", &inline]);
+    for words in words {
+        let place = words.len().to_string();
+        let mut command = usual.bgctl(&[&["--"], &words[..], &[""]].concat());
+        command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
+        // A socket on the line is on this machine, whatever the environment says.
+        if words.len() > 2 {
+            command.env("BGD_HOST", "nowhere.invalid");
+        }
+        let found = Outcome::of(&mut command).success().stdout_text();
+        let there = [&one, &two].map(|id| found.contains(&**id));
+        assert_eq!(there, [words.len() == 2, words.len() > 2], "{words:?}: {found}");
+    }
+}
+
+#[test]
 fn r169_first_command_word_completes_to_programs_and_later_words_to_files() {
     let home = TestDaemon::home_only();
     let folder = home.home().join("here");

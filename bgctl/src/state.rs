@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 pub use bgd_shared::dirs::state as state_folder;
 use bgd_shared::id::TaskId;
 use bgd_shared::replace::replace;
+use bgd_shared::socket::SocketPath;
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
@@ -34,10 +35,10 @@ impl Seen {
     }
 }
 
-/// Returns what the user has seen with bare `bgctl` or `bgctl top`. `None` if nothing yet, or if the note can't be
-/// read.
-pub fn last_seen() -> Option<Seen> {
-    read_seen(&seen_file())
+/// Returns what the user has seen with bare `bgctl` or `bgctl top` of the daemon at this socket. `None` if nothing yet,
+/// or if the note can't be read.
+pub fn last_seen(socket: &SocketPath) -> Option<Seen> {
+    read_seen(&seen_file(socket))
 }
 
 /// Reports whether the user has not yet seen that a task has ended.
@@ -46,16 +47,24 @@ pub fn is_news(last_seen: Option<&Seen>, task: &Task) -> bool {
     !task.ended_in_foreground && task.completed_at.is_some_and(is_later)
 }
 
-/// Notes that the user has seen all tasks that had ended by `at`, except these failures with their end times. Failures
-/// already seen elsewhere stay seen. If the note can't be written, more is shown the next time.
-pub fn record_seen(at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
-    let _ = note(&seen_file(), at, unseen);
+/// Notes that the user has seen all tasks of the daemon at this socket that had ended by `at`, except these failures
+/// with their end times. Failures already seen elsewhere stay seen. If the note can't be written, more is shown the next
+/// time.
+pub fn record_seen(socket: &SocketPath, at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
+    if is_usual(socket) {
+        let _ = fs::create_dir_all(state_folder());
+    }
+    let _ = note(&seen_file(socket), at, unseen);
+}
+
+fn is_usual(socket: &SocketPath) -> bool {
+    SocketPath::usual().is_ok_and(|usual| usual == *socket)
 }
 
 /// Returns the note, whose modification time is that of the last look. It lists the ids of tasks not shown, one per
-/// line.
-fn seen_file() -> PathBuf {
-    state_folder().join("looked")
+/// line. Another daemon than the usual one has its own, so that looking at the one hides nothing of the other.
+fn seen_file(socket: &SocketPath) -> PathBuf {
+    if is_usual(socket) { state_folder().join("looked") } else { socket.beside("looked") }
 }
 
 fn read_seen(file: &Path) -> Option<Seen> {
@@ -74,9 +83,6 @@ fn note(file: &Path, at: Timestamp, mut unseen: Vec<(TaskId, Timestamp)>) -> io:
     unseen.sort_by_key(|(id, ended)| (std::cmp::Reverse(*ended), *id));
     unseen.truncate(UNSEEN);
     let text = unseen.iter().fold(String::new(), |text, (id, _)| text + &id.to_string() + "\n");
-    if let Some(folder) = file.parent() {
-        fs::create_dir_all(folder)?;
-    }
     // Another bgctl may be reading the file now.
     replace(file, 0o600, |new| {
         new.write_all(text.as_bytes())?;
@@ -104,7 +110,7 @@ mod tests {
     #[test]
     fn r160_failures_not_shown_stay_unseen() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("new/looked");
+        let file = folder.path().join("looked");
         assert_eq!(read_seen(&file), None);
         note(&file, at(10), vec![(id(1), at(5)), (id(2), at(6))]).unwrap();
         let first = read_seen(&file).unwrap();

@@ -64,6 +64,11 @@ pub enum SocketError {
     },
 }
 
+/// Returns the value of an environment variable; empty counts as unset.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 impl SocketPath {
     /// Returns `$BGD_SOCKET`, else `$XDG_RUNTIME_DIR/bgd/bgd.sock`, else `/tmp/bgd-<uid>/bgd.sock`. An empty variable
     /// counts as unset.
@@ -71,9 +76,16 @@ impl SocketPath {
     /// # Errors
     /// The path is too long, or not absolute.
     pub fn from_env() -> Result<Self, SocketError> {
-        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let named = Self::of(var("BGD_SOCKET"), var("XDG_RUNTIME_DIR"));
-        named.unwrap_or_else(|| Self::new(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())))
+        variable("BGD_SOCKET").map_or_else(Self::usual, Self::new)
+    }
+
+    /// Returns the path if `$BGD_SOCKET` is not set.
+    ///
+    /// # Errors
+    /// The path is too long, or not absolute.
+    pub fn usual() -> Result<Self, SocketError> {
+        Self::of(None, variable("XDG_RUNTIME_DIR"))
+            .unwrap_or_else(|| Self::new(format!("/tmp/bgd-{}/bgd.sock", Uid::effective())))
     }
 
     /// Returns the path for these values of `$BGD_SOCKET` and `$XDG_RUNTIME_DIR`; `None` if neither is set.

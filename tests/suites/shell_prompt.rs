@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::net::UnixListener;
 
-use bgd_tests::{Outcome, TestDaemon};
+use bgd_tests::{Outcome, Terminal, TestDaemon};
 
 #[test]
 fn r169_prompt_counts_running_tasks_and_unseen_failures() {
@@ -26,6 +26,26 @@ fn r169_prompt_counts_running_tasks_and_unseen_failures() {
     assert_eq!(shown(), "bgd:1▶ ");
     let mut remote = daemon.bgctl(&patient);
     assert_eq!(Outcome::of(remote.env("BGD_HOST", "no-such-host")).success().stdout_text(), "");
+}
+
+#[test]
+fn r160_looking_at_one_daemon_hides_no_failure_of_another() {
+    let [here, other] = [TestDaemon::start(), TestDaemon::start()];
+    for daemon in [&here, &other] {
+        let id = daemon.submit(&["false"]);
+        daemon.block(&[id]);
+    }
+    let socket = other.socket().to_str().unwrap();
+    let at = |socket: &str, words: &[&str]| here.bgctl(&[&["--socket", socket], words].concat());
+    let shown = |socket: &str| {
+        Outcome::of(&mut at(socket, &["shell-prompt", "--timeout", "1m"])).success().stdout_text()
+    };
+    let own = here.socket().to_str().unwrap();
+    assert_eq!([shown(own), shown(socket)], ["bgd:1✗ ", "bgd:1✗ "]);
+    assert!(Terminal::open(&at(socket, &[])).ended().success());
+    assert_eq!([shown(own), shown(socket)], ["bgd:1✗ ", ""]);
+    assert!(Terminal::open(&at(own, &[])).ended().success());
+    assert_eq!([shown(own), shown(socket)], ["", ""]);
 }
 
 #[test]

@@ -40,13 +40,13 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     };
     let look = Look::of_output(context.colours());
     let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
-    // This machine's note does not cover tasks of a remote daemon.
-    let is_remote = context.link.is_remote();
-    let last_seen = if is_remote { None } else { state::last_seen() };
+    // The notes of this machine do not cover tasks of a remote daemon.
+    let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
+    let last_seen = here.as_ref().and_then(state::last_seen);
     let (text, unseen) = text(known, last_seen.as_ref(), &look);
     context.print(&text)?;
-    if !is_remote {
-        state::record_seen(look.clock.now, unseen);
+    if let Some(socket) = &here {
+        state::record_seen(socket, look.clock.now, unseen);
     }
     Ok(Code::OK)
 }

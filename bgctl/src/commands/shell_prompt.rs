@@ -34,7 +34,7 @@ pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failur
     let Ok(socket) = context.link.socket() else { return Ok(Code::OK) };
     if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
         let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
-        context.print(&text(&running, &failed, state::last_seen().as_ref(), signs))?;
+        context.print(&text(&running, &failed, state::last_seen(&socket).as_ref(), signs))?;
     }
     Ok(Code::OK)
 }

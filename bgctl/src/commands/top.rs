@@ -33,8 +33,9 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let filter = args.filter.join(" ");
     let look = Look::of_output(context.colours());
-    // This machine's note does not cover tasks of a remote daemon.
-    let last_seen = if context.link.is_remote() { None } else { state::last_seen() };
+    // The notes of this machine do not cover tasks of a remote daemon.
+    let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
+    let last_seen = here.as_ref().and_then(state::last_seen);
     if args.once {
         let mut still = Still::new(&names(context), last_seen);
         let links = context.links();
@@ -174,8 +175,9 @@ impl Environment for Around<'_> {
     }
 
     fn left(&self, unseen: Vec<(TaskId, Timestamp)>) {
-        if !self.context.link.is_remote() {
-            state::record_seen(Timestamp::now(), unseen);
+        // Without a socket, it is that of a remote machine.
+        if let Ok(socket) = self.context.link.socket() {
+            state::record_seen(&socket, Timestamp::now(), unseen);
         }
     }
 }

@@ -61,8 +61,10 @@ fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>
     if params.ids.is_empty() {
         return Ok(Vec::new());
     }
-    let tasks = context.call::<TaskBlock>(&BlockParams::look(params.ids.clone()))?.tasks;
-    Ok(tasks
+    let look = BlockParams::look(params.ids.clone());
+    let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
+    Ok(seen
+        .tasks
         .into_iter()
         .filter(|task| task.lingering && !task.status.is_active())
         .map(|task| task.id)

@@ -86,6 +86,8 @@ fn r142_repeatable_request_with_lost_reply_is_retried() {
     assert_eq!(cut_after(1, &["continue", &id]).stdout_text(), format!("{id} continued\n"));
     cut_after(1, &["group", "set", "g", "--slots", "2"]);
     // `cancel` first asks which tasks have processes left.
+    let other = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>().to_string();
+    assert_eq!(cut_after(1, &["cancel", &other]).stdout_text(), format!("{other} cancelled\n"));
     assert_eq!(cut_after(2, &["cancel", &id]).stdout_text(), format!("{id} cancelled\n"));
 }
 

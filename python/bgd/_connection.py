@@ -152,7 +152,11 @@ class Connection:
                 if left <= 0:
                     raise Timeout(late)
                 if self._is_read:
-                    self._changed.wait(left)
+                    # Whoever reads may have begun when no answer was due, and would check on the daemon too late.
+                    due = self._watchdog.until() - now() if self._pending else left
+                    self._changed.wait(max(0.0, min(left, due)))
+                    if self._pending:
+                        self._look(True)
                     continue
                 self._is_read = True
             try:
@@ -261,7 +265,8 @@ class Connection:
 
     def _look(self, may_write: bool) -> None:
         """Checks on a daemon that has been silent for long."""
-        step = self._watchdog.tick(now())
+        with self._changed:
+            step = self._watchdog.tick(now())
         if step is Step.PROBE and may_write and self._writing.acquire(blocking=False):
             try:
                 # Without room for it the daemon does not read anyway.

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,14 @@ class Case(unittest.TestCase):
         gate = Gate(self.daemon.folder / f"gate{len(os.listdir(self.daemon.folder))}")
         self.addCleanup(gate.open)
         return gate
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Waits for what only another thread of this process changes, and nothing reports."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.001)
 
 
 def parts(name: str) -> list[list[str]]:

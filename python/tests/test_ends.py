@@ -10,9 +10,10 @@ import signal
 import socket
 import threading
 import unittest
+from typing import Any
 from unittest import mock
 
-from support import HELLO, PATIENCE, Case, answer, server
+from support import HELLO, PATIENCE, Case, answer, server, until
 
 import bgd
 from bgd import _socket
@@ -144,6 +145,33 @@ class Ends(Case):
         self.assertIn(f"(pid {pid})", caught.exception.message)
         self.assertEqual(self.client.task_list()["tasks"], [])
         self.assertEqual(fresh.task_list()["tasks"], [])
+
+    def test_a_silent_daemon_is_given_up_while_another_thread_waits_for_notifications(self) -> None:
+        def once(request: dict[str, Any]) -> bytes:
+            # It does not even answer the `hello` that checks on it.
+            asked.append(request["method"])
+            return answer(request, HELLO) if len(asked) == 1 else b""
+
+        asked: list[str] = []
+        with server(once, greets=False) as path, bgd.Client(path) as client:
+            client.connect()
+            connection = client._connected()
+            caught: list[BaseException] = []
+
+            def wait() -> None:
+                try:
+                    client.notification(timeout=None)
+                except BaseException as error:
+                    caught.append(error)
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            until(lambda: connection._is_read)
+            with mock.patch("bgd._watchdog.LATER_ANSWER", 0.2), self.assertRaises(bgd.NoAnswer):
+                client.task_list(timeout=PATIENCE)
+            connection.close()
+            thread.join(PATIENCE)
+            self.assertIsInstance(caught[0], bgd.NoAnswer)
 
     def test_a_full_backlog_is_a_daemon_that_does_not_answer(self) -> None:
         path = str(self.daemon.folder / "full/bgd.sock")

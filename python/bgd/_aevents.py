@@ -12,7 +12,7 @@ from ._connection import after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
 from ._socket import PAUSES
-from ._streams import Item, Place
+from ._streams import ENDED_HINT, Item, Place
 
 if TYPE_CHECKING:
     from ._aclient import AsyncClient
@@ -109,7 +109,7 @@ class AsyncEventStream(AsyncIterator[Item]):
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""
         waits = self._place.on_restart == "continue"
         if not waits and pauses > len(PAUSES):
-            raise NoDaemon("the daemon has ended; its tasks and events are lost") from error
+            raise NoDaemon("the daemon has ended", ENDED_HINT) from error
         if waits and deadline is not None and deadline <= now():
             raise Timeout("no daemon came back within the timeout") from error
         await asyncio.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])

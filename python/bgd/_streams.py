@@ -20,6 +20,9 @@ class Restarted(TypedDict):
     """The daemon that is running now."""
 
 
+ENDED_HINT = "if it was durable, go on with `events(since=stream.cursor)`; otherwise its tasks and events are lost"
+"""What to do when no daemon comes back."""
+
 Item = Union[types.Event, types.Gap, Restarted]
 """An event, a gap where events are missing, or, with `on_restart="continue"`, the news of another daemon."""
 

@@ -53,8 +53,11 @@ class AsyncEventStream(AsyncIterator[Item]):
                 return self._pending.pop(0)
             try:
                 connection = await self.connect(deadline)
-            except ConnectionLost:
-                if self._is_closed:
+            except BgdError as error:
+                if self._pending:
+                    # That another daemon is running comes before what it says.
+                    continue
+                if self._is_closed and isinstance(error, ConnectionLost):
                     break
                 raise
             if self._pending:
@@ -92,6 +95,9 @@ class AsyncEventStream(AsyncIterator[Item]):
         connection, hello = await self._client._open(starts, owns=False, streams=True)
         try:
             news = self._place.meets(hello["instance"])
+            if news is not None:
+                # At once: another attempt would find nothing new.
+                self._pending.append(news)
             params = present(self._place.params())
             result = await connection.call("events.subscribe", params, timeout=self._client.timeout)
         except BaseException:
@@ -102,8 +108,6 @@ class AsyncEventStream(AsyncIterator[Item]):
         if self._is_closed:
             # Meanwhile, by another coroutine, which has not seen this connection.
             await self._drop()
-        elif news is not None:
-            self._pending.append(news)
 
     async def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

@@ -54,8 +54,11 @@ class EventStream(Iterator[Item]):
                 return self._pending.pop(0)
             try:
                 connection = self.connect(deadline)
-            except ConnectionLost:
-                if self._is_closed:
+            except BgdError as error:
+                if self._pending:
+                    # That another daemon is running comes before what it says.
+                    continue
+                if self._is_closed and isinstance(error, ConnectionLost):
                     break
                 raise
             if self._pending:
@@ -95,6 +98,9 @@ class EventStream(Iterator[Item]):
         connection, hello = self._client._open(starts, owns=False)
         try:
             news = self._place.meets(hello["instance"])
+            if news is not None:
+                # At once: another attempt would find nothing new.
+                self._pending.append(news)
             params = present(self._place.params())
             result = connection.call("events.subscribe", params, deadline=after(self._client.timeout))
         except BaseException:
@@ -105,8 +111,6 @@ class EventStream(Iterator[Item]):
         if self._is_closed:
             # Meanwhile, by another thread, which has not seen this connection.
             self._drop()
-        elif news is not None:
-            self._pending.append(news)
 
     def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import unittest
-from typing import Any
+from typing import Any, Optional
 from unittest import mock
 
 from support import HELLO, PATIENCE, Case, answer, server, until
@@ -303,6 +303,31 @@ class Events(Case):
             self.assertEqual(next(events), {"kind": "y", "seq": 7})
         self.assertEqual(subscriptions, [{"ids": [], "since": 2}, {"ids": [], "since": 6, "instance": "fake"}])
         self.assertEqual(HELLO["instance"], "fake")
+
+    def test_the_next_daemon_is_told_even_if_it_lacks_the_tasks(self) -> None:
+        task = self.client.submit(["true"], hold=True)
+        with self.client.events(ids=[task], timeout=PATIENCE, on_restart="continue") as events:
+            events.connect()
+            self.daemon.end(signal.SIGKILL)
+            self.client.connect()
+            self.assertEqual(next(events), {"kind": "restarted", "instance": self.client.instance})
+            for _ in range(2):
+                with self.assertRaises(bgd.TaskNotFound):
+                    next(events)
+
+    def test_the_next_daemon_is_told_even_if_it_closes_the_connection(self) -> None:
+        asked: list[object] = []
+
+        def closes(request: dict[str, object]) -> Optional[bytes]:
+            asked.append(request["params"])
+            text = answer(request, {"subscription": 7, "seq": 0, "instance": "fake"})
+            return None if len(asked) == 1 else text
+
+        with server(closes) as path, bgd.Client(path) as client:
+            with client.events("old:5", timeout=PATIENCE, on_restart="continue") as events:
+                events._has_begun = True
+                self.assertEqual(next(events), {"kind": "restarted", "instance": "fake"})
+                self.assertEqual(events.cursor, "fake:0")
 
     def test_a_stream_closed_while_it_connects_leaves_no_connection_behind(self) -> None:
         def closes(request: dict[str, object]) -> bytes:

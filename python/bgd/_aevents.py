@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 from . import types
 from ._aconnection import AsyncConnection
 from ._connection import after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
+from ._kinds import TaskNotFound
 from ._socket import PAUSES
 from ._streams import ENDED_HINT, Item, Place
 
@@ -62,6 +63,7 @@ class AsyncEventStream(AsyncIterator[Item]):
                 raise
             if self._pending:
                 continue
+            self._place.check()
             try:
                 left = None if deadline is None else max(0.0, deadline - now())
                 item, again = self._place.take(await connection.notification(left))
@@ -98,16 +100,39 @@ class AsyncEventStream(AsyncIterator[Item]):
             if news is not None:
                 # At once: another attempt would find nothing new.
                 self._pending.append(news)
-            params = present(self._place.params())
-            result = await connection.call("events.subscribe", params, timeout=self._client.timeout)
+            await self._begin(connection)
         except BaseException:
             await connection.close()
             raise
-        self._place.begin(cast(types.SubscribeResult, result))
         self._connection, self._has_begun = connection, True
         if self._is_closed:
             # Meanwhile, by another coroutine, which has not seen this connection.
             await self._drop()
+
+    async def _begin(self, connection: AsyncConnection) -> None:
+        async def call(method: str, params: dict[str, Any]) -> Any:
+            return await connection.call(method, present(params), timeout=self._client.timeout)
+
+        look = self._place.look()
+        if look is not None:
+            self._place.fix(await call("task.block", look))
+        gone = None
+        try:
+            result = await call("events.subscribe", self._place.params())
+        except TaskNotFound as error:
+            if not self._place.has_begun:
+                raise
+            # Some were cleared meanwhile, and their last events may not have been taken yet.
+            gone = error
+            for one in self._place.ids:
+                try:
+                    await call("task.get", {"id": one})
+                except TaskNotFound:
+                    continue
+                gone = None
+                break
+            result = await call("events.subscribe", self._place.params(of_all=True))
+        self._place.begin(cast(types.SubscribeResult, result), gone)
 
     async def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

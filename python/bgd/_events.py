@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Optional, cast
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 from . import types
 from ._connection import Connection, after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
+from ._kinds import TaskNotFound
 from ._socket import PAUSES
 from ._streams import ENDED_HINT, Item, Place
 
@@ -63,6 +64,7 @@ class EventStream(Iterator[Item]):
                 raise
             if self._pending:
                 continue
+            self._place.check()
             try:
                 item, again = self._place.take(connection.notification(deadline))
             except ConnectionLost:
@@ -101,16 +103,41 @@ class EventStream(Iterator[Item]):
             if news is not None:
                 # At once: another attempt would find nothing new.
                 self._pending.append(news)
-            params = present(self._place.params())
-            result = connection.call("events.subscribe", params, deadline=after(self._client.timeout))
+            self._begin(connection)
         except BaseException:
             connection.close()
             raise
-        self._place.begin(cast(types.SubscribeResult, result))
         self._connection, self._has_begun, self._process = connection, True, os.getpid()
         if self._is_closed:
             # Meanwhile, by another thread, which has not seen this connection.
             self._drop()
+
+    def _begin(self, connection: Connection) -> None:
+        deadline = after(self._client.timeout)
+
+        def call(method: str, params: dict[str, Any]) -> Any:
+            return connection.call(method, present(params), deadline=deadline)
+
+        look = self._place.look()
+        if look is not None:
+            self._place.fix(call("task.block", look))
+        gone = None
+        try:
+            result = call("events.subscribe", self._place.params())
+        except TaskNotFound as error:
+            if not self._place.has_begun:
+                raise
+            # Some were cleared meanwhile, and their last events may not have been taken yet.
+            gone = error
+            for one in self._place.ids:
+                try:
+                    call("task.get", {"id": one})
+                except TaskNotFound:
+                    continue
+                gone = None
+                break
+            result = call("events.subscribe", self._place.params(of_all=True))
+        self._place.begin(cast(types.SubscribeResult, result), gone)
 
     def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 from . import types
 from ._core import Notification, position
 from ._failure import OtherInstance
+from ._kinds import TaskNotFound
 from ._requests import References, reference, references
 
 OnRestart = Literal["raise", "continue"]
@@ -23,6 +24,15 @@ class Restarted(TypedDict):
 ENDED_HINT = "if it was durable, go on with `events(since=stream.cursor)`; otherwise its tasks and events are lost"
 """What to do when no daemon comes back."""
 
+ID_DIGITS = 32
+"""Hexadecimal digits of a complete id."""
+
+
+def digits(reference: str) -> str:
+    """Returns an id, or the prefix of one, without hyphens."""
+    return reference.replace("-", "").lower()
+
+
 Item = Union[types.Event, types.Gap, Restarted]
 """An event, a gap where events are missing, or, with `on_restart="continue"`, the news of another daemon."""
 
@@ -38,14 +48,32 @@ class Place:
         on_restart: OnRestart,
     ) -> None:
         self.ids = [reference(one) for one in references("ids", ids)]
+        self._named = {digits(one) for one in self.ids}
         self.session = session
         self.instance, self.since = position(since)
         self.on_restart = on_restart
         self.subscription = -1
+        self.has_begun = False
+        """Whether the daemon of this instance has known the tasks."""
+        self._gone: Optional[TaskNotFound] = None
+        self._over_at = 0
 
-    def params(self) -> dict[str, Any]:
-        """Returns the params of a subscription from here on."""
-        return {"ids": self.ids, "session": self.session, "since": self.since, "instance": self.instance}
+    def look(self) -> Optional[dict[str, Any]]:
+        """Returns the params of a `task.block` whose result `fix` takes, before the first subscription; None if all ids
+        are complete."""
+        if all(len(digits(one)) == ID_DIGITS for one in self.ids):
+            return None
+        return {"ids": self.ids, "timeout_ms": 0}
+
+    def fix(self, result: types.BlockResult) -> None:
+        """Replaces prefixes by the ids: later, a prefix could mean another task, too."""
+        self.ids = [task["id"] for task in result["tasks"]]
+        self._named = {digits(one) for one in self.ids}
+
+    def params(self, of_all: bool = False) -> dict[str, Any]:
+        """Returns the params of a subscription from here on. `of_all`: to the events of all tasks, which `take` filters."""
+        place = {"since": self.since, "instance": self.instance}
+        return {"ids": [], **place} if of_all else {"ids": self.ids, "session": self.session, **place}
 
     def meets(self, instance: str) -> Optional[Restarted]:
         """Compares the daemon that is running with the one that the place is from. Raises OtherInstance if that has
@@ -56,13 +84,22 @@ class Place:
             message = f"the daemon that had these events has ended; another one is running, {instance}"
             raise OtherInstance(message, instance)
         self.instance, self.since = instance, 0
+        # The tasks were those of the earlier daemon.
+        self.has_begun = False
         return {"kind": "restarted", "instance": instance}
 
-    def begin(self, result: types.SubscribeResult) -> None:
-        """Takes the answer to a subscription."""
+    def begin(self, result: types.SubscribeResult, gone: Optional[TaskNotFound] = None) -> None:
+        """Takes the answer to a subscription. `gone`: all tasks of the stream have been cleared, so that it ends with the
+        newest event of now."""
         self.subscription, self.instance = result["subscription"], result["instance"]
         if self.since is None:
             self.since = result["seq"]
+        self.has_begun, self._gone, self._over_at = True, gone, result["seq"]
+
+    def check(self) -> None:
+        """Raises TaskNotFound if nothing more can come."""
+        if self._gone is not None and self.since is not None and self.since >= self._over_at:
+            raise self._gone.with_traceback(None)
 
     def take(self, message: Notification) -> tuple[Optional[Item], bool]:
         """Takes a notification. Returns the item, if there is one for the caller, and whether to subscribe again."""
@@ -72,13 +109,18 @@ class Place:
         item = {name: value for name, value in params.items() if name != "subscription"}
         if item["kind"] != "gap":
             self.since = item["seq"]
-            return item, False  # type: ignore[return-value]
+            is_taken = not self.ids or self._is_named(item["task"])
+            return (item if is_taken else None), False  # type: ignore[return-value]
         if item["ended"]:
             # This side read too slowly. The history may still have what was missed; otherwise another gap says so.
             self.since = max(0, item["from"] - 1)
             return None, True
         self.since = item["to"]
         return item, False  # type: ignore[return-value]
+
+    def _is_named(self, task: types.Task) -> bool:
+        is_of = self.session is None or task.get("session") == self.session
+        return is_of and digits(task["id"]) in self._named
 
     @property
     def cursor(self) -> Optional[str]:

@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import unittest
+from itertools import islice
 from typing import Any, Optional
 from unittest import mock
 
@@ -304,6 +305,48 @@ class Events(Case):
         self.assertEqual(subscriptions, [{"ids": [], "since": 2}, {"ids": [], "since": 6, "instance": "fake"}])
         self.assertEqual(HELLO["instance"], "fake")
 
+    def test_a_task_cleared_while_a_stream_is_not_connected_loses_no_event(self) -> None:
+        one, two = (self.client.submit(["true"], hold=True) for _ in range(2))
+
+        with self.client.events(ids=[one.id[:8], two], timeout=PATIENCE) as events:
+            events.connect()
+            events._drop()
+            self.client.submit(["true"], hold=True)
+            one.cancel()
+            one.clear()
+            two.cancel()
+            found = [(event["task"]["id"], event["kind"]) for event in islice(events, 3)]  # type: ignore[typeddict-item]
+            self.assertEqual(found, [(one.id, "cancelled"), (one.id, "cleared"), (two.id, "cancelled")])
+            events._drop()
+            two.clear()
+            self.assertEqual(next(events)["kind"], "cleared")
+            events._drop()
+            # Nothing can come any more.
+            with self.assertRaises(bgd.TaskNotFound):
+                next(events)
+        with self.assertRaises(bgd.TaskNotFound):
+            next(self.client.events(ids=[one], timeout=PATIENCE))
+
+    def test_a_prefix_goes_on_to_mean_the_same_task(self) -> None:
+        asked: list[tuple[object, object]] = []
+
+        def says(request: dict[str, Any]) -> bytes:
+            asked.append((request["method"], request["params"]["ids"]))
+            if request["method"] == "task.block":
+                return answer(request, {"tasks": [{"id": full}], "active": [], "finished": []})
+            return answer(request, {"subscription": 7, "seq": 10, "instance": "fake"})
+
+        full = "3f2a9c1e-0000-4000-8000-000000000001"
+        with server(says) as path, bgd.Client(path) as client:
+            with client.events(ids="3f2a", timeout=PATIENCE) as events:
+                events.connect()
+                events._drop()
+                events.connect()
+            client.events(ids=full.upper()).connect()
+        subscribed = ("events.subscribe", [full])
+        expected = [("task.block", ["3f2a"]), subscribed, subscribed, ("events.subscribe", [full.upper()])]
+        self.assertEqual(asked, expected)
+
     def test_the_next_daemon_is_told_even_if_it_lacks_the_tasks(self) -> None:
         task = self.client.submit(["true"], hold=True)
         with self.client.events(ids=[task], timeout=PATIENCE, on_restart="continue") as events:
@@ -328,6 +371,27 @@ class Events(Case):
                 events._has_begun = True
                 self.assertEqual(next(events), {"kind": "restarted", "instance": "fake"})
                 self.assertEqual(events.cursor, "fake:0")
+
+    def test_an_asynchronous_stream_loses_neither_events_nor_news_of_another_daemon(self) -> None:
+        async def both() -> None:
+            async with bgd.AsyncClient() as client:
+                one, two = [await client.submit(["true"], hold=True) for _ in range(2)]
+                async with client.events(
+                    ids=[one.id[:8], two], timeout=PATIENCE, on_restart="continue"
+                ) as events:
+                    await events.connect()
+                    await events._drop()
+                    await one.cancel()
+                    await one.clear()
+                    found = [(await events.__anext__())["kind"] for _ in range(2)]
+                    self.assertEqual(found, ["cancelled", "cleared"])
+                    self.daemon.end(signal.SIGKILL)
+                    self.client.connect()
+                    self.assertEqual((await events.__anext__())["kind"], "restarted")
+                    with self.assertRaises(bgd.TaskNotFound):
+                        await events.__anext__()
+
+        asyncio.run(both())
 
     def test_a_stream_closed_while_it_connects_leaves_no_connection_behind(self) -> None:
         def closes(request: dict[str, object]) -> bytes:

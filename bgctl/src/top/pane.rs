@@ -46,6 +46,8 @@ enum Source {
     Nothing,
     /// The end of an output.
     Tail(Vec<u8>),
+    /// The reason why the output can't be read.
+    Unreadable(String),
     /// The screen of a task's own terminal.
     Screen(Box<vt100::Parser>),
 }
@@ -99,7 +101,9 @@ impl Pane {
             Source::Tail(_) if self.end <= self.next.saturating_add(TAIL) => {
                 i64::try_from(self.next).unwrap_or(i64::MAX)
             }
-            Source::Tail(_) | Source::Nothing | Source::Screen(_) => -i64::try_from(TAIL).unwrap_or(i64::MAX),
+            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(_) => {
+                -i64::try_from(TAIL).unwrap_or(i64::MAX)
+            }
         }
     }
 
@@ -108,7 +112,7 @@ impl Pane {
         let follows = offset == self.next;
         let mut tail = match std::mem::replace(&mut self.source, Source::Nothing) {
             Source::Tail(tail) if follows => tail,
-            Source::Tail(_) | Source::Nothing | Source::Screen(_) => Vec::new(),
+            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(_) => Vec::new(),
         };
         tail.extend_from_slice(bytes);
         let most = usize::try_from(TAIL).unwrap_or(usize::MAX);
@@ -116,6 +120,11 @@ impl Pane {
         tail.drain(..too_many);
         self.source = Source::Tail(tail);
         self.next = offset.saturating_add(bytes.len() as u64);
+    }
+
+    /// Shows why the output can't be read, in its place. Counts as known, so that it is not read again until it changes.
+    pub fn set_unreadable(&mut self, why: &str) {
+        self.source = Source::Unreadable(clean(why));
     }
 
     /// Adds output of the task's terminal.
@@ -129,7 +138,7 @@ impl Pane {
         }
     }
 
-    /// Reports whether anything was read.
+    /// Reports whether anything was read, or could not be.
     pub fn is_known(&self) -> bool {
         !matches!(self.source, Source::Nothing)
     }
@@ -155,11 +164,8 @@ impl Pane {
     pub fn screen(&self, rows: u16, cols: u16) -> Drawn {
         match &self.source {
             Source::Nothing => Drawn { screen: None, from: 0 },
-            Source::Tail(tail) => {
-                let mut parser = vt100::Parser::new(side(rows), side(cols), 0);
-                parser.process(&as_shown(tail));
-                Drawn { screen: Some(parser.screen().clone()), from: 0 }
-            }
+            Source::Tail(tail) => drawn(&as_shown(tail), rows, cols),
+            Source::Unreadable(why) => drawn(why.as_bytes(), rows, cols),
             Source::Screen(parser) => {
                 let screen = parser.screen();
                 let last = last_row(screen);
@@ -174,6 +180,13 @@ pub struct Drawn {
     /// `None` if nothing is known yet.
     pub screen: Option<vt100::Screen>,
     pub from: u16,
+}
+
+/// Draws bytes on an empty screen of this size.
+fn drawn(bytes: &[u8], rows: u16, cols: u16) -> Drawn {
+    let mut parser = vt100::Parser::new(side(rows), side(cols), 0);
+    parser.process(bytes);
+    Drawn { screen: Some(parser.screen().clone()), from: 0 }
 }
 
 /// Returns the last row that is not blank, or the cursor's row if that is further down.
@@ -232,6 +245,18 @@ mod tests {
         let Source::Tail(tail) = &pane.source else { panic!("no output") };
         assert_eq!(tail.len() as u64, TAIL);
         assert_eq!(pane.next, 100 * 16 * 1024);
+    }
+
+    #[test]
+    fn r163_unreadable_output_counts_as_known_until_it_can_be_read() {
+        let mut pane = Pane::default();
+        pane.set_output(0, b"one\n");
+        pane.set_unreadable("it is gone");
+        assert!(pane.is_known(), "it would be read again and again");
+        assert_eq!(text(&pane, 2, 5).trim_end(), "it is gone", "it is wrapped, not cut");
+        assert!(pane.continues_at() < 0, "the bytes before are not shown any more");
+        pane.set_output(4, b"two\n");
+        assert_eq!(text(&pane, 2, 20).trim_end(), "two");
     }
 
     #[test]

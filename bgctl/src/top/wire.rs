@@ -211,7 +211,13 @@ impl Wire {
     fn pane_read(&mut self, id: TaskId, outcome: Outcome) -> Result<(), ClientError> {
         let Some(pane) = self.panes.get_mut(&id) else { return Ok(()) };
         pane.is_asked = false;
-        let Ok(raw) = outcome else { return Ok(()) };
+        let raw = match outcome {
+            Ok(raw) => raw,
+            Err(error) => {
+                pane.set_unreadable(&error.message);
+                return Ok(());
+            }
+        };
         let answer = Protocol::result::<TaskOutput>(Ok(raw))?;
         pane.set_task(&answer.task);
         // With `split` this counts both outputs, and a short read marks the end.
@@ -463,3 +469,6 @@ fn line_read(key: TaskKey, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientEr
     ui.model.set_live(key, Live { percent: in_output(answer), line, ..known });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

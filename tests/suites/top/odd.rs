@@ -107,3 +107,22 @@ fn r161_preview_shows_end_of_long_and_binary_outputs() {
     top.type_keys("q");
     assert!(top.ended().success());
 }
+
+#[test]
+fn r163_preview_says_why_an_output_cannot_be_read() {
+    let daemon = TestDaemon::start();
+    let id = task_waiting_at(&daemon, "gate", "echo after");
+    let file = daemon.task(id).output.path;
+    let kept = daemon.home().join("kept");
+    fs::rename(&file, &kept).unwrap();
+    let mut top = sized(&daemon, &[], (20, 160));
+    top.wait_text("the output of task");
+    top.type_keys("f");
+    top.wait_text("(follows) running gate");
+    top.wait_text("the output of task");
+    fs::rename(&kept, &file).unwrap();
+    super::open_gate(&daemon, "gate");
+    top.wait_text(" after\n");
+    top.type_keys("q");
+    assert!(top.ended().success());
+}

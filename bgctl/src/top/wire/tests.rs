@@ -1,0 +1,81 @@
+//! Tests of a connection whose other end is played here.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use bgd_shared::client::Client;
+use bgd_shared::error::ErrorKind;
+use bgd_shared::request::ListResult;
+use bgd_shared::task::{Summary, Task};
+use ratatui::layout::Rect;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::render::samples;
+use crate::top::model::Model;
+
+/// A connection of the live view, and the end of its daemon.
+struct Scene {
+    wire: Wire,
+    ui: Ui,
+    daemon: BufReader<UnixStream>,
+}
+
+impl Scene {
+    fn begin() -> Self {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut ui = Ui::new(Model::new(1, None));
+        let client = PolledClient::from(Client::over(OwnedFd::from(near).into()));
+        let wire = Wire::begin(HostNo::default(), client, &mut ui).unwrap();
+        Self { wire, ui, daemon: BufReader::new(far) }
+    }
+
+    /// Takes the next request, which must be of this method, and returns its number.
+    #[track_caller]
+    fn asked(&mut self, method: &str) -> Value {
+        let mut line = String::new();
+        self.daemon.read_line(&mut line).unwrap();
+        let request: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(request["method"], method);
+        request["id"].clone()
+    }
+
+    /// Sends a message of the daemon, and lets the live view handle it.
+    fn say(&mut self, message: &Value) {
+        writeln!(self.daemon.get_mut(), "{message}").unwrap();
+        self.wire.client.read().unwrap();
+        while let Some(received) = self.wire.client.next_received().unwrap() {
+            self.wire.received(received, &mut self.ui).unwrap();
+        }
+    }
+
+    fn give(&mut self, id: &Value, result: &impl Serialize) {
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+    }
+
+    fn give_page(&mut self, id: &Value, number: u128, next: Option<u64>) {
+        let tasks = vec![Task { id: TaskId::from_u128(number), ..samples::task() }];
+        self.give(id, &ListResult { tasks, next, summary: Summary::default() });
+    }
+}
+
+#[test]
+fn r163_output_that_cannot_be_read_is_asked_for_once() {
+    let mut scene = Scene::begin();
+    let subscribed = scene.asked("events.subscribe");
+    scene.give(&subscribed, &json!({"subscription": 1, "seq": 0, "instance": "x"}));
+    let listed = scene.asked("task.list");
+    scene.give_page(&listed, 1, None);
+    let key = HostNo::default().task(TaskId::from_u128(1));
+    let frame = Frame { previews: vec![(key, Rect::new(0, 0, 60, 10))], ..Frame::default() };
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    let read = scene.asked("task.output");
+    let error = RpcError::new(ErrorKind::Internal, "the output can't be read");
+    scene.say(&json!({"jsonrpc": "2.0", "id": read, "error": error}));
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    assert!(scene.wire.asked.is_empty(), "it is asked for again and again");
+    let screen = scene.wire.panes[&key.id].screen(2, 60).screen.unwrap();
+    assert_eq!(screen.contents().trim_end(), "the output can't be read");
+}

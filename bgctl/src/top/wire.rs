@@ -68,6 +68,8 @@ pub struct Wire {
     /// Tasks with an event since the current page was requested: the page may have older data about them. `None`:
     /// everything is listed.
     touched: Option<HashSet<TaskId>>,
+    /// Whether events were lost since the listing under way began, so that another one must follow it.
+    lists_again: bool,
     attached: HashSet<TaskId>,
     search: Option<Search>,
     searches: u64,
@@ -87,20 +89,30 @@ impl Wire {
             panes: HashMap::new(),
             asked: HashMap::new(),
             touched: None,
+            lists_again: false,
             attached: HashSet::new(),
             search: None,
             searches: 0,
             meter: Meter::default(),
             clock: Clock::system(Timestamp::now()),
         };
-        wire.relist(ui)?;
+        wire.subscribe()?;
+        wire.list(ui)?;
         Ok(wire)
     }
 
-    /// Subscribes and lists everything, initially or after events were lost.
-    fn relist(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
+    fn subscribe(&mut self) -> Result<(), ClientError> {
+        self.call::<EventsSubscribe>(&SubscribeParams::default(), Asked::Events)
+    }
+
+    /// Lists everything, initially or after events were lost. A listing under way is completed first: two at once would
+    /// each remove the tasks that only the other has listed.
+    fn list(&mut self, ui: &mut Ui) -> Result<(), ClientError> {
+        if self.touched.is_some() {
+            self.lists_again = true;
+            return Ok(());
+        }
         ui.model.begin_listing(self.host);
-        self.call::<EventsSubscribe>(&SubscribeParams::default(), Asked::Events)?;
         self.page(None)
     }
 
@@ -133,10 +145,11 @@ impl Wire {
                 }
                 // Events are missing, so everything is listed again. Subscribing again would duplicate a subscription
                 // that has not ended.
-                News::Gap(gap) if gap.ended => self.relist(ui),
-                News::Gap(_) => {
-                    ui.model.begin_listing(self.host);
-                    self.page(None)
+                News::Gap(gap) => {
+                    if gap.ended {
+                        self.subscribe()?;
+                    }
+                    self.list(ui)
                 }
             },
             Received::Output(news) => {
@@ -205,6 +218,9 @@ impl Wire {
             return self.page(page.next);
         }
         ui.model.end_listing(self.host);
+        if std::mem::take(&mut self.lists_again) {
+            return self.list(ui);
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
+use bgd_shared::event::{Gap, GapKind};
 use bgd_shared::request::ListResult;
 use bgd_shared::task::{Summary, Task};
 use ratatui::layout::Rect;
@@ -59,6 +60,30 @@ impl Scene {
         let tasks = vec![Task { id: TaskId::from_u128(number), ..samples::task() }];
         self.give(id, &ListResult { tasks, next, summary: Summary::default() });
     }
+
+    fn is_there(&self, number: u128) -> bool {
+        self.ui.model.row(HostNo::default().task(TaskId::from_u128(number))).is_some()
+    }
+}
+
+#[test]
+fn r163_events_lost_while_tasks_are_listed_remove_no_listed_task() {
+    let mut scene = Scene::begin();
+    scene.asked("events.subscribe");
+    let first = scene.asked("task.list");
+    scene.give_page(&first, 1, Some(1));
+    let second = scene.asked("task.list");
+    let gap = Gap { kind: GapKind::Gap, from: 1, to: 9, ended: true };
+    let mut params = serde_json::to_value(gap).unwrap();
+    params["subscription"] = 1.into();
+    scene.say(&json!({"jsonrpc": "2.0", "method": "event", "params": params}));
+    scene.asked("events.subscribe");
+    scene.give_page(&second, 2, None);
+    assert!(scene.is_there(1) && scene.is_there(2) && !scene.wire.is_listed());
+    // Everything is listed again, as something was missed.
+    let again = scene.asked("task.list");
+    scene.give_page(&again, 2, None);
+    assert!(!scene.is_there(1) && scene.is_there(2) && scene.wire.is_listed());
 }
 
 #[test]

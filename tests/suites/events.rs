@@ -424,6 +424,44 @@ fn r26_bgctl_events_loses_nothing_when_connection_breaks() {
 }
 
 #[test]
+fn r26_bgctl_events_prints_last_events_of_tasks_cleared_while_connection_was_lost() {
+    let daemon = TestDaemon::start();
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let socket = relay.socket().to_str().unwrap();
+    for (count, session) in [(1, None), (2, Some("s"))] {
+        let params = SubmitParams { hold: true, session: session.map(Into::into), ..daemon.params() };
+        let params = SubmitParams { argv: Some(vec!["true".into()]), ..params };
+        let ids: Vec<TaskId> = (0..count).map(|_| daemon.submit_with(&params).id).collect();
+        let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let mut args = vec!["--socket", socket, "events", "--since", "0"];
+        args.extend(names.iter().flat_map(|name| ["--task", name]));
+        args.extend(session.iter().flat_map(|session| ["--session", session]));
+        let mut printed = Printed::of(&daemon, &args);
+        // From now on it continues after a lost connection.
+        let mut seen = vec![printed.next().0];
+        relay.hold();
+        daemon.submit_with(&params);
+        daemon.cancel(&ids);
+        daemon
+            .run(&[&["clear"], &names.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat())
+            .success();
+        daemon.submit_with(&params);
+        relay.release();
+        while seen.iter().filter(|event| event.kind == EventKind::Cleared).count() < count {
+            seen.push(printed.next().0);
+        }
+        for id in ids {
+            let of_task = seen.iter().filter(|event| event.task.id == id);
+            let kinds: Vec<EventKind> = of_task.map(|event| event.kind).collect();
+            assert_eq!(kinds, [EventKind::Submitted, EventKind::Cancelled, EventKind::Cleared]);
+        }
+        // Nothing more can come.
+        let (code, said) = printed.ended();
+        assert_eq!(code, Some(66), "{said}");
+    }
+}
+
+#[test]
 fn bgctl_events_exits_when_its_reader_closes_while_idle() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::thread;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearParams, IdParams, SubmitParams, TaskClear, TaskGet, TaskSubmit};
 use bgd_tests::TestDaemon;
+use serde_json::{Value, json};
 
 #[track_caller]
 fn refused(daemon: &TestDaemon, params: &IdParams) -> RpcError {
@@ -74,4 +77,45 @@ fn same_key_in_same_parent_session_returns_same_task() {
     let again = submit(None, "k");
     assert_ne!(again, first, "a cleared task has given its key back");
     daemon.block(&[again]);
+}
+
+/// The only task of the daemon below, as `task.block` shows it.
+const TASK: &str = r#"{"id":"724fede0-9209-4435-bc37-e308e63f1f21","kind":"process","origin":"submit","foreground":false,"status":"running","description":"true","argv":["true"],"cwd":"/","pid":21330,"run":1,"resume_count":0,"created_at":"2026-01-01T00:00:00.000Z","lingering":false,"progress":{"output_bytes":0,"tool_calls":0},"output":{"path":"/x","bytes":0,"dropped_bytes":0}}"#;
+
+const HELLO: &str = r#"{"protocol":1,"version":"0","instance":"x","pid":1,"limits":{"frame_bytes":1048576,"connections":9,"requests":9,"write_queue_bytes":99999,"tasks":9,"output_bytes":9,"event_history_bytes":9,"max_concurrent_tasks":9}}"#;
+
+#[test]
+fn r142_command_that_waits_replaces_a_prefix_by_the_id_first() {
+    for args in [["block", "724f"].as_slice(), &["events", "--task", "724f"]] {
+        let home = TestDaemon::home_only();
+        let listener = home.listener();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut named = Vec::new();
+            for line in BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap) {
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let method = request["method"].as_str().unwrap();
+                if method != "hello" {
+                    named.push(request["params"]["ids"].clone());
+                }
+                let result = match (method, named.len()) {
+                    ("hello", _) => serde_json::from_str(HELLO).unwrap(),
+                    ("task.block", 1) => {
+                        let task: Value = serde_json::from_str(TASK).unwrap();
+                        json!({"tasks": [task], "timed_out": true, "finished": [], "active": [task["id"]]})
+                    }
+                    _ => break,
+                };
+                writeln!(stream, "{}", json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
+                    .unwrap();
+            }
+            named
+        });
+        home.run(&[&["--no-start"], args].concat()).expect_code(69);
+        assert_eq!(
+            server.join().unwrap(),
+            [json!(["724f"]), json!(["724fede0-9209-4435-bc37-e308e63f1f21"])]
+        );
+        fs::remove_file(home.socket()).unwrap();
+    }
 }

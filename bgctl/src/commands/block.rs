@@ -68,8 +68,8 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut params = BlockParams { ids, matching, timeout_ms: args.timeout.0, mode, until: args.until };
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
-    let is_several = params.matching.is_some() || params.ids.len() > 1;
-    let seen = if is_several && params.timeout_ms != Some(0) {
+    let is_fixed = matches!(&params.ids[..], [id] if id.exact().is_some());
+    let seen = if !is_fixed && params.timeout_ms != Some(0) {
         fix_selection(&mut params, context)?
     } else {
         Seen::default()
@@ -169,7 +169,7 @@ fn waited(
     }
 }
 
-/// Replaces a selection, or several names, by the ids of the tasks: after a lost connection (R126, R142), tasks that have
+/// Replaces a selection, names or a prefix by the ids of the tasks: after a lost connection (R126, R142), tasks that have
 /// ended meanwhile would no longer match, and a prefix could mean another task. A selection of no tasks, or of too many,
 /// is left as it is.
 fn fix_selection(params: &mut BlockParams, context: &mut Context) -> Result<Seen, Failure> {

@@ -37,6 +37,7 @@ use self::editor::Editor;
 use self::folder::Folder;
 use self::jobs::{Job, Jobs, Visit};
 use self::line::{Builtin, Line, Which};
+use self::news::News;
 use self::prompt::{Asking, Moving, Prompt, Typed};
 use crate::cli::JobArgs;
 use crate::exit::Code;
@@ -97,6 +98,7 @@ pub struct Setup {
 
 pub struct Console {
     link: PolledClient,
+    news: News,
     jobs: Jobs,
     editor: Editor,
     signals: Signals,
@@ -144,7 +146,7 @@ impl Console {
         let signals = Signals::take(SIGNALS)?;
         let size = Screen::open()?.size();
         let (editor, trouble) = Editor::start(key, editor::history_path())?;
-        news::follow(news, &session, editor.speaker())?;
+        let news = News::begin(news, &session, editor.speaker())?;
         if let Some(trouble) = trouble {
             say(&format!("bgctl: {trouble}\n"))?;
         }
@@ -155,6 +157,7 @@ impl Console {
         };
         Ok(Self {
             link,
+            news,
             jobs,
             editor,
             signals,

@@ -4,6 +4,7 @@
 //! daemon never has to drop any.
 
 use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use bgd_shared::client::{Client, ClientError};
@@ -22,31 +23,83 @@ use crate::render::{bounded_line, clean, table};
 /// Maximum number of characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
 
-/// Subscribes to the events of a session, and from then on sends sentences about them to the console.
-///
-/// # Errors
-/// The daemon refuses, or is gone.
-pub fn follow(client: Client, session: &str, speaker: MessageSender) -> Result<(), Failure> {
-    let params = SubscribeParams { session: Some(session.to_owned()), ..SubscribeParams::default() };
-    let mut events = Listener::new(client, params)?;
-    let list = ListParams {
-        session: Some(session.to_owned()),
-        status: vec![Status::Pending, Status::Running, Status::Resumed],
-        limit: Some(1000),
-        after: None,
-        ..ListParams::default()
-    };
-    let mut watch = Watch::of(&events.call::<TaskList>(&list)?.tasks);
-    let run = move || while tell_next(&mut events, &mut watch, &speaker).unwrap_or(false) {};
-    let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
-    thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
+/// The notifications about a session's tasks, which continue across connections.
+#[derive(Debug)]
+pub struct News {
+    session: String,
+    speaker: MessageSender,
+    place: Arc<Mutex<Place>>,
 }
 
-/// Waits for an event and reports it. Returns false if the receiver is gone. The loss of the daemon is reported by the
-/// console's other connection.
-fn tell_next(events: &mut Listener, watch: &mut Watch, speaker: &MessageSender) -> Result<bool, ClientError> {
-    let sentence = match events.next()? {
-        Heard::Event(event) => watch.sentence_for(&event),
+/// What was said so far.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the current connection: those of earlier ones say nothing more.
+    connection: u32,
+    /// The number of the last event.
+    seq: u64,
+    watch: Watch,
+}
+
+impl News {
+    /// Subscribes to the events of a session, and from then on sends sentences about them to the console.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn begin(client: Client, session: &str, speaker: MessageSender) -> Result<Self, Failure> {
+        let news = Self { session: session.to_owned(), speaker, place: Arc::default() };
+        news.follow(client, false)?;
+        Ok(news)
+    }
+
+    /// Subscribes over a new connection. `is_same`: to the same daemon, so that what has happened meanwhile comes first.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn follow(&self, client: Client, is_same: bool) -> Result<(), Failure> {
+        let (connection, seq) = {
+            let mut place = lock(&self.place);
+            place.connection += 1;
+            (place.connection, place.seq)
+        };
+        let session = Some(self.session.clone());
+        let since = is_same.then_some(seq);
+        let params = SubscribeParams { session: session.clone(), since, ..SubscribeParams::default() };
+        let mut events = Listener::new(client, params)?;
+        if !is_same {
+            let status = vec![Status::Pending, Status::Running, Status::Resumed];
+            let list =
+                ListParams { session, status, limit: Some(1000), after: None, ..ListParams::default() };
+            let watch = Watch::of(&events.call::<TaskList>(&list)?.tasks);
+            *lock(&self.place) = Place { connection, seq: events.seq(), watch };
+        }
+        let (place, speaker) = (Arc::clone(&self.place), self.speaker.clone());
+        let run = move || while tell_next(&mut events, connection, &place, &speaker).unwrap_or(false) {};
+        let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
+        thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
+    }
+}
+
+fn lock(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for an event and reports it. Returns false if nobody is listening any longer, or on another connection. The loss
+/// of the daemon is reported by the console's other connection.
+fn tell_next(
+    events: &mut Listener,
+    connection: u32,
+    place: &Mutex<Place>,
+    speaker: &MessageSender,
+) -> Result<bool, ClientError> {
+    let heard = events.next()?;
+    let mut place = lock(place);
+    if place.connection != connection {
+        return Ok(false);
+    }
+    place.seq = events.seq();
+    let sentence = match heard {
+        Heard::Event(event) => place.watch.sentence_for(&event),
         Heard::Gap => {
             Some("[BACKGROUND TASKS] Some notifications were missed: see `bgctl list`\n".to_owned())
         }

@@ -15,7 +15,7 @@ use bgd_shared::show::count;
 use bgd_shared::task::Status;
 
 use super::prompt::{gives_up, interrupted};
-use super::{Console, Folder, Jobs, news, say};
+use super::{Console, Folder, Jobs, say};
 use crate::failure::Failure;
 use crate::job::Work;
 use crate::link::{Way, end_children, is_lost, reach};
@@ -71,9 +71,9 @@ impl Console {
         self.print(&format!("bgctl: the connection to {host} is lost{what}; connecting again\n"))?;
         self.jobs = Jobs::new(self.key);
         remote.forget_shared();
-        let (link, news, instance) = self.reconnected()?;
+        let Made { link, news, instance } = self.reconnected()?;
         self.link = link.into();
-        news::follow(news, &self.session, self.editor.speaker())?;
+        self.news.follow(news, instance == self.instance)?;
         let lost =
             if instance == self.instance { "" } else { "; its daemon was restarted, and its tasks are lost" };
         self.instance = instance;
@@ -121,13 +121,23 @@ impl Console {
     }
 }
 
-/// The connection that owns the console's jobs, the one for notifications, and the daemon's instance.
-type Made = (Client, Client, String);
+/// New connections.
+struct Made {
+    /// The one that owns the console's jobs.
+    link: Client,
+    /// The one for notifications.
+    news: Client,
+    /// The daemon's instance.
+    instance: String,
+}
 
 /// Makes one attempt to establish both connections.
 fn connect(way: &Way, within: Duration) -> Result<Made, Failure> {
     let Way::Remote(remote) = way else { return Err(interrupted("connecting again")) };
     let (link, instance) = remote.client(within)?;
-    let (news, _) = remote.client(within)?;
-    Ok((link, news, instance))
+    let (news, of_news) = remote.client(within)?;
+    if instance != of_news {
+        return Err(Failure::lost("the daemon was restarted in between"));
+    }
+    Ok(Made { link, news, instance })
 }

@@ -19,6 +19,8 @@ const NAMED: usize = 1000;
 pub struct Listener {
     client: Client,
     params: SubscribeParams,
+    /// The number of the last event before those to come.
+    seq: u64,
 }
 
 /// News that a listener receives.
@@ -34,8 +36,15 @@ impl Listener {
     /// # Errors
     /// The daemon refuses, or is gone.
     pub fn new(mut client: Client, params: SubscribeParams) -> Result<Self, Failure> {
-        client.call::<EventsSubscribe>(&params)?;
-        Ok(Self { client, params })
+        let begun = client.call::<EventsSubscribe>(&params)?;
+        let seq = params.since.unwrap_or(begun.seq);
+        // After a gap it continues from then on.
+        Ok(Self { client, params: SubscribeParams { since: None, ..params }, seq })
+    }
+
+    /// Returns the number of the last event that was returned, or is missing.
+    pub const fn seq(&self) -> u64 {
+        self.seq
     }
 
     /// Subscribes to the events of these tasks.
@@ -108,11 +117,15 @@ impl Listener {
 
     fn understand(&mut self, params: EventParams) -> Result<Heard, ClientError> {
         Ok(match params.news {
-            News::Event(event) => Heard::Event(event),
+            News::Event(event) => {
+                self.seq = event.seq;
+                Heard::Event(event)
+            }
             News::Gap(gap) => {
+                self.seq = gap.to;
                 // This client read too slowly, so its subscription has ended.
                 if gap.ended {
-                    self.client.call::<EventsSubscribe>(&self.params)?;
+                    self.seq = self.client.call::<EventsSubscribe>(&self.params)?.seq;
                 }
                 Heard::Gap
             }

@@ -5,12 +5,12 @@ use std::fs;
 use bgd_tests::far::Far;
 use bgd_tests::mcp::{Mcp, REVISION};
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::task::Status;
+use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{Outcome, Terminal, TestDaemon, processes_of, wait};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::tasks;
+use super::{hold_connections, tasks};
 
 /// Starts a server here for the remote daemon, with the name that its client reports.
 fn mcp(far: &Far, client: &str) -> Mcp {
@@ -120,6 +120,37 @@ fn r142_console_reports_connection_loss_and_continues() {
     wait_prompt(&mut console, "far:~>", 4);
     console.type_line("exit 4");
     assert_eq!(console.ended().code(), Some(4));
+}
+
+#[test]
+fn r142_console_announces_tasks_that_ended_while_connection_was_lost() {
+    let far = Far::start();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    let gates = ["one", "two"].map(|name| far.daemon.home().join(name));
+    let mut ids = Vec::new();
+    for (number, gate) in gates.iter().enumerate() {
+        console.type_line(&format!("until [ -e {} ]; do sleep 0.02; done", gate.display()));
+        let runs = |task: &Task| task.status == Status::Running && !ids.contains(&task.id);
+        let task = wait::poll_until("the job", || tasks(&far).into_iter().find(runs));
+        ids.push(task.id);
+        console.type_keys("\x02");
+        wait_prompt(&mut console, "far:~>", number + 2);
+    }
+    let said = |id: TaskId| format!("[BACKGROUND TASK COMPLETED] {}", id.short());
+    let hold = hold_connections(&far);
+    far.cut();
+    console.wait_text("the connection to far is lost");
+    fs::write(&gates[0], "").unwrap();
+    far.daemon.block(&ids[..1]);
+    fs::remove_file(hold).unwrap();
+    console.wait_text("connected to far again");
+    console.wait_text(&said(ids[0]));
+    fs::write(&gates[1], "").unwrap();
+    console.wait_text(&said(ids[1]));
+    assert_eq!(console.screen().matches("[BACKGROUND TASK").count(), 2, "once each: {console:?}");
+    console.type_line("exit");
+    assert_eq!(console.ended().code(), Some(0));
 }
 
 #[test]

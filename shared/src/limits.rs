@@ -6,6 +6,9 @@ use std::time::Duration;
 /// Default maximum length of a request line in bytes, newline included.
 pub const FRAME_BYTES: usize = 1024 * 1024;
 
+/// Largest value that `limits.frame_bytes` can be set to.
+pub const FRAME_BYTES_MAX: usize = 1024 * 1024 * 1024;
+
 /// Maximum size of an environment in bytes: Linux gives no program more than 6 MiB of arguments and environment.
 pub const ENV_BYTES: usize = 6 * 1024 * 1024;
 

@@ -247,7 +247,7 @@ impl Config {
         let limits = &self.limits;
         let ranges: [(&'static str, u64, u64, u64); 14] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
-            ("limits.frame_bytes", limits.frame_bytes as u64, 4096, 1 << 30),
+            ("limits.frame_bytes", limits.frame_bytes as u64, 4096, limits::FRAME_BYTES_MAX as u64),
             ("limits.connections", limits.connections as u64, 1, 1_000_000),
             ("limits.requests", limits.requests as u64, 1, 1_000_000),
             ("limits.write_queue_bytes", limits.write_queue_bytes as u64, 4096, 1 << 30),

@@ -50,6 +50,14 @@ fn r141_piped_remote_job_uses_local_standard_streams() {
 }
 
 #[test]
+fn r141_piped_remote_job_may_have_a_line_as_long_as_its_daemon_accepts() {
+    let far = Far::of(TestDaemon::builder().config("[limits]\nframe_bytes = 4_194_304\n").start());
+    let line = "x=$(head -c 100000 /dev/zero | tr '\\0' x); \
+                echo in | bgctl run -- sh -c 'cat; echo $#' $x $x $x $x $x $x $x $x $x $x $x $x";
+    assert_eq!(shell(&far, line).success().stdout_text(), "in\n11\n");
+}
+
+#[test]
 fn r141_long_pipe_is_carried_with_back_pressure() {
     let far = Far::start();
     let line = "head -c 100000000 /dev/zero | bgctl run -- cat | wc -c";

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
-use bgd_shared::limits::FRAME_BYTES;
+use bgd_shared::limits::FRAME_BYTES_MAX;
 use bgd_shared::request::{self, Method as _, Stdin, TaskSubmit};
 use nix::unistd::Uid;
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
@@ -109,7 +109,8 @@ impl Borrowed {
     pub fn forward_with_first_submit(self, from: &mut impl BufRead, mut to: &UnixStream) -> io::Result<()> {
         loop {
             let mut line = Vec::new();
-            let most = u64::try_from(FRAME_BYTES).unwrap_or(u64::MAX);
+            // The daemon refuses what is longer than its own limit, which may be any up to this one.
+            let most = u64::try_from(FRAME_BYTES_MAX).unwrap_or(u64::MAX);
             if from.take(most).read_until(b'\n', &mut line)? == 0 {
                 return Ok(());
             }

@@ -60,7 +60,9 @@ impl Lines {
         }
         self.line.push(byte);
         if self.line.len() >= LINE_BYTES {
+            let rest = self.line.split_off(whole(&self.line));
             self.end_line();
+            self.line = rest;
         }
     }
 
@@ -97,6 +99,13 @@ impl Lines {
         }
         text
     }
+}
+
+/// Returns the number of bytes without a character that is not complete yet.
+fn whole(bytes: &[u8]) -> usize {
+    let last = bytes.utf8_chunks().last().map(|chunk| chunk.invalid()).unwrap_or_default();
+    let is_incomplete = std::str::from_utf8(last).is_err_and(|error| error.error_len().is_none());
+    bytes.len() - if is_incomplete { last.len() } else { 0 }
 }
 
 #[cfg(test)]
@@ -139,6 +148,22 @@ mod tests {
             "[1] red gone a\n"
         );
         assert_eq!(shown(&[b"gr\xc3", b"\xbc\xc3\xbcn\n"]), "[1] gr\u{fc}\u{fc}n\n");
+    }
+
+    #[test]
+    fn long_line_is_not_split_within_a_character() {
+        for before in 0..4 {
+            let text = format!("{}{}", "x".repeat(before), "\u{20ac}\u{1f980}\u{fc}".repeat(2000));
+            let lines = shown(&[text.as_bytes(), b"\n"]);
+            let parts: Vec<&str> = lines.lines().map(|line| line.strip_prefix("[1] ").unwrap()).collect();
+            assert!(parts.iter().all(|part| part.len() <= LINE_BYTES));
+            assert_eq!(parts.concat(), text);
+        }
+        // Bytes that no character begins with do not wait for the rest of one.
+        assert_eq!(
+            (whole(b"x\xff"), whole(b"x\xe2\x82"), whole(b"\xff\xf0\x9f\xa6"), whole(b"")),
+            (2, 1, 1, 0)
+        );
     }
 
     #[test]

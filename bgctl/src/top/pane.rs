@@ -122,7 +122,13 @@ impl Pane {
         self.next = offset.saturating_add(bytes.len() as u64);
     }
 
-    /// Shows why the output can't be read, in its place. Counts as known, so that it is not read again until it changes.
+    /// Reports whether the output could not be read.
+    pub const fn is_unreadable(&self) -> bool {
+        matches!(self.source, Source::Unreadable(_))
+    }
+
+    /// Shows why the output can't be read, in its place. Counts as known, so that it is not read again until the task
+    /// changes.
     pub fn set_unreadable(&mut self, why: &str) {
         self.source = Source::Unreadable(clean(why));
     }

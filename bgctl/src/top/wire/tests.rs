@@ -3,6 +3,7 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
@@ -27,6 +28,7 @@ struct Scene {
 impl Scene {
     fn begin() -> Self {
         let (near, far) = UnixStream::pair().unwrap();
+        far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut ui = Ui::new(Model::new(1, None));
         let client = PolledClient::from(Client::over(OwnedFd::from(near).into()));
         let wire = Wire::begin(HostNo::default(), client, &mut ui).unwrap();

@@ -52,6 +52,7 @@ mod durable_kills;
 mod durable_notices;
 mod durable_orders;
 mod durable_reboot;
+mod durable_stops;
 mod durable_sync;
 mod durable_waiters;
 mod elsewhere;

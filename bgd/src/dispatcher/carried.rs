@@ -106,7 +106,7 @@ impl Dispatcher {
             pending: pending.collect(),
             last_call: *last_call,
             inherited,
-            config: (config.text.0.to_string(), identity.config_path.clone()),
+            config: (config.text.0.to_string(), identity.config_path.as_os_str().into()),
             config_loaded: identity.config_loaded,
             config_modified: identity.config_modified,
             config_error: identity.config_error.clone(),

@@ -109,8 +109,8 @@ pub struct PremisesState {
     /// Child processes that are not the daemon's.
     pub spared: Vec<i32>,
     pub started: Stamp,
-    pub state_dir: PathBuf,
-    pub socket_path: PathBuf,
+    pub state_dir: OsText,
+    pub socket_path: OsText,
     /// The path of the previous program.
     #[serde(default)]
     pub program: Option<OsText>,
@@ -137,7 +137,7 @@ pub struct DispatcherState {
     pub(super) last_call: u64,
     pub(super) inherited: BTreeMap<TaskId, InheritedState>,
     /// The text of the configuration in use, and the path of its file.
-    pub config: (String, PathBuf),
+    pub config: (String, OsText),
     pub(super) config_loaded: bool,
     #[serde(default)]
     pub(super) config_modified: Option<Timestamp>,

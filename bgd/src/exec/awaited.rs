@@ -7,10 +7,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
+use bgd_shared::text::OsText;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::PassCred;
 
@@ -23,7 +25,7 @@ pub struct Awaited {
     pub ready: Ready,
     /// How long the process has to become ready; `None` for any time.
     pub timeout: Option<Duration>,
-    pub folder: PathBuf,
+    pub folder: Arc<OsText>,
     /// The sizes of its output files when it was started.
     pub sizes: [u64; 2],
     /// The socket on which the process reports that it is ready.
@@ -39,8 +41,7 @@ impl Awaited {
     ) -> Option<Box<Self>> {
         let ready = Ready::clone(spec.ready.as_deref()?);
         let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
-        let folder = PathBuf::from(spec.cwd.as_os_str());
-        Some(Box::new(Self { ready, timeout, folder, sizes: sizes(), socket }))
+        Some(Box::new(Self { ready, timeout, folder: Arc::clone(&spec.cwd), sizes: sizes(), socket }))
     }
 }
 

@@ -25,7 +25,7 @@ use super::ready::ProbeState;
 use super::terminal::still::{self, FollowedState};
 use super::tree::Tree;
 use crate::carry::{Came, Fd, Named};
-use crate::core::Spec;
+use crate::core::{SpawnFailure, Spec};
 use crate::keeper::{self, Kept, Key};
 use crate::os::spawn::Spawned;
 
@@ -183,15 +183,18 @@ impl<'a> Parcel<'a> {
     }
 
     /// Returns the message for the keeper, with the descriptors besides that of the process.
-    pub(super) fn seal(self, process: ProcessState) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    ///
+    /// # Errors
+    /// The state can't be written.
+    pub(super) fn seal(self, process: ProcessState) -> io::Result<(Vec<u8>, Vec<BorrowedFd<'a>>)> {
         let Self { named: _, names, descriptors } = self;
-        (text_of(process, Vec::new(), names), descriptors)
+        Ok((text_of(process, Vec::new(), names)?, descriptors))
     }
 }
 
-fn text_of(process: ProcessState, drains: Vec<FlowState>, names: Vec<Fd>) -> Vec<u8> {
-    // It contains no map with keys other than text, so serialising can't fail.
-    serde_json::to_vec(&LeftState { process, drains, names }).unwrap_or_default()
+fn text_of(process: ProcessState, drains: Vec<FlowState>, names: Vec<Fd>) -> io::Result<Vec<u8>> {
+    // Without its state, the keeper would hold a process that no daemon can continue.
+    Ok(serde_json::to_vec(&LeftState { process, drains, names })?)
 }
 
 /// Copies of descriptors that go to the keeper with a run, and their names.
@@ -235,9 +238,16 @@ impl Copies {
     }
 
     /// Returns the message for the keeper, with the descriptors besides that of the process.
-    pub(super) fn seal(self, process: ProcessState, drains: Vec<FlowState>) -> (Vec<u8>, Vec<OwnedFd>) {
+    ///
+    /// # Errors
+    /// The state can't be written.
+    pub(super) fn seal(
+        self,
+        process: ProcessState,
+        drains: Vec<FlowState>,
+    ) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         let Self { named: _, names, all } = self;
-        (text_of(process, drains, names), all)
+        Ok((text_of(process, drains, names)?, all))
     }
 }
 
@@ -265,7 +275,13 @@ pub(super) struct StartingIn<'a> {
 impl<'a> Starting<'a> {
     /// Returns the announcement of the process, and the descriptors besides its own. The run is that of its leader if
     /// it is started in a terminal.
-    pub(super) fn announcement(&self, terminal: Option<StartingIn<'a>>) -> (Vec<u8>, Vec<BorrowedFd<'a>>) {
+    ///
+    /// # Errors
+    /// Its state can't be written.
+    pub(super) fn announcement(
+        &self,
+        terminal: Option<StartingIn<'a>>,
+    ) -> Result<(Vec<u8>, Vec<BorrowedFd<'a>>), SpawnFailure> {
         let Self { task, run, mark, cgroup, split, input, awaited } = self;
         let mut parcel = Parcel::default();
         // First, at the position `INPUT`.
@@ -283,8 +299,10 @@ impl<'a> Starting<'a> {
             process.terminal =
                 Some(TerminalState { job: Some(job), followed: Some(followed), owed, typists });
         }
-        let (text, descriptors) = parcel.seal(process);
-        (keeper::announcement(Key { task: *task, run: *run }, &text), descriptors)
+        let sealed = parcel.seal(process);
+        let (text, descriptors) =
+            sealed.map_err(|error| format!("the keeper of tasks can't be told about it: {error}"))?;
+        Ok((keeper::announcement(Key { task: *task, run: *run }, &text), descriptors))
     }
 }
 
@@ -396,7 +414,7 @@ mod tests {
         let mut copies = Copies::default();
         let input = Some(copies.add(input));
         let process = ProcessState { input, ..ProcessState::left(key.task, key.run) };
-        let (text, rest) = copies.seal(process, Vec::new());
+        let (text, rest) = copies.seal(process, Vec::new()).unwrap();
         let process = File::open("/dev/null").unwrap().into();
         Left::read(Kept { key, pid: 1, text, descriptors: [process].into_iter().chain(rest).collect() })
             .unwrap()

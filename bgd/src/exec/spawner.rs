@@ -272,26 +272,29 @@ impl Common {
             control: JobControl::Session,
             announce: None,
         };
-        self.spawn_kept(&plan, left, stack).map_err(|error| explain(spec, error))
+        self.spawn_kept(spec, &plan, left, stack)
     }
 
     /// Starts a process, which announces itself to the keeper if there is one. Returns the keeper that holds it.
     fn spawn_kept(
         &self,
+        spec: &Spec,
         plan: &Plan<'_>,
         left: Option<Starting<'_>>,
         stack: &mut ChildStack,
-    ) -> Result<(Spawned, Option<Arc<Socket>>), SpawnError> {
+    ) -> Result<(Spawned, Option<Arc<Socket>>), SpawnFailure> {
+        let failed = |error| explain(spec, error);
         let (Some(keeper), Some(left)) = (&self.settings.keeper, left) else {
-            return spawn(plan, stack).map(|spawned| (spawned, None));
+            return spawn(plan, stack).map(|spawned| (spawned, None)).map_err(failed);
         };
-        let (message, descriptors) = left.announcement(None);
+        let (message, descriptors) = left.announcement(None)?;
         let path = left.cgroup.as_deref();
         let (spawned, socket) = announce_to(keeper, (plan.cgroup, path), |socket, cgroup| {
             let announce = Announce { socket, message: &message, pid_at: PID_AT, descriptors: &descriptors };
             let spawned = spawn(&Plan { cgroup, announce: Some(announce), ..*plan }, stack);
             spawned.map_err(|error| (Some(error), error))
-        })?;
+        })
+        .map_err(failed)?;
         Ok((spawned, Some(socket)))
     }
 

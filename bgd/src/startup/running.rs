@@ -269,8 +269,8 @@ impl Taken {
             next_mark: marks.number(),
             spared: strays.spared(),
             started: Stamp::of(identity.started),
-            state_dir: identity.state_dir.clone(),
-            socket_path: identity.socket.clone(),
+            state_dir: identity.state_dir.as_os_str().into(),
+            socket_path: identity.socket.as_os_str().into(),
             program: identity.program.as_ref().map(|program| program.path().as_os_str().into()),
             keeper: keeper.as_ref().map(|keeper| {
                 let socket = keeper.socket();

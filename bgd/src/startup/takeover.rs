@@ -9,6 +9,7 @@ use std::io::{self, Write as _};
 use std::num::NonZeroI32;
 use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -74,7 +75,7 @@ fn try_read() -> Result<Found, String> {
     let image = Image::read(&mut file).map_err(|error| error.to_string())?;
     let state: State = image.decode().map_err(|error| error.to_string())?;
     let (text, path) = &state.dispatcher.config;
-    Config::parse(path, text).map_err(|error| error.to_string())?;
+    Config::parse(Path::new(path.as_os_str()), text).map_err(|error| error.to_string())?;
     Ok(Found { digest: image.digest(), ..state.count()? })
 }
 
@@ -232,14 +233,16 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let mut came = Came::new(&head.descriptors).map_err(internal)?;
     let program = came.take_number(head.program).map_err(internal)?;
     // The daemon also works without a log.
-    let _ = log::start(args.log_target(), &premises.state_dir);
+    let state_dir = PathBuf::from(premises.state_dir.as_os_str());
+    let _ = log::start(args.log_target(), &state_dir);
     let (text, path) = &dispatcher.config;
-    let mut config = Config::parse(path, text).map_err(|error| internal(io::Error::other(error)))?;
+    let path = PathBuf::from(path.as_os_str());
+    let mut config = Config::parse(&path, text).map_err(|error| internal(io::Error::other(error)))?;
     // A reload may have set other values, which need a restart.
     config.durable = premises.durable.unwrap_or_default();
     config.tree = premises.tree_mode.unwrap_or(config.tree);
-    let (state_dir, durable, epoch) = (premises.state_dir.clone(), config.durable, dispatcher.epoch);
-    let (taken, address, tree, started) = take(premises, config, path.clone(), &mut came)?;
+    let (durable, epoch) = (config.durable, dispatcher.epoch);
+    let (taken, address, tree, started) = take(premises, config, path, &mut came)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
     let all = Arc::new(Connections::restore(connections.latest));
     let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
@@ -266,7 +269,7 @@ type Taken = (Premises, Address, (&'static str, String), Stamp);
 fn take(
     premises: PremisesState,
     config: Config,
-    config_path: std::path::PathBuf,
+    config_path: PathBuf,
     came: &mut Came,
 ) -> Result<Taken, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
@@ -300,9 +303,10 @@ fn take(
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
     let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
+    let state_dir = PathBuf::from(state_dir.as_os_str());
     let instance = Instance::take_over(&state_dir, instance, (lost, is_kept), (lock, note.clone()));
     let instance = Arc::new(instance.map_err(failed("the folder of this daemon"))?);
-    let path = SocketPath::new(&socket_path)?;
+    let path = SocketPath::new(socket_path.as_os_str())?;
     let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
     let address = Address::take_over(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });

@@ -141,7 +141,7 @@ impl Local {
                     flows.extend(drains.copies().await?.into_iter().map(|flow| copies.add_flow(flow)));
                 }
                 let (pid, has_input) = (state.leader, state.input.is_some());
-                let (text, rest) = copies.seal(state, flows);
+                let (text, rest) = copies.seal(state, flows)?;
                 let descriptors = std::iter::once(process).chain(rest).collect();
                 io::Result::Ok(Copied { pid, text, descriptors, has_input })
             };
@@ -248,9 +248,9 @@ impl Local {
             }
             tree.handle().as_fd().try_clone_to_owned()
         };
-        match copy() {
-            Ok(process) => {
-                let (text, rest) = copies.seal(state, flows);
+        let sealed = copy().and_then(|process| Ok((process, copies.seal(state, flows)?)));
+        match sealed {
+            Ok((process, (text, rest))) => {
                 keeper.keep(key, pid, &text, std::iter::once(process).chain(rest).collect());
             }
             Err(error) => tracing::warn!(task = %key.task, %error, "it is lost if the daemon is killed"),

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
+use bgd_shared::text::OsText;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -43,7 +44,7 @@ pub struct Tracked {
     run: u32,
     split: bool,
     /// The output file outside the folder, if the process writes its own.
-    own: Option<Arc<Path>>,
+    own: Option<Arc<OsText>>,
     size: [u64; 2],
     dropped: [u64; 2],
     /// Bytes erased by truncating a file, unless they were reported already.
@@ -116,7 +117,8 @@ impl OutputWatch {
 
     /// Like [`Self::track`], for a task whose output is a file outside the folder.
     pub fn track_own(&self, task: TaskId, run: u32, file: &Path) {
-        self.insert(task, Tracked::new(run, false, Some(file.into())));
+        let own = OsText::from(file.as_os_str());
+        self.insert(task, Tracked::new(run, false, Some(own.into())));
         self.shared.own_added.notify_one();
     }
 
@@ -191,7 +193,7 @@ impl OutputWatch {
 }
 
 impl Tracked {
-    fn new(run: u32, split: bool, own: Option<Arc<Path>>) -> Self {
+    fn new(run: u32, split: bool, own: Option<Arc<OsText>>) -> Self {
         Self {
             run,
             split,
@@ -224,6 +226,10 @@ impl Tracked {
     /// Returns the sizes of its files; `None` if one is outside the folder.
     fn sizes_here(&self, folder: &OutputFolder, task: TaskId) -> Option<[u64; 2]> {
         if self.own.is_some() { None } else { folder.sizes_unless_linked(task, self.split) }
+    }
+
+    fn own_file(&self) -> Option<&Path> {
+        self.own.as_ref().map(|own| Path::new(own.as_os_str()))
     }
 }
 
@@ -288,7 +294,7 @@ impl Shared {
 
 /// Checks a task's files and bounds them. Returns whether they have grown; `None` if they are gone.
 fn look(folder: &OutputFolder, task: TaskId, tracked: &mut Tracked, limit: u64) -> Option<bool> {
-    if let Some(own) = &tracked.own {
+    if let Some(own) = tracked.own_file() {
         let size = fs::metadata(own).ok()?.len();
         return Some(std::mem::replace(&mut tracked.size[0], size) != size);
     }
@@ -387,7 +393,7 @@ impl Follower {
             let (answer, answered) = oneshot::channel();
             let shared = Arc::clone(&self.shared);
             self.shared.workers.later(move || {
-                let own = tasks.iter().filter_map(|(_, tracked)| tracked.own.as_deref());
+                let own = tasks.iter().filter_map(|(_, tracked)| tracked.own_file());
                 let lacks_watches = arm.is_some_and(|watch| !watch.arm_elsewhere(own));
                 let has_grown = shared.look(tasks);
                 let _ = answer.send(Elsewhere { has_grown, lacks_watches });
@@ -481,5 +487,17 @@ mod tests {
         let settled = watch.settle(task, 2, false).await;
         assert!(matches!(settled, Some(Fact::Output { bytes: [3, 0], .. })), "{settled:?}");
         assert!(watch.tracked().is_empty());
+    }
+
+    #[test]
+    fn r121_output_path_that_is_not_utf8_is_carried() {
+        use std::os::unix::ffi::OsStrExt as _;
+        for path in [&b"/tmp/caf\xe9"[..], b"/tmp/out"] {
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            let tracked = Tracked::new(1, false, Some(Arc::new(path.as_os_str().into())));
+            let state = serde_json::to_string(&tracked).unwrap();
+            let carried: Tracked = serde_json::from_str(&state).unwrap();
+            assert_eq!(carried.own_file(), Some(path));
+        }
     }
 }

@@ -9,13 +9,14 @@ mod pauses;
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
+use bgd_shared::text::OsText;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -45,9 +46,9 @@ pub struct ProbeState {
     ready: Ready,
     deadline: Option<Stamp>,
     is_told: bool,
-    folder: PathBuf,
+    folder: Arc<OsText>,
     sizes: [u64; 2],
-    socket: Option<(PathBuf, Fd)>,
+    socket: Option<(OsText, Fd)>,
 }
 
 impl ProbeState {
@@ -58,15 +59,15 @@ impl ProbeState {
             ready: ready.clone(),
             deadline: timeout.map(|timeout| Stamp::of(std::time::Instant::now() + timeout)),
             is_told: false,
-            folder: folder.clone(),
+            folder: Arc::clone(folder),
             sizes: *sizes,
-            socket: socket.as_ref().map(|socket| (socket.path().to_path_buf(), name(&socket.socket))),
+            socket: socket.as_ref().map(|socket| (socket.path().as_os_str().into(), name(&socket.socket))),
         }
     }
 
     /// Returns the path of its socket, if it has one.
-    pub fn notify_socket(&self) -> Option<&std::path::Path> {
-        self.socket.as_ref().map(|(path, _)| path.as_path())
+    pub fn notify_socket(&self) -> Option<&Path> {
+        self.socket.as_ref().map(|(path, _)| Path::new(path.as_os_str()))
     }
 
     /// Notes that the outcome was reported.
@@ -119,12 +120,12 @@ impl Probe {
     pub fn state(&self, name: Option<Fd>) -> ProbeState {
         let Self { awaited, deadline, is_told, _job } = self;
         let Awaited { ready, timeout: _, folder, sizes, socket } = &**awaited;
-        let socket = socket.as_ref().and_then(|socket| Some((socket.path().to_path_buf(), name?)));
+        let socket = socket.as_ref().and_then(|socket| Some((socket.path().as_os_str().into(), name?)));
         ProbeState {
             ready: ready.clone(),
             deadline: deadline.map(|deadline| Stamp::of(deadline.into_std())),
             is_told: is_told.load(Ordering::Relaxed),
-            folder: folder.clone(),
+            folder: Arc::clone(folder),
             sizes: *sizes,
             socket,
         }
@@ -140,7 +141,9 @@ impl Probe {
         (run, tree, context): (u32, Tree, Context),
     ) -> io::Result<Self> {
         let ProbeState { ready, deadline, is_told, folder, sizes, socket } = state;
-        let socket = socket.map(|(path, fd)| Ok::<_, io::Error>(NotifySocket::restore(path, came.take(fd)?)));
+        let socket = socket.map(|(path, fd)| {
+            Ok::<_, io::Error>(NotifySocket::restore(path.as_os_str().into(), came.take(fd)?))
+        });
         let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
         let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));
         Ok(Self::start(awaited, deadline, is_told, (run, tree, context)))
@@ -179,7 +182,10 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
         }
         Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port).await,
         Ready::Http(url) => net::until_answered(url).await,
-        Ready::File(path) => file::until_there(awaited.folder.join(&**path), &context.workers).await,
+        Ready::File(path) => {
+            let folder = Path::new(awaited.folder.as_os_str());
+            file::until_there(folder.join(&**path), &context.workers).await;
+        }
         Ready::Notify => match &awaited.socket {
             Some(socket) => notify::until_notified(socket, tree, &context.workers).await,
             None => std::future::pending().await,

@@ -40,7 +40,7 @@ impl InNew {
 
 /// The reason why a process could not be started in a terminal.
 enum Failed {
-    Pty(SpawnFailure),
+    Before(SpawnFailure),
     Birth(LaunchError),
 }
 
@@ -60,7 +60,7 @@ impl Common {
                     self.begin_in_new(job, streams, (cgroup, Some(socket)), stack).map_err(|failed| {
                         let why = match &failed {
                             Failed::Birth(LaunchError::Job(error)) => Some(*error),
-                            Failed::Birth(LaunchError::Leader(_)) | Failed::Pty(_) => None,
+                            Failed::Birth(LaunchError::Leader(_)) | Failed::Before(_) => None,
                         };
                         (why, failed)
                     })
@@ -72,7 +72,7 @@ impl Common {
                 .map(|(leader, in_new)| (leader, in_new, None)),
         };
         begun.map_err(|failed| match failed {
-            Failed::Pty(failure) => failure,
+            Failed::Before(failure) => failure,
             Failed::Birth(LaunchError::Job(error)) => explain(job.spec, error),
             Failed::Birth(LaunchError::Leader(error)) => {
                 format!("cannot start the leader of its terminal: {}", describe_error(&error)).into()
@@ -88,7 +88,7 @@ impl Common {
         stack: &mut ChildStack,
     ) -> Result<(Spawned, InNew), Failed> {
         let InTerminal { task, spec, program, mark, size, left } = job;
-        let pty = open_pty(*size).map_err(Failed::Pty)?;
+        let pty = open_pty(*size).map_err(Failed::Before)?;
         let marks = self.environment(TASK_MARK, *task, &Env::default(), Vec::new());
         let plan = LeaderPlan {
             label: &c_string(task.to_string().as_bytes()),
@@ -103,9 +103,10 @@ impl Common {
         let announced = left.as_ref().zip(leader.news()).zip(keeper).map(|((left, leader_news), socket)| {
             let (leader, output) = (leader.process(), &streams.out);
             let terminal = StartingIn { leader, leader_news, pty: &pty, size: *size, output };
-            let (message, descriptors) = left.announcement(Some(terminal));
-            (message, Announcing { socket, descriptors })
+            let (message, descriptors) = left.announcement(Some(terminal))?;
+            Ok((message, Announcing { socket, descriptors }))
         });
+        let announced = announced.transpose().map_err(Failed::Before)?;
         let (announcement, announcing) = announced.unzip();
         let given = streams.not_terminal();
         let limit = |(resource, limit): (i32, libc::rlimit)| (resource, limit.rlim_cur, limit.rlim_max);

@@ -49,3 +49,26 @@ fn r126_readiness_check_in_folder_that_is_not_utf8_survives() {
     tasks.iter().for_each(|task| _ = wait::poll_until("it is ready", || daemon.task(*task).ready_at));
     daemon.cancel(&tasks);
 }
+
+#[test]
+fn r126_service_becomes_ready_by_notification_after_its_daemon_ended() {
+    let mut daemon = durable();
+    let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
+    let (shell, ready) = (Some(line.into()), Some("notify".parse().unwrap()));
+    let task = daemon.submit_with(&SubmitParams { shell, ready, ..daemon.params() }).id;
+    daemon.wait_running(task);
+
+    each_restart(&mut daemon, |daemon| assert_eq!(daemon.task(task).ready_at, None));
+
+    fs::write(daemon.home().join("go"), "").unwrap();
+    wait::poll_until("it is ready", || daemon.task(task).ready_at);
+    daemon.cancel(&[task]);
+    assert_eq!(sockets(&daemon), 0, "its socket is removed with the process");
+}
+
+/// Returns the number of sockets for notifications.
+fn sockets(daemon: &TestDaemon) -> usize {
+    let folder = daemon.socket().parent().expect("a socket is in a folder");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().contains(".notify-")).count()
+}

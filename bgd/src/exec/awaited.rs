@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
@@ -48,10 +49,12 @@ impl Awaited {
 /// The infix of a notification socket's name, between the name of the daemon's socket and a part of the task's id.
 const INFIX: &str = ".notify-";
 
-/// A socket that a process can send `sd_notify(3)` messages to. Its file is removed on drop.
+/// A socket that a process can send `sd_notify(3)` messages to. Its file is removed on drop, unless it is left.
 #[derive(Debug)]
 pub struct NotifySocket {
     path: PathBuf,
+    /// Whether another program uses the file.
+    is_left: AtomicBool,
     /// The daemon's end. Each message comes with its sender's credentials.
     pub socket: UnixDatagram,
 }
@@ -66,15 +69,20 @@ impl NotifySocket {
         path.push(format!("{INFIX}{:016x}", task.as_u128() >> 64));
         let path = PathBuf::from(path);
         let socket = UnixDatagram::bind(&path)?;
-        let this = Self { path, socket };
+        let this = Self { path, is_left: AtomicBool::new(false), socket };
         this.socket.set_nonblocking(true)?;
         setsockopt(&this.socket, PassCred, &true)?;
         Ok(this)
     }
 
-    /// Takes over the socket of another program.
+    /// Takes over the socket of another program, which may go on with it until [`Self::set_left`] says otherwise.
     pub fn restore(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, socket: socket.into() }
+        Self { path, is_left: AtomicBool::new(true), socket: socket.into() }
+    }
+
+    /// Sets whether another program goes on with the socket, so that its file must stay.
+    pub fn set_left(&self, is_left: bool) {
+        self.is_left.store(is_left, Ordering::Relaxed);
     }
 
     pub fn path(&self) -> &Path {
@@ -91,7 +99,9 @@ impl NotifySocket {
 
 impl Drop for NotifySocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if !*self.is_left.get_mut() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -222,8 +222,6 @@ impl ProcessState {
             adopted: Arc::clone(&context.adopted),
         };
         let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?;
-        let of_probe = (run, tree.clone(), context.clone());
-        let probe = probe.map(|probe| Probe::restore(probe, came, of_probe)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of a reaped leader may have been reused.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
@@ -235,6 +233,9 @@ impl ProcessState {
                 Ok(PidFd::open(leader).and_then(watch::process)?)
             }
         };
+        // Last, as any later failure would leave the file of its socket behind.
+        let of_probe = (run, tree.clone(), context.clone());
+        let probe = probe.map(|probe| Probe::restore(probe, came, of_probe)).transpose()?;
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });

@@ -312,6 +312,9 @@ impl Local {
         self.terminals.resume(&HashMap::new(), &self.context.unread);
         self.handoffs.resume();
         let supervised = self.processes.supervised.get(&task);
+        // The previous daemon is gone.
+        let probe = supervised.and_then(|supervised| supervised.probe.as_ref());
+        probe.inspect(|probe| probe.set_left(false));
         let job = supervised.and_then(|supervised| supervised.job.as_ref());
         if let (Some(_), Some(leader)) = (job, supervised.and_then(|supervised| supervised.handle.as_ref())) {
             // The job may have stopped the leader just after the start, which the previous daemon would have noticed.

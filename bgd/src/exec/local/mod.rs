@@ -370,7 +370,10 @@ impl Durable for Local {
     fn leave(&mut self, left: &mut Spared) {
         self.leaves = true;
         let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
-        of_tasks.for_each(|(_, supervised)| left.add(&supervised.tree));
+        for (_, supervised) in of_tasks {
+            left.add(&supervised.tree);
+            supervised.probe.iter().for_each(|probe| probe.set_left(true));
+        }
         if let Some(keeper) = &self.keeper {
             keeper.settle();
         }
@@ -398,6 +401,9 @@ impl Upgradable for Local {
     }
 
     fn activate(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+        // The previous program will not go on any more.
+        let probes = self.processes.supervised.values().filter_map(|supervised| supervised.probe.as_ref());
+        probes.for_each(|probe| probe.set_left(false));
         let owners = std::mem::take(&mut self.owners_before).into_iter();
         self.owners.extend(owners.filter_map(|(task, id)| Some((task, Arc::clone(clients.get(&id)?)))));
         self.terminals.resume(clients, &self.context.unread);

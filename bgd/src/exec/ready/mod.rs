@@ -116,6 +116,13 @@ impl Probe {
         self.awaited.socket.as_ref().map(|socket| &socket.socket)
     }
 
+    /// Sets whether another program goes on with the check, so that the socket's file must stay.
+    pub fn set_left(&self, is_left: bool) {
+        if let Some(socket) = &self.awaited.socket {
+            socket.set_left(is_left);
+        }
+    }
+
     /// Returns the state, with this name for the socket.
     pub fn state(&self, name: Option<Fd>) -> ProbeState {
         let Self { awaited, deadline, is_told, _job } = self;
@@ -131,7 +138,7 @@ impl Probe {
         }
     }
 
-    /// Resumes the check of another program.
+    /// Resumes the check of another program, which may go on with it until [`Self::set_left`] says otherwise.
     ///
     /// # Errors
     /// Its socket did not arrive.

@@ -5,10 +5,12 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 
+use bgd_tests::shared::holder::{Note, Phase};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize, UpgradeParams};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{TestDaemon, wait};
+use rustix::process::Signal;
 
 fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true").start()
@@ -64,6 +66,40 @@ fn r126_service_becomes_ready_by_notification_after_its_daemon_ended() {
     wait::poll_until("it is ready", || daemon.task(task).ready_at);
     daemon.cancel(&[task]);
     assert_eq!(sockets(&daemon), 0, "its socket is removed with the process");
+}
+
+/// A daemon that ends while there is no keeper waits for the next one, or its tasks would end with it.
+#[test]
+fn r131_tasks_are_left_when_daemon_is_stopped_while_its_keeper_is_replaced() {
+    let mut daemon = durable();
+    let tasks = [None, Some(TerminalSize { rows: 24, cols: 80 })].map(|pty| {
+        let shell = Some("exec sleep 1000".into());
+        let task = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
+        (task, daemon.wait_running(task).pid)
+    });
+    // A folder in the place of the next keeper's socket.
+    let instances = fs::read_dir(daemon.state_dir().join("instances")).unwrap();
+    let folders = instances.map(|entry| entry.unwrap().path()).filter(|path| path.join("keeper").exists());
+    let in_the_way: Vec<_> = folders.map(|folder| folder.join("keeper.new")).collect();
+    in_the_way.iter().for_each(|path| fs::create_dir(path).unwrap());
+    let keeper = daemon.keeper();
+    let process = daemon.process();
+    process.signal(Signal::STOP).unwrap();
+    keeper.kill();
+    process.signal(Signal::TERM).unwrap();
+    process.signal(Signal::CONT).unwrap();
+    let lock = daemon.socket_path().beside("lock");
+    wait::poll_until("it is ending", || (Note::read(&lock).phase == Phase::Ending).then_some(()));
+
+    in_the_way.iter().for_each(|path| fs::remove_dir(path).unwrap());
+    assert!(daemon.ended().success());
+    daemon.launch();
+
+    for (task, pid) in tasks {
+        let now = daemon.task(task);
+        assert_eq!((now.status, now.pid), (Status::Running, pid), "{now:?}");
+    }
+    daemon.cancel(&tasks.map(|(task, _)| task));
 }
 
 /// Returns the number of sockets for notifications.

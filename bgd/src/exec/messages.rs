@@ -120,12 +120,8 @@ pub enum Report {
         result: Result<Box<Begun>, SpawnFailure>,
     },
     /// A supervisor observed a fact.
-    Fact {
-        task: TaskId,
-        run: u32,
-        fact: Fact,
-    },
-    /// Start a helper.
+    Fact { task: TaskId, run: u32, fact: Fact },
+    /// A helper is to be started.
     StartHelper {
         purpose: Purpose,
         order: Box<StartOrder>,
@@ -138,23 +134,16 @@ pub enum Report {
         process: TaskId,
         signal: i32,
     },
-    KeeperGone,
+    /// The keeper with this pid is gone.
+    KeeperGone { pid: i32 },
     /// Another keeper has replaced the one that is gone.
     KeeperCame,
     /// Descriptors of a run were copied for the keeper, or that failed.
-    Copied {
-        key: Key,
-        copied: io::Result<Copied>,
-    },
+    Copied { key: Key, copied: io::Result<Copied> },
     /// A job has stopped in its terminal, which no viewer is shown any more.
-    StoppedUnseen {
-        task: TaskId,
-        run: u32,
-    },
+    StoppedUnseen { task: TaskId, run: u32 },
     /// The output of a handed-over process has reached its end, after the process itself.
-    Drained {
-        key: Key,
-    },
+    Drained { key: Key },
 }
 
 /// Sends the reports of spawners, of supervisors and of the requesters of helpers.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use bgd_shared::proc::ProcessStat;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpair};
 
@@ -54,6 +55,12 @@ impl Socket {
         let parent = || ProcessStat::of(pid)?.field::<u32>(4);
         let child = if parent() == Some(std::process::id()) { PidFd::open(pid).ok() } else { None };
         Self { socket, pid, child }
+    }
+
+    /// Reports whether the keeper is gone. It sends nothing, so only its end makes the socket readable.
+    pub fn is_gone(&self) -> bool {
+        let socket = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
+        poll(&mut [socket], PollTimeout::ZERO) == Ok(1)
     }
 }
 

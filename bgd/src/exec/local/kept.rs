@@ -40,24 +40,28 @@ impl Local {
     pub(super) fn watch_keeper(&self) {
         let Some(keeper) = &self.keeper else { return };
         let (socket, reports) = (keeper.socket(), self.context.reports.clone());
+        let pid = socket.pid;
         // The keeper has outputs and terminals of tasks open, but belongs to no task.
-        self.context.adopted.add(socket.pid);
+        self.context.adopted.add(pid);
         tokio::spawn(async move {
             match until_gone(socket).await {
-                Ok(()) => reports.send(Report::KeeperGone),
+                Ok(()) => reports.send(Report::KeeperGone { pid }),
                 Err(error) => tracing::warn!(%error, "the keeper of running tasks can't be watched"),
             }
         });
     }
 
-    /// Replaces a keeper that has ended.
-    pub(super) fn replace_keeper(&mut self) {
+    /// Replaces the keeper with this pid, which is gone, unless that has begun.
+    pub(super) fn replace_keeper(&mut self, pid: i32) {
         let Some(keeper) = &self.keeper else { return };
         let gone = keeper.socket();
+        if self.replaced.is_starting || gone.pid != pid {
+            return;
+        }
         tracing::warn!(pid = gone.pid, "the keeper of running tasks is gone: another one takes its place");
         self.context.adopted.remove(gone.pid);
         self.replaced.gone.push(Arc::downgrade(&gone));
-        self.replaced.is_due = false;
+        (self.replaced.is_starting, self.replaced.is_due) = (true, false);
         let reports = self.context.reports.clone();
         keeper.renew(move || reports.send(Report::KeeperCame));
     }
@@ -65,6 +69,7 @@ impl Local {
     /// Copies all current runs to the keeper that has replaced another one.
     pub(super) fn keeper_came(&mut self) {
         self.watch_keeper();
+        self.replaced.is_starting = false;
         (self.replaced.is_due, self.replaced.lacks) = (true, false);
         self.doubt_until_caught_up();
         let of_tasks = self.processes.supervised.keys().filter(|task| !self.helpers.owns(**task));

@@ -117,7 +117,7 @@ impl Local {
             Report::Fact { task, run, fact } => self.fact(task, run, fact),
             Report::StartHelper { purpose, order, watcher } => self.start_helper(purpose, *order, watcher),
             Report::EndHelper { process, signal } => self.end_helper(process, signal),
-            Report::KeeperGone => self.replace_keeper(),
+            Report::KeeperGone { pid } => self.replace_keeper(pid),
             Report::KeeperCame => self.keeper_came(),
             Report::Copied { key, copied } => self.keep_copied(key, copied),
             Report::Drained { key: Key { task, run } } => self.close_kept(task, run),
@@ -374,7 +374,12 @@ impl Durable for Local {
             left.add(&supervised.tree);
             supervised.probe.iter().for_each(|probe| probe.set_left(true));
         }
-        if let Some(keeper) = &self.keeper {
+        let Some(keeper) = &self.keeper else { return };
+        let socket = keeper.socket();
+        if socket.is_gone() {
+            // The report may still be on its way.
+            self.replace_keeper(socket.pid);
+        } else {
             keeper.settle();
         }
     }
@@ -454,8 +459,9 @@ impl Lifecycle for Local {
     }
 
     fn is_busy(&self) -> bool {
-        // A process that is being started is not yet among those to be left.
-        self.helpers.is_busy()
-            || self.leaves && !(self.processes.starting.is_empty() && self.starts.is_empty())
+        // A process that is being started is not yet among those to be left; and tasks outlive the daemon only in a
+        // keeper that has them.
+        let is_starting = || !(self.processes.starting.is_empty() && self.starts.is_empty());
+        self.helpers.is_busy() || self.leaves && (is_starting() || self.replaced.lacks_runs())
     }
 }

@@ -7,6 +7,8 @@ use crate::keeper::client::Socket;
 /// What remains to be done until a replacement keeper holds all current runs.
 #[derive(Debug, Default)]
 pub(super) struct Replaced {
+    /// Whether the replacement is being started.
+    pub(super) is_starting: bool,
     /// Ended keepers to which processes may have announced themselves that are not known yet.
     pub(super) gone: Vec<Weak<Socket>>,
     /// The number of runs that are being copied for the replacement.
@@ -23,8 +25,13 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
+    /// Reports whether running tasks are still to be passed to the replacement.
+    pub(super) fn lacks_runs(&self) -> bool {
+        self.is_starting || self.copying > 0
+    }
+
     /// Reports whether the replacement has received everything.
     pub(super) fn is_over(&self) -> bool {
-        !self.is_doubtful && self.copying == 0 && self.gone.iter().all(|gone| gone.strong_count() == 0)
+        !self.lacks_runs() && !self.is_doubtful && self.gone.iter().all(|gone| gone.strong_count() == 0)
     }
 }

@@ -6,7 +6,8 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, Raw, TestDaemon, wait};
+use serde_json::json;
 
 use super::durable_kills::kill_keeper;
 
@@ -111,4 +112,30 @@ fn r126_service_becomes_ready_after_closed_input_and_replaced_keeper() {
 
     wait::poll_until("it is ready", || daemon.task(task).ready_at);
     daemon.cancel(&[task]);
+}
+
+#[test]
+fn r126_input_stays_open_after_kill_if_its_end_was_refused() {
+    const WRITES: u64 = 64;
+    let mut daemon = durable();
+    let task = piped(&daemon, "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; cat; exit 3", None);
+    daemon.wait_running(task);
+    let mut raw = Raw::connect(daemon.socket());
+    let write = |data: &str, eof: bool| json!({"id": task, "data": data, "eof": eof});
+    // The first one fills the pipe, so all of them are pending.
+    let full = "x".repeat(100_000);
+    (0..WRITES).for_each(|n| raw.request(n, "task.write", &write(if n == 0 { &full } else { "x" }, false)));
+    let refused = raw.call(WRITES, "task.write", &write("", true));
+    assert_eq!(refused["error"]["data"]["kind"], "too_many_requests", "{refused}");
+
+    daemon.kill9();
+    daemon.launch();
+
+    let end = WriteParams { id: task.into(), data: "end\n".into(), encoding: Encoding::Utf8, eof: true };
+    let client = &mut daemon.client();
+    let number = client.send::<TaskWrite>(&end, &[]).expect("it is sent");
+    fs::write(daemon.home().join("go"), "").unwrap();
+    client.answer::<TaskWrite>(number).expect("its input is open");
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(3)));
+    assert!(daemon.output(task).ends_with(b"xend\n"));
 }

@@ -233,7 +233,9 @@ impl Local {
         tokio::spawn(async move {
             let written = written.await;
             drop(unread);
-            if let Some(keeper) = keeper.filter(|_| input.take_kept()) {
+            // A write that was refused, as too many are pending, has not closed the pipe.
+            let is_refused = matches!(&written, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            if let Some(keeper) = keeper.filter(|_| !is_refused && input.take_kept()) {
                 keeper.close_part(Key { task, run }, left::INPUT);
             }
             match (input.owed.take(number), written) {

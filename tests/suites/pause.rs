@@ -102,6 +102,24 @@ fn r106_pause_stops_every_process_of_a_task_until_it_continues() {
     assert!(!daemon.cancel(&[id])[0].lingering);
 }
 
+/// A stopped process takes up no descriptor.
+#[test]
+fn r106_pause_stops_more_processes_than_the_daemon_may_have_descriptors() {
+    let daemon = TestDaemon::builder().config("tree = \"session\"").prelude("ulimit -n 64").start();
+    let line = "for i in $(seq 100); do sleep 1000 & done; echo >> there; wait";
+    let id = daemon.submit_shell(line);
+    wait::for_lines(&daemon.home().join("there"), 1, "");
+    for _ in 0..3 {
+        pause(&daemon, &[id]).unwrap();
+        let paused = states(&daemon);
+        assert!(all_stopped(&paused) && paused.len() == 101, "{paused:?}");
+        go_on(&daemon, &[id]).unwrap();
+        let running = states(&daemon);
+        assert!(running.values().all(|state| *state != 'T'), "{running:?}");
+    }
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+}
+
 #[test]
 fn r106_processes_started_during_a_pause_are_stopped_too() {
     let daemon = TestDaemon::start();

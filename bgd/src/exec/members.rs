@@ -51,6 +51,23 @@ impl Member {
     }
 }
 
+/// The order in which the processes of a tree are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    ParentsFirst,
+    ChildrenFirst,
+}
+
+impl Order {
+    /// Puts pids that are listed parents first into this order.
+    pub(super) fn of(self, mut pids: Vec<i32>) -> Vec<i32> {
+        if self == Self::ChildrenFirst {
+            pids.reverse();
+        }
+        pids
+    }
+}
+
 fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }

@@ -6,7 +6,7 @@
 //! process that leaves the session and loses its parent because of that signal is still reached by the next one. A
 //! process that did so before the first signal is not found.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::facts::{Leads, PidfdTarget, pidfd_target};
 use crate::exec::members::{
-    MAX_DEPTH, Member, Stat, ancestors_of, descendants_of, hold, hold_all, processes_of_user,
+    MAX_DEPTH, Member, Order, Stat, ancestors_of, descendants_of, hold, hold_all, processes_of_user,
 };
 use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
@@ -103,6 +103,28 @@ impl HandedTree {
             }
         }
         Ok(found)
+    }
+
+    /// Visits every living process of the tree, one after the other. Returns false if a process could not be visited, as
+    /// no descriptor is left.
+    pub(in crate::exec) fn visit(&self, order: Order, mut visitor: impl FnMut(&Member)) -> bool {
+        let held = self.living();
+        let known = numbers(&held);
+        let by_pid: HashMap<i32, &Member> = held.iter().map(|member| (member.pid, member)).collect();
+        let mut has_seen_all = true;
+        for pid in order.of(self.pids(&known)) {
+            match by_pid.get(&pid).filter(|_| known.contains(&pid)) {
+                Some(member) => visitor(member),
+                None => match self.member(pid, &known) {
+                    Ok(member) => member.iter().for_each(&mut visitor),
+                    Err(error) => {
+                        tracing::debug!(leader = self.leader, pid, %error, "cannot reach a process");
+                        has_seen_all = false;
+                    }
+                },
+            }
+        }
+        has_seen_all
     }
 
     /// Sends a signal to every living process of the tree. Returns false if a process could not be reached because no

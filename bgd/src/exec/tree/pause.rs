@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Tree;
+use super::{LOOKS, Tree};
 use crate::exec::cgroup::{self, is_in_cgroup};
-use crate::exec::members::{Member, Stat};
+use crate::exec::members::{Member, Order, Stat, wait_for_leaving};
 
 /// How long a look waits for the kernel to report a cgroup as frozen.
 const FREEZING: Duration = Duration::from_millis(100);
-
-/// The maximum number of processes that are stopped by signals; each takes up a descriptor meanwhile.
-const MOST: usize = 4096;
 
 /// The state of a paused tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -32,7 +29,7 @@ impl Tree {
         if let Some(cgroup) = &self.cgroup {
             self.freeze(cgroup, true);
         }
-        let had_stopped = !self.stop_all(is_first.then_some(&mut paused.before));
+        let had_stopped = self.stop_all(is_first.then_some(&mut paused.before));
         let is_frozen = self.cgroup.as_ref().is_none_or(|cgroup| {
             cgroup::until_frozen(cgroup, Instant::now() + FREEZING).unwrap_or_else(|error| {
                 tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
@@ -44,11 +41,12 @@ impl Tree {
 
     /// Continues the processes of a paused tree. Blocks for a short time: call it on a worker.
     pub fn continue_all(&self, paused: &Paused) {
-        for member in self.not_frozen() {
+        // Children first: a process that continues may end, which makes its children hard to find.
+        self.visit_not_frozen(Order::ChildrenFirst, |member| {
             if !paused.before.contains(&member.pid) {
                 member.send(libc::SIGCONT);
             }
-        }
+        });
         if let Some(cgroup) = &self.cgroup {
             self.freeze(cgroup, false);
         }
@@ -77,42 +75,66 @@ impl Tree {
         paused.before.contains(&pid) || is_frozen()
     }
 
-    /// Stops every process that is not stopped; returns whether there was any. Adds those already stopped to `stopped`.
+    /// Stops every process that is not stopped; returns whether all had stopped before. Adds those to `stopped`.
     fn stop_all(&self, mut stopped: Option<&mut HashSet<i32>>) -> bool {
-        let mut any = false;
-        for member in self.not_frozen() {
-            match Stat::of(member.pid) {
-                None => {}
-                Some(stat) if stat.has_ended() => {}
-                Some(stat) if stat.is_at_rest() => {
-                    if let Some(stopped) = &mut stopped {
-                        stopped.insert(member.pid);
-                    }
-                }
-                Some(_) => {
-                    member.send(libc::SIGSTOP);
-                    any = true;
+        let mut had_stopped = true;
+        let has_seen_all = self.visit_not_frozen(Order::ParentsFirst, |member| match Stat::of(member.pid) {
+            None => {}
+            Some(stat) if stat.has_ended() => {}
+            Some(stat) if stat.is_at_rest() => {
+                if let Some(stopped) = &mut stopped {
+                    stopped.insert(member.pid);
                 }
             }
-        }
-        any
+            Some(_) => {
+                member.send(libc::SIGSTOP);
+                had_stopped = false;
+            }
+        });
+        has_seen_all && had_stopped
     }
 
-    /// Returns the tree's processes outside its cgroup, without a leader that only leads a terminal.
-    fn not_frozen(&self) -> Vec<Member> {
+    /// Like [`Self::visit`], for the processes outside the tree's cgroup, without a leader that only leads a terminal.
+    fn visit_not_frozen(&self, order: Order, mut visitor: impl FnMut(&Member)) -> bool {
         let leads = |pid: i32| self.leader_only_leads_terminal && self.leader_is_ours && pid == self.leader;
-        let mut members = match self.members(MOST) {
-            Ok(members) => members,
-            Err(error) => {
-                tracing::warn!(task = %self.task, %error, "cannot reach the processes of a task");
-                return Vec::new();
+        let is_frozen = |pid: i32| self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(pid, cgroup));
+        self.visit(order, |member| {
+            if !is_frozen(member.pid) && !leads(member.pid) {
+                visitor(member);
             }
-        };
-        members.retain(|member| {
-            let is_frozen = self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(member.pid, cgroup));
-            !is_frozen && !leads(member.pid)
-        });
-        members
+        })
+    }
+
+    /// Visits every living process of the tree, one after the other, so that a large tree takes up one descriptor only.
+    /// Returns false if a process could not be visited, as not even that one is left.
+    fn visit(&self, order: Order, mut visitor: impl FnMut(&Member)) -> bool {
+        if let Some(handed) = &self.handed {
+            return handed.visit(order, visitor);
+        }
+        let mut has_seen_all = true;
+        for _ in 0..LOOKS {
+            let pids = order.of(self.pids());
+            let mut has_found = false;
+            for pid in &pids {
+                match self.member(*pid) {
+                    Ok(Some(member)) => {
+                        has_found = true;
+                        visitor(&member);
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(task = %self.task, pid, %error, "cannot reach a process");
+                        has_seen_all = false;
+                    }
+                }
+            }
+            // The listed processes have ended, but may have left children behind.
+            if has_found || !has_seen_all || pids.is_empty() {
+                break;
+            }
+            wait_for_leaving(&pids);
+        }
+        has_seen_all
     }
 
     fn freeze(&self, cgroup: &Path, frozen: bool) {

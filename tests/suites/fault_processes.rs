@@ -104,6 +104,23 @@ fn r04_task_failure_has_kind_errno_exit_code_and_signal() {
 }
 
 #[test]
+fn r04_program_is_not_found_in_path_that_ends_with_a_file() {
+    let daemon = TestDaemon::start();
+    let file = script(&daemon, "file", "", 0o644);
+    let mut params = SubmitParams { argv: Some(vec!["no-such-program-here".into()]), ..daemon.params() };
+    for path in [format!("/usr/bin:{}", file.display()), file.display().to_string()] {
+        let env = params.env.take().unwrap_or_default().0;
+        let rest = env.into_iter().filter(|(name, _)| &**name != "PATH");
+        params.env = Some(rest.chain([("PATH".into(), path.as_str().into())]).collect());
+        let failed = daemon.block(&[daemon.submit_with(&params).id])[0].failure.clone().expect("it fails");
+        assert_eq!((failed.errno, failed.code), (Some(2), Some(127)), "{failed:?}");
+        assert_eq!(failed.message, "no-such-program-here: command not found in PATH");
+    }
+    let below = format!("{}/program", file.display());
+    fails_with(&daemon, &[&below], &format!("{below}: Not a directory"));
+}
+
+#[test]
 fn r04_script_without_shebang_runs_in_shell() {
     let daemon = TestDaemon::start();
     let path = script(&daemon, "bare", "echo \"$0|$1\"\n", 0o755);

@@ -529,7 +529,7 @@ fn describe_error(error: &io::Error) -> String {
 
 /// Describes why a start failed, in a sentence that names the affected part.
 fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
-    let SpawnError { stage, errno } = error;
+    let SpawnError { stage, mut errno } = error;
     let why = errno.desc();
     let mut code = None;
     let message = match (stage, errno) {
@@ -553,6 +553,10 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
                 Work::Shell(_) => "/bin/sh".into(),
                 Work::Agent(agent) => (&*agent.name).into(),
             };
+            // As in shells, an entry of PATH that is no folder has no programs.
+            if errno == Errno::ENOTDIR && !program.contains('/') {
+                errno = Errno::ENOENT;
+            }
             let (of_shell, message) = exec_error(&program, Path::new(spec.cwd.as_os_str()), errno);
             code = Some(of_shell);
             message

@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn r20_copying_ends_even_if_the_file_grows_faster() {
         let (_, mut writer, _) = copier(b"", 0);
-        writer.write_all(&[b'x'; PIECE]).unwrap();
+        writer.write_all(&vec![b'x'; PIECE]).unwrap();
         // Each byte copied makes the file longer.
         let copied = writer.try_clone().unwrap();
         let mut growing = Copier::new(writer, copied, 0);

@@ -162,7 +162,7 @@ impl Agent {
     }
 
     /// Reports whether the user has configured what the agent asks for by means other than a mode.
-    pub fn is_told_to_ask(&self, submitter: &Env) -> bool {
+    pub fn is_configured_to_ask(&self, submitter: &Env) -> bool {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
     }
 
@@ -171,7 +171,7 @@ impl Agent {
     pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
         let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
-        (program == "opencode" && is_bound && !self.is_told_to_ask(submitter)).then(|| {
+        (program == "opencode" && is_bound && !self.is_configured_to_ask(submitter)).then(|| {
             let name = &self.name;
             // Only this protocol has modes.
             let modes = match self.protocol {

@@ -48,7 +48,9 @@ fn r126_readiness_check_in_folder_that_is_not_utf8_survives() {
     });
 
     fs::write(folder.join("up"), "").unwrap();
-    tasks.iter().for_each(|task| _ = wait::poll_until("it is ready", || daemon.task(*task).ready_at));
+    for task in &tasks {
+        wait::poll_until("it is ready", || daemon.task(*task).ready_at);
+    }
     daemon.cancel(&tasks);
 }
 
@@ -81,7 +83,9 @@ fn r131_tasks_are_left_when_daemon_is_stopped_while_its_keeper_is_replaced() {
     let instances = fs::read_dir(daemon.state_dir().join("instances")).unwrap();
     let folders = instances.map(|entry| entry.unwrap().path()).filter(|path| path.join("keeper").exists());
     let in_the_way: Vec<_> = folders.map(|folder| folder.join("keeper.new")).collect();
-    in_the_way.iter().for_each(|path| fs::create_dir(path).unwrap());
+    for path in &in_the_way {
+        fs::create_dir(path).unwrap();
+    }
     let keeper = daemon.keeper();
     let process = daemon.process();
     process.signal(Signal::STOP).unwrap();
@@ -91,7 +95,9 @@ fn r131_tasks_are_left_when_daemon_is_stopped_while_its_keeper_is_replaced() {
     let lock = daemon.socket_path().beside("lock");
     wait::poll_until("it is ending", || (Note::read(&lock).phase == Phase::Ending).then_some(()));
 
-    in_the_way.iter().for_each(|path| fs::remove_dir(path).unwrap());
+    for path in &in_the_way {
+        fs::remove_dir(path).unwrap();
+    }
     assert!(daemon.ended().success());
     daemon.launch();
 

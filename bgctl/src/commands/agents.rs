@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::job;
 use crate::remark::say;
 use crate::render::agents::list;
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 
 /// Fetches and prints the agents.
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -28,7 +28,7 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let is_terminal = std::io::stdout().is_terminal();
     if !result.agents.is_empty() {
-        context.print(&list(&result.agents, args.check, &Look::of_output(context.colours())))?;
+        context.print(&list(&result.agents, args.check, &ListFormat::of_output(context.colours())))?;
     } else if is_terminal {
         say(format_args!("no agents"));
     }

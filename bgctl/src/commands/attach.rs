@@ -16,7 +16,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
 use crate::pick;
-use crate::terminal::{Left, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
+use crate::terminal::{AttachmentEnd, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -98,12 +98,12 @@ fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> R
     report_left(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)
 }
 
-fn report_left(left: Left, context: &Context) -> Result<Code, Failure> {
+fn report_left(left: AttachmentEnd, context: &Context) -> Result<Code, Failure> {
     match left {
-        Left::Ended(task) | Left::Cancelled(task, _) => report_end(*task, context),
-        Left::Signalled(code) => Ok(Code(code)),
+        AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => report_end(*task, context),
+        AttachmentEnd::Signalled(code) => Ok(Code(code)),
         // The last two can only happen to foreground jobs.
-        Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => Ok(Code::OK),
+        AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => Ok(Code::OK),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::executors::list;
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 
 /// Fetches and prints the executors.
 pub fn run(args: ExecutorsArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -22,7 +22,7 @@ pub fn run(args: ExecutorsArgs, context: &mut Context) -> Result<Code, Failure> 
     if context.json() {
         context.print_json(&result)?;
     } else {
-        context.print(&list(&result.executors, args.check, &Look::of_output(context.colours())))?;
+        context.print(&list(&result.executors, args.check, &ListFormat::of_output(context.colours())))?;
     }
     let is_bad = |check: &bgd_shared::request::ExecutorCheck| !check.ok;
     let fails = result.executors.iter().filter_map(|executor| executor.check.as_ref()).any(is_bad);

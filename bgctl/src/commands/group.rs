@@ -11,7 +11,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
 use crate::render::group::{list, row};
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 
 /// Carries out the subcommand, then prints the affected groups.
 pub fn run(args: GroupArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -30,7 +30,7 @@ fn print_all(context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&result)?;
     } else {
-        context.print(&list(&result.groups, &Look::of_output(context.colours())))?;
+        context.print(&list(&result.groups, &ListFormat::of_output(context.colours())))?;
     }
     Ok(Code::OK)
 }

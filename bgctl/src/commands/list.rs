@@ -19,7 +19,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 use crate::remark::say;
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 
 /// Fetches as many pages as requested, then prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -68,7 +68,7 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&format!("{}\n", task.id))?;
         }
     } else if !result.tasks.is_empty() {
-        let mut look = Look::of_output(context.colours());
+        let mut look = ListFormat::of_output(context.colours());
         let text = shown.text(&mut result.tasks, &mut look, context)?;
         context.print(&text)?;
     } else if is_terminal {

@@ -117,14 +117,14 @@ fn print(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
     if context.link.is_remote() {
         return read(&settled(args, context)?, context).map(Some);
     }
-    from_here(args, context)
+    from_here(&args, context)
 }
 
 /// Prints the output of a task on this machine, from its file if that can be opened. Returns the task at that time,
 /// unless it has written something.
-fn from_here(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
-    let mut task = look(&args, context)?;
-    let args = &Wanted { id: task.id.into(), ..args };
+fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
+    let mut task = look(args, context)?;
+    let args = &Wanted { id: task.id.into(), ..*args };
     if args.follow {
         context.link.remember();
     }

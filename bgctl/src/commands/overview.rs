@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::duration::show_ms;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 use crate::render::table::{between, list};
 use crate::state::{self, Seen};
 
@@ -38,7 +38,7 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         context.print(&next(&[], &[]))?;
         return Ok(Code::OK);
     };
-    let look = Look::of_output(context.colours());
+    let look = ListFormat::of_output(context.colours());
     let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
     // The notes of this machine do not cover tasks of a remote daemon.
     let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
@@ -84,7 +84,7 @@ impl Known {
 }
 
 /// Returns the overview, and the failures for which it has no room, with their end times.
-fn text(known: Known, last_seen: Option<&Seen>, look: &Look) -> (String, Vec<(TaskId, Timestamp)>) {
+fn text(known: Known, last_seen: Option<&Seen>, look: &ListFormat) -> (String, Vec<(TaskId, Timestamp)>) {
     let Known { tasks: [running, pending, failed, others], is_cut, pending: all_pending } = known;
     let (asks, mut quiet): (Vec<Task>, Vec<Task>) =
         running.into_iter().partition(|task| task.progress.needs_input.is_some());
@@ -117,7 +117,7 @@ fn text(known: Known, last_seen: Option<&Seen>, look: &Look) -> (String, Vec<(Ta
     (text + &next(&asks, &news), unseen)
 }
 
-fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &Look) {
+fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &ListFormat) {
     if tasks.is_empty() {
         return;
     }
@@ -167,7 +167,7 @@ mod tests {
         let of = |running: Vec<Task>, pending: Vec<Task>, failed: Vec<Task>, others: Vec<Task>| {
             let known =
                 Known { pending: pending.len(), tasks: [running, pending, failed, others], is_cut: false };
-            text(known, Some(&last_seen), &Look::of_tests())
+            text(known, Some(&last_seen), &ListFormat::of_tests())
         };
         let (shown, unseen) = of(
             vec![asks],
@@ -218,7 +218,10 @@ mod tests {
         assert_eq!(known.tasks.each_ref().map(Vec::len), [3, 1, 3, 3]);
         assert_eq!((known.pending, known.is_cut), (70, false));
         assert_eq!(asked[..3].iter().map(|asked| asked.2).collect::<Vec<_>>(), [None, Some(1), Some(2)]);
-        assert!(text(known, None, &Look::of_tests()).0.contains("and 69 more"), "of those not read, too");
+        assert!(
+            text(known, None, &ListFormat::of_tests()).0.contains("and 69 more"),
+            "of those not read, too"
+        );
         let endless =
             |_: &ListParams| Ok(ListResult { tasks: Vec::new(), next: Some(1), summary: Summary::default() });
         assert!(Known::read(endless).unwrap().is_cut);

@@ -30,7 +30,7 @@ use crate::link::{Given as Lent, Streams};
 use crate::remark::say;
 use crate::render::json;
 use crate::terminal::{
-    self, Left, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
+    self, AttachmentEnd, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
 };
 use crate::{precheck, prompt};
 
@@ -103,12 +103,12 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
         let_go(&[Stream::Input])?;
     }
     let left = ScreenView::alone(context.link.polled()?, task.id, key, screen, size)?;
-    if let (Some(carried), Left::Ended(task)) = (carried, &left)
+    if let (Some(carried), AttachmentEnd::Ended(task)) = (carried, &left)
         && let Some(code) = outlast(&carried, task)?
     {
         return Ok(code);
     }
-    if let Left::Ended(task) = &left
+    if let AttachmentEnd::Ended(task) = &left
         && gives_input
     {
         end_with(task);
@@ -204,19 +204,19 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
 }
 
 /// Reports how the job was left, and returns the exit code.
-fn report_left(left: Left, context: &mut Context) -> Result<Code, Failure> {
+fn report_left(left: AttachmentEnd, context: &mut Context) -> Result<Code, Failure> {
     match left {
-        Left::Ended(task) => report_end(*task, context),
-        Left::Cancelled(task, code) => {
+        AttachmentEnd::Ended(task) => report_end(*task, context),
+        AttachmentEnd::Cancelled(task, code) => {
             if context.json() {
                 report_json(&TaskResult { task: *task })?;
             }
             Ok(Code(code))
         }
-        Left::Backgrounded(result) => report_move(&result, context),
-        Left::Signalled(code) => Ok(Code(code)),
+        AttachmentEnd::Backgrounded(result) => report_move(&result, context),
+        AttachmentEnd::Signalled(code) => Ok(Code(code)),
         // `Detached` only happens to attachments, `Stopped` only to jobs of a host with several jobs.
-        Left::Detached | Left::Stopped(_) => Ok(Code::OK),
+        AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => Ok(Code::OK),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
-use crate::render::look::{Look, is_dumb};
+use crate::render::look::{ListFormat, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
@@ -32,7 +32,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl --json list` and `bgctl events` are for programs"));
     }
     let filter = args.filter.join(" ");
-    let look = Look::of_output(context.colours());
+    let look = ListFormat::of_output(context.colours());
     // The notes of this machine do not cover tasks of a remote daemon.
     let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
     let last_seen = here.as_ref().and_then(state::last_seen);
@@ -77,7 +77,7 @@ fn once_of_several(
     mut still: Still,
     links: Vec<Link>,
     filter: &str,
-    look: &Look,
+    look: &ListFormat,
     context: &mut Context,
 ) -> Result<Code, Failure> {
     let host = |place: usize| HostNo(u8::try_from(place).unwrap_or(u8::MAX));
@@ -108,7 +108,7 @@ fn once_of_several(
 }
 
 /// Returns the size of the terminal, else `$COLUMNS` and `$LINES`.
-fn size(look: &Look) -> Size {
+fn size(look: &ListFormat) -> Size {
     let lines = std::env::var("LINES").ok().and_then(|lines| lines.parse().ok()).filter(|lines| *lines > 0);
     let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_row);
     let rows = terminal.filter(|rows| *rows > 0).or(lines).unwrap_or(SIZE.rows);

@@ -11,7 +11,7 @@ use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
-use crate::terminal::{Left, Role, Subject, TextView};
+use crate::terminal::{AttachmentEnd, Role, Subject, TextView};
 
 impl Console {
     /// Sends a prompt to an agent and shows its text until the agent ends or the key is pressed.
@@ -44,24 +44,24 @@ impl Console {
             left => left?,
         };
         match left {
-            Left::Ended(task) => {
+            AttachmentEnd::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
                 }
             }
-            Left::Cancelled(task, code) => {
+            AttachmentEnd::Cancelled(task, code) => {
                 self.jobs.ended(job.id);
                 say(&format!("[{}]\n", jobs::how(&task)))?;
                 return Ok(ends_console(code).then_some(Code(code)));
             }
-            Left::Backgrounded(result) => say(&format!("{}\n", result.message))?,
-            Left::Signalled(code) => {
+            AttachmentEnd::Backgrounded(result) => say(&format!("{}\n", result.message))?,
+            AttachmentEnd::Signalled(code) => {
                 self.jobs.ended(job.id);
                 return Ok(ends_console(code).then_some(Code(code)));
             }
             // Only attachments and jobs with a terminal end like this.
-            Left::Detached | Left::Stopped(_) => {}
+            AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => {}
         }
         Ok(None)
     }

@@ -14,7 +14,7 @@ use bgd_shared::request::{
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
-use super::line::Which;
+use super::line::JobSelector;
 use super::lines::Lines;
 use crate::ending;
 use crate::render::wall::Clock;
@@ -119,11 +119,11 @@ impl Jobs {
     }
 
     /// Removes a job from next to the prompt, to give it the terminal.
-    pub fn take(&mut self, which: &Which) -> Option<Job> {
+    pub fn take(&mut self, which: &JobSelector) -> Option<Job> {
         let place = match which {
-            Which::Latest => self.beside.len().checked_sub(1),
-            Which::Number(number) => self.beside.iter().position(|job| job.number == *number),
-            Which::Task(task) => {
+            JobSelector::Latest => self.beside.len().checked_sub(1),
+            JobSelector::Number(number) => self.beside.iter().position(|job| job.number == *number),
+            JobSelector::Task(task) => {
                 let mut places =
                     self.beside.iter().enumerate().filter(|(_, job)| task.range().contains(&job.id));
                 match (places.next(), places.next()) {

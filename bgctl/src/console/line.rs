@@ -38,12 +38,12 @@ pub enum Builtin {
     /// Lists the jobs.
     Jobs,
     /// Gives the terminal to a job.
-    Fg(Which),
+    Fg(JobSelector),
 }
 
 /// A job as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum JobSelector {
     /// The latest job next to the prompt.
     Latest,
     /// The number shown in brackets.
@@ -114,18 +114,18 @@ fn read_own(text: &str) -> Result<Option<Builtin>, String> {
         }
         ("help", "") => Builtin::Help,
         ("jobs", "") => Builtin::Jobs,
-        ("fg", "") => Builtin::Fg(Which::Latest),
+        ("fg", "") => Builtin::Fg(JobSelector::Latest),
         ("fg", word) => Builtin::Fg(read_which(word)?),
         _ => return Ok(None),
     }))
 }
 
-fn read_which(word: &str) -> Result<Which, String> {
+fn read_which(word: &str) -> Result<JobSelector, String> {
     let advice = "`fg %1` takes job 1, `fg ID` any task";
     let wrong = || format!("`{word}` is not a job: {advice}");
     match word.strip_prefix('%') {
-        Some(number) => number.parse().map(Which::Number).map_err(|_| wrong()),
-        None => word.parse().map(Which::Task).map_err(|_| wrong()),
+        Some(number) => number.parse().map(JobSelector::Number).map_err(|_| wrong()),
+        None => word.parse().map(JobSelector::Task).map_err(|_| wrong()),
     }
 }
 
@@ -270,9 +270,9 @@ mod tests {
             ("exit 3", Builtin::Exit(3)),
             ("help", Builtin::Help),
             (" jobs ", Builtin::Jobs),
-            ("fg", Builtin::Fg(Which::Latest)),
-            ("fg %12", Builtin::Fg(Which::Number(12))),
-            ("fg 3f2a", Builtin::Fg(Which::Task("3f2a".parse().unwrap()))),
+            ("fg", Builtin::Fg(JobSelector::Latest)),
+            ("fg %12", Builtin::Fg(JobSelector::Number(12))),
+            ("fg 3f2a", Builtin::Fg(JobSelector::Task("3f2a".parse().unwrap()))),
         ] {
             reads(text, &Line::Builtin(own));
         }

@@ -36,7 +36,7 @@ use nix::sys::signal::Signal;
 use self::editor::Editor;
 use self::folder::Folder;
 use self::jobs::{Job, Jobs, Visit};
-use self::line::{Builtin, Line, Which};
+use self::line::{Builtin, JobSelector, Line};
 use self::news::News;
 use self::prompt::{Asking, Moving, Prompt, Typed};
 use crate::cli::JobArgs;
@@ -46,7 +46,7 @@ use crate::job::{self, Machine, Work};
 use crate::link::Way;
 use crate::render::table;
 use crate::render::wall::Clock;
-use crate::terminal::{self, Left, Role, Screen, ScreenView, Signals, Subject};
+use crate::terminal::{self, AttachmentEnd, Role, Screen, ScreenView, Signals, Subject};
 
 /// The signals that the prompt handles, and those that no other thread may receive while a job has the terminal.
 const SIGNALS: &[Signal] = &[
@@ -292,35 +292,37 @@ impl Console {
             left => left?,
         };
         match left {
-            Left::Ended(task) => {
+            AttachmentEnd::Ended(task) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
                 }
             }
-            Left::Backgrounded(result) => say(&format!("{}\n", result.message))?,
-            Left::Stopped(restore) => {
+            AttachmentEnd::Backgrounded(result) => say(&format!("{}\n", result.message))?,
+            AttachmentEnd::Stopped(restore) => {
                 job.stopped = true;
                 job.restore = restore;
                 self.jobs.put(&mut self.link, job)?;
             }
-            Left::Signalled(code) => return Ok(Some(Code(code))),
+            AttachmentEnd::Signalled(code) => return Ok(Some(Code(code))),
             // Only attachments and tasks without a terminal end like this.
-            Left::Detached | Left::Cancelled(..) => {}
+            AttachmentEnd::Detached | AttachmentEnd::Cancelled(..) => {}
         }
         Ok(None)
     }
 
     /// Gives the terminal to a job from next to the prompt, or attaches to any other task.
-    fn fg(&mut self, which: &Which) -> Result<Option<Code>, Failure> {
+    fn fg(&mut self, which: &JobSelector) -> Result<Option<Code>, Failure> {
         self.await_hand_over()?;
         let job = self.jobs.take(which);
         say(&self.jobs.take_output())?;
         let task = match (&job, which) {
             (Some(job), _) => job.id.into(),
-            (None, Which::Task(task)) => task.clone(),
-            (None, Which::Latest) => return Err(Failure::usage("no jobs next to the prompt").hint(FG_HINT)),
-            (None, Which::Number(number)) => {
+            (None, JobSelector::Task(task)) => task.clone(),
+            (None, JobSelector::Latest) => {
+                return Err(Failure::usage("no jobs next to the prompt").hint(FG_HINT));
+            }
+            (None, JobSelector::Number(number)) => {
                 return Err(Failure::usage(format!("no job %{number}")).hint(FG_HINT));
             }
         };
@@ -360,14 +362,14 @@ impl Console {
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
         match ScreenView::attached(subject, task, news, screen, self.size)?.run()? {
             // A notification reports the end of a task of this session.
-            Left::Ended(task) | Left::Cancelled(task, _) => {
+            AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => {
                 if task.session.as_ref() != Some(&self.session) && task.status != Status::Completed {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
                 }
                 Ok(None)
             }
-            Left::Signalled(code) => Ok(Some(Code(code))),
-            Left::Detached | Left::Backgrounded(_) | Left::Stopped(_) => {
+            AttachmentEnd::Signalled(code) => Ok(Some(Code(code))),
+            AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => {
                 let params = DetachParams { id: id.into(), background: false };
                 self.call::<TaskDetach>(&params).map(|_| None)
             }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
 use comfy_table::{Cell, Color, Row};
 
-use super::look::Look;
+use super::look::ListFormat;
 use super::page::quoted;
 use super::table::fitted;
 use super::{clean, clean_lines};
@@ -19,7 +19,7 @@ const OF_CHECK: std::ops::Range<usize> = 3..5;
 const STATE: usize = 2;
 
 /// Lists the agents in the given order.
-pub fn list(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
+pub fn list(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
     if look.table {
         return table(agents, checked, look) + &notes(agents);
     }
@@ -36,7 +36,7 @@ pub fn list(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
     text
 }
 
-fn table(agents: &[AgentInfo], checked: bool, look: &Look) -> String {
+fn table(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
     let shown = |place: &usize| checked || !OF_CHECK.contains(place);
     let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
     let rows = agents.iter().map(|agent| {
@@ -163,8 +163,8 @@ mod tests {
         ]
     }
 
-    fn look(table: bool) -> Look {
-        Look { table, colour: false, ..Look::of_tests() }
+    fn look(table: bool) -> ListFormat {
+        ListFormat { table, colour: false, ..ListFormat::of_tests() }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bgd_shared::request::ExecutorInfo;
 use comfy_table::{Cell, Color, Row};
 
-use super::look::Look;
+use super::look::ListFormat;
 use super::table::fitted;
 use super::{clean, clean_lines};
 
@@ -18,7 +18,7 @@ const OF_CHECK: std::ops::Range<usize> = 5..7;
 const STATE: usize = 5;
 
 /// Lists the executors in the given order.
-pub fn list(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
+pub fn list(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> String {
     if look.table {
         return table(executors, checked, look) + &notes(executors);
     }
@@ -46,7 +46,7 @@ fn more(executor: &ExecutorInfo) -> String {
     if all.is_empty() { "-".to_owned() } else { all.join("; ") }
 }
 
-fn table(executors: &[ExecutorInfo], checked: bool, look: &Look) -> String {
+fn table(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> String {
     let shown = |place: &usize| checked || !OF_CHECK.contains(place);
     let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
     let rows = executors.iter().map(|executor| {
@@ -116,7 +116,7 @@ mod tests {
             running: 2,
             check,
         };
-        let plain = Look { table: false, colour: false, ..Look::of_tests() };
+        let plain = ListFormat { table: false, colour: false, ..ListFormat::of_tests() };
         assert_eq!(list(&[far(None)], false, &plain), "far\tssh\tme@far\t1\t2\t-\t-\n");
         let fails = ExecutorCheck {
             problem: Some("no bgctl there".into()),
@@ -125,7 +125,7 @@ mod tests {
         };
         let line = list(&[far(Some(fails.clone()))], true, &plain);
         assert_eq!(line, "far\tssh\tme@far\t1\t2\tfails: no bgctl there\t-\tinstall it\n");
-        let shown = list(&[far(Some(fails))], true, &Look { table: true, ..plain.clone() });
+        let shown = list(&[far(Some(fails))], true, &ListFormat { table: true, ..plain.clone() });
         assert!(shown.ends_with("\nfar: no bgctl there\n  install it\n"), "{shown}");
         let works = ExecutorCheck {
             ok: true,
@@ -138,7 +138,7 @@ mod tests {
             line,
             "far\tssh\tme@far\t1\t2\tworks\t1.2\tanswer: 3 ms\nfar\tssh\tme@far\t1\t2\t-\t-\t-\n"
         );
-        let shown = list(&[far(Some(works))], true, &Look { table: true, ..plain.clone() });
+        let shown = list(&[far(Some(works))], true, &ListFormat { table: true, ..plain.clone() });
         assert!(shown.contains("works") && shown.ends_with("\nfar:\n  answer: 3 ms\n"), "{shown}");
     }
 }

@@ -4,7 +4,7 @@ use bgd_shared::order::Group;
 use comfy_table::{Cell, Color, Row};
 
 use super::clean;
-use super::look::Look;
+use super::look::ListFormat;
 use super::table::fitted;
 
 const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINISHED"];
@@ -13,7 +13,7 @@ const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINI
 const STATE: usize = 2;
 
 /// Lists the groups in the given order.
-pub fn list(groups: &[Group], look: &Look) -> String {
+pub fn list(groups: &[Group], look: &ListFormat) -> String {
     if !look.table {
         return groups.iter().map(row).collect();
     }
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn r100_groups_are_listed_as_table_or_tab_separated_columns() {
         let groups = [group("default", false), group("gpu", true)];
-        let plain = Look { table: false, colour: false, ..Look::of_tests() };
+        let plain = ListFormat { table: false, colour: false, ..ListFormat::of_tests() };
         assert_eq!(list(&groups, &plain), "default\t1/2\t-\t3\t1\t40\ngpu\t1/2\tpaused\t3\t1\t40\n");
-        let table = list(&groups, &Look { table: true, ..plain.clone() });
+        let table = list(&groups, &ListFormat { table: true, ..plain.clone() });
         assert_eq!(table.lines().next(), Some("NAME     SLOTS  STATE   PENDING  RUNNING  FINISHED"));
         assert_eq!(table.lines().nth(2), Some("gpu      1/2    paused  3        1        40"));
-        let colours = list(&groups, &Look { table: true, colour: true, ..plain });
+        let colours = list(&groups, &ListFormat { table: true, colour: true, ..plain });
         assert!(colours.contains("\u{1b}[") && !table.contains('\u{1b}'));
     }
 }

@@ -29,7 +29,7 @@ pub enum Colours {
 
 /// The format of a list.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct ListFormat {
     /// A table with a header, for people; otherwise tab-separated columns.
     pub table: bool,
     /// Whether to use colours.
@@ -46,7 +46,7 @@ pub struct Look {
     pub clock: Clock,
 }
 
-impl Look {
+impl ListFormat {
     /// Chooses a table where people read it (on a terminal, under watch(1), or if colours are requested), else plain
     /// columns.
     pub fn of_output(colours: Colours) -> Self {
@@ -75,7 +75,7 @@ impl Look {
 }
 
 #[cfg(test)]
-impl Look {
+impl ListFormat {
     /// Plain columns without a width limit, at second 1100.
     pub fn of_tests() -> Self {
         Self {

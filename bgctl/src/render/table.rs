@@ -10,7 +10,7 @@ use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 
 use super::columns::{Field, context_percent, cost, cpu_ms, memory_bytes, tokens, written_bytes};
-use super::look::Look;
+use super::look::ListFormat;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
@@ -54,7 +54,7 @@ impl Entry<'_> {
 struct Column {
     field: Field,
     header: &'static str,
-    text: fn(&Entry<'_>, &Look) -> String,
+    text: fn(&Entry<'_>, &ListFormat) -> String,
     colour: fn(&Entry<'_>) -> Option<Color>,
     /// Whether the column is only shown if several machines were asked.
     tells_hosts: bool,
@@ -251,7 +251,7 @@ type Cells<'a> = (Entry<'a>, OfColumns<String>);
 /// One value for each column.
 type OfColumns<T> = [T; COLUMNS.len()];
 
-fn cells<'a>(entry: Entry<'a>, look: &Look) -> Cells<'a> {
+fn cells<'a>(entry: Entry<'a>, look: &ListFormat) -> Cells<'a> {
     let text = |column: Column| {
         let is_wanted = look.columns.contains(&column.field);
         if is_wanted { (column.text)(&entry, look) } else { String::new() }
@@ -261,24 +261,24 @@ fn cells<'a>(entry: Entry<'a>, look: &Look) -> Cells<'a> {
 }
 
 /// Returns the indices of the columns to show, in order. A tree needs the id column.
-fn places(look: &Look, has_hosts: bool) -> Vec<usize> {
+fn places(look: &ListFormat, has_hosts: bool) -> Vec<usize> {
     let place = |field: &Field| COLUMNS.iter().position(|column| column.field == *field);
     let places = look.columns.iter().filter_map(place);
     places.filter(|place| has_hosts || !COLUMNS[*place].tells_hosts).collect()
 }
 
 /// Lists the tasks in the given order.
-pub fn list(tasks: &[Task], look: &Look) -> String {
+pub fn list(tasks: &[Task], look: &ListFormat) -> String {
     listings(&[Listing { host: None, tasks: Ok(tasks) }], None, look)
 }
 
 /// Renders the tasks as a tree, each below a task that it starts after.
-pub fn tree(tasks: &[Task], lines: Lines, look: &Look) -> String {
+pub fn tree(tasks: &[Task], lines: Lines, look: &ListFormat) -> String {
     listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), look)
 }
 
 /// Renders the answers of several machines as one list, or as one tree each.
-pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &Look) -> String {
+pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &ListFormat) -> String {
     let rows = all.iter().flat_map(|Listing { host, tasks }| {
         let row = |task| cells(Entry { host: *host, task }, look);
         match (tasks, tree) {
@@ -306,7 +306,7 @@ fn drawn_at<'a>(node: &Node, (entry, mut cells): Cells<'a>) -> Cells<'a> {
 }
 
 /// Renders rows as a table or as tab-separated columns.
-fn drawn(rows: Vec<Cells<'_>>, look: &Look) -> String {
+fn drawn(rows: Vec<Cells<'_>>, look: &ListFormat) -> String {
     let has_hosts = rows.iter().any(|(entry, _)| entry.host.is_some());
     let places = places(look, has_hosts);
     if look.table {
@@ -319,7 +319,7 @@ fn drawn(rows: Vec<Cells<'_>>, look: &Look) -> String {
     rows.into_iter().map(line).collect()
 }
 
-fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &Look) -> String {
+fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &ListFormat) -> String {
     let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
         let cells = rows.iter().map(|(_, cells)| width(&cells[place]));
         places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
@@ -376,7 +376,7 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
 pub fn fitted(
     header: impl IntoIterator<Item = &'static str>,
     rows: impl Iterator<Item = Row>,
-    look: &Look,
+    look: &ListFormat,
 ) -> String {
     let mut header = Row::from(header);
     header.max_height(1);
@@ -404,7 +404,7 @@ pub fn fitted(
 }
 
 /// Formats the progress of a task, if it was looked up.
-fn progress(task: &Task, look: &Look) -> String {
+fn progress(task: &Task, look: &ListFormat) -> String {
     look.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
 }
 

@@ -50,7 +50,7 @@ pub struct Subject<'a> {
 
 /// How showing a job ended.
 #[derive(Debug)]
-pub enum Left {
+pub enum AttachmentEnd {
     Ended(Box<Task>),
     /// The job was cancelled because of a signal. Includes the exit code that a shell reports for that signal.
     Cancelled(Box<Task>, u8),
@@ -64,7 +64,7 @@ pub enum Left {
     Signalled(u8),
 }
 
-impl Left {
+impl AttachmentEnd {
     /// The terminal is gone.
     pub const HUNG_UP: Self = Self::Signalled(Code::HUNG_UP.0);
 }
@@ -130,7 +130,7 @@ pub struct Attachment<'a, O> {
     /// The call that waits for the job's end, until it is answered.
     block: Option<u64>,
     detach: Option<u64>,
-    left: Option<Result<Left, Failure>>,
+    left: Option<Result<AttachmentEnd, Failure>>,
 }
 
 impl<'a, O: Output> Attachment<'a, O> {
@@ -314,7 +314,7 @@ impl<'a, O: Output> Attachment<'a, O> {
     /// The connection is broken.
     pub fn pressed(&mut self, length: usize) -> Result<(), Failure> {
         if self.role == Role::Attached {
-            self.leave(Ok(Left::Detached));
+            self.leave(Ok(AttachmentEnd::Detached));
         } else {
             let params = DetachParams { id: self.task.into(), background: true };
             self.detach = Some(self.call::<TaskDetach>(&params)?);
@@ -344,7 +344,7 @@ impl<'a, O: Output> Attachment<'a, O> {
         let answer = answers::of_press(&outcome);
         let stays = match (self.host.jobs().answered(&self.task, answer), outcome) {
             (Some(Outcome::Backgrounded(..)), Ok(result)) => {
-                self.leave(Ok(Left::Backgrounded(Box::new(result))));
+                self.leave(Ok(AttachmentEnd::Backgrounded(Box::new(result))));
                 return None;
             }
             (Some(Outcome::Stays(_, message)), _) => Some(message),
@@ -373,11 +373,11 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Reports whether the key detached from the task.
     pub fn is_detached(&self) -> bool {
-        matches!(self.left, Some(Ok(Left::Detached)))
+        matches!(self.left, Some(Ok(AttachmentEnd::Detached)))
     }
 
     /// Returns how showing the job ended, once all output is written.
-    pub fn end(&mut self) -> Option<Result<Left, Failure>> {
+    pub fn end(&mut self) -> Option<Result<AttachmentEnd, Failure>> {
         if self.out.wants_write() {
             return None;
         }
@@ -397,7 +397,7 @@ impl<'a, O: Output> Attachment<'a, O> {
     }
 
     /// Ends showing the job; the first call wins.
-    pub fn leave(&mut self, left: Result<Left, Failure>) {
+    pub fn leave(&mut self, left: Result<AttachmentEnd, Failure>) {
         if self.is_over() {
             return;
         }
@@ -414,13 +414,13 @@ impl<'a, O: Output> Attachment<'a, O> {
 
     /// Handles the loss of the terminal.
     pub fn hang_up(&mut self) {
-        self.left = Some(Ok(Left::HUNG_UP));
+        self.left = Some(Ok(AttachmentEnd::HUNG_UP));
         self.out.forget();
     }
 
     /// Handles a write error.
     pub fn lose_output(&mut self, error: io::Error) {
-        self.left = Some(self.out.lost(error).map_or(Ok(Left::HUNG_UP), Err));
+        self.left = Some(self.out.lost(error).map_or(Ok(AttachmentEnd::HUNG_UP), Err));
         self.out.forget();
     }
 }

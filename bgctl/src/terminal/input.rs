@@ -27,7 +27,7 @@ pub struct Input {
 
 /// The effect of a press, decided by the owner of the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Does {
+pub enum PressEffect {
     /// The press is dropped.
     Nothing,
     /// The press is passed to the job.
@@ -55,7 +55,7 @@ impl Input {
         &mut self,
         mut bytes: &[u8],
         mut is_leaving: bool,
-        mut press: impl FnMut() -> Does,
+        mut press: impl FnMut() -> PressEffect,
     ) -> Option<usize> {
         let mut begun = None;
         while let Some(piece) = self.scanner.scan(&mut bytes) {
@@ -65,8 +65,8 @@ impl Input {
                 Piece::Released(_) => continue,
                 Piece::Pressed(text) => {
                     let does = press();
-                    self.key_passes = does == Does::Pass;
-                    if does == Does::Begin {
+                    self.key_passes = does == PressEffect::Pass;
+                    if does == PressEffect::Begin {
                         is_leaving = true;
                         begun = Some(text.len());
                     }
@@ -153,7 +153,7 @@ impl Input {
 mod tests {
     use super::*;
 
-    fn never() -> Does {
+    fn never() -> PressEffect {
         panic!("the key was not pressed")
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let mut presses = 0;
         let mut press = || {
             presses += 1;
-            if presses == 1 { Does::Begin } else { Does::Nothing }
+            if presses == 1 { PressEffect::Begin } else { PressEffect::Nothing }
         };
         assert_eq!(input.push(b"yes\n\x02\x02ls\x02\n", false, &mut press), Some(1));
         assert_eq!(input.push(b"\x02pwd", true, &mut press), None);
@@ -209,7 +209,7 @@ mod tests {
         assert!(!input.has_typed());
         input.push(b"one", false, never);
         input.next_bytes();
-        input.push(b"two\x02behind", false, || Does::Begin);
+        input.push(b"two\x02behind", false, || PressEffect::Begin);
         assert_eq!(input.take_unsent().unwrap(), b"two");
         assert_eq!(input.take_unsent(), None);
         assert!(input.has_typed(), "an answer is to come");
@@ -222,11 +222,11 @@ mod tests {
     fn r64_direct_job_receives_key_press_and_release() {
         let mut input = Input::new(Key::default());
         let typed = b"\x02a\x1b[98;5u\x1b[98;5:3u";
-        assert_eq!(input.push(&typed[..10], false, || Does::Pass), None);
-        assert_eq!(input.push(&typed[10..], false, || Does::Pass), None);
+        assert_eq!(input.push(&typed[..10], false, || PressEffect::Pass), None);
+        assert_eq!(input.push(&typed[10..], false, || PressEffect::Pass), None);
         assert_eq!(input.next_bytes().unwrap(), typed);
         input.taken(typed.len());
-        assert_eq!(input.push(b"\x1b[98;5u\x1b[98;5:3u", false, || Does::Begin), Some(7));
+        assert_eq!(input.push(b"\x1b[98;5u\x1b[98;5:3u", false, || PressEffect::Begin), Some(7));
         assert_eq!(input.next_bytes(), None);
     }
 

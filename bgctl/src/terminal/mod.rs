@@ -22,7 +22,7 @@ mod turn;
 mod view;
 mod ways_out;
 
-pub use self::attachment::{Left, Output, Role, Subject};
+pub use self::attachment::{AttachmentEnd, Output, Role, Subject};
 pub use self::filter::TextFilter;
 pub use self::gap::{latest, left_out};
 pub use self::host::Host;

@@ -19,10 +19,10 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
-use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
+use super::attachment::{Attachment, AttachmentEnd, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::gap::Gap;
 use super::gauge::Gauge;
-use super::input::{Does, Input};
+use super::input::{Input, PressEffect};
 use super::keyboard::{Keyboard, Mode};
 use super::screen::Screen;
 use super::signals::{Caught, Signals, stop_group};
@@ -146,7 +146,7 @@ impl<'a> ScreenView<'a> {
         key: Key,
         screen: Screen,
         size: TerminalSize,
-    ) -> Result<Left, Failure> {
+    ) -> Result<AttachmentEnd, Failure> {
         let mut jobs = Foreground::new(key);
         jobs.started(task, Can::Yes);
         let subject = Subject { link: &mut link, host: &mut jobs, task, role: Role::Foreground, key };
@@ -166,7 +166,7 @@ impl<'a> ScreenView<'a> {
         size: TerminalSize,
         seen: &mut Seen,
         is_again: bool,
-    ) -> Result<Left, Failure> {
+    ) -> Result<AttachmentEnd, Failure> {
         let mut jobs = Foreground::new(key);
         jobs.started(task, Can::Yes);
         let subject = Subject { link: &mut link, host: &mut jobs, task, role: Role::Foreground, key };
@@ -252,7 +252,7 @@ impl<'a> ScreenView<'a> {
     ///
     /// # Errors
     /// The daemon is gone, or sent an invalid message.
-    pub fn run(mut self) -> Result<Left, Failure> {
+    pub fn run(mut self) -> Result<AttachmentEnd, Failure> {
         view::run(&mut self)
     }
 
@@ -283,19 +283,19 @@ impl<'a> ScreenView<'a> {
         let wants_out = self.job.ways_out.typed(bytes);
         let (mut refusal, mut other, mut is_pressed_again) = (None, None, false);
         let begun = self.input.push(bytes, is_leaving, || match self.job.host.jobs().pressed() {
-            Press::Take(job) if job == self.job.task => Does::Begin,
+            Press::Take(job) if job == self.job.task => PressEffect::Begin,
             Press::Take(job) => {
                 other = Some(job);
-                Does::Nothing
+                PressEffect::Nothing
             }
-            Press::Pass => Does::Pass,
+            Press::Pass => PressEffect::Pass,
             Press::Refuse(message) => {
                 refusal = Some(message);
-                Does::Nothing
+                PressEffect::Nothing
             }
             Press::Nothing | Press::Ignore => {
                 is_pressed_again = was_leaving;
-                Does::Nothing
+                PressEffect::Nothing
             }
         });
         self.job.hold(self.input.is_holding());
@@ -403,7 +403,7 @@ impl<'a> ScreenView<'a> {
         }
         if self.job.host.leaves_stopped() {
             let restore = self.job.out.restore().to_owned();
-            return self.job.leave(Ok(Left::Stopped(restore)));
+            return self.job.leave(Ok(AttachmentEnd::Stopped(restore)));
         }
         self.job.stops = true;
         self.job.leave_screen();
@@ -457,7 +457,7 @@ impl<'a> ScreenView<'a> {
 }
 
 impl View for ScreenView<'_> {
-    type End = Left;
+    type End = AttachmentEnd;
 
     fn link(&mut self) -> &mut PolledClient {
         self.job.link
@@ -481,7 +481,7 @@ impl View for ScreenView<'_> {
         }
     }
 
-    fn end(&mut self) -> Option<Result<Left, Failure>> {
+    fn end(&mut self) -> Option<Result<AttachmentEnd, Failure>> {
         self.job.end()
     }
 
@@ -505,7 +505,7 @@ impl View for ScreenView<'_> {
             // Don't wait any longer for a terminal that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),
             (Signal::SIGTSTP, Role::Attached) => self.stopped(),
-            (_, Role::Attached) => self.job.leave(Ok(Left::Signalled(caught.shell_code()))),
+            (_, Role::Attached) => self.job.leave(Ok(AttachmentEnd::Signalled(caught.shell_code()))),
             // The daemon reports when the job has stopped; then this process stops too.
             (Signal::SIGTSTP, _) => drop(self.send_signal("TSTP", true)?),
             _ => drop(self.send_signal(caught.name(), caught.is_for_all())?),

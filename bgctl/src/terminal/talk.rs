@@ -16,7 +16,7 @@ use bgd_shared::request::{CancelParams, EventsSubscribe, SubscribeParams, TaskCa
 use bgd_shared::task::Task;
 use nix::sys::signal::Signal;
 
-use super::attachment::{Attachment, Left, Output as _, Role, Subject, TYPED_BYTES, way_out};
+use super::attachment::{Attachment, AttachmentEnd, Output as _, Role, Subject, TYPED_BYTES, way_out};
 use super::keyboard::{Keyboard, Mode};
 use super::signals::{Caught, Signals, stop_here};
 use super::sink::Sink;
@@ -67,7 +67,7 @@ impl<'a> TextView<'a> {
         news: Client,
         (task, role, key): (TaskId, Role, Key),
         next: &mut u64,
-    ) -> Result<Left, Failure> {
+    ) -> Result<AttachmentEnd, Failure> {
         let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
         jobs.started(task, can);
@@ -113,7 +113,7 @@ impl<'a> TextView<'a> {
     ///
     /// # Errors
     /// The daemon is gone or sent an invalid message, or standard output was closed by its reader.
-    pub fn run(mut self) -> Result<Left, Failure> {
+    pub fn run(mut self) -> Result<AttachmentEnd, Failure> {
         view::run(&mut self)
     }
 
@@ -156,7 +156,7 @@ impl<'a> TextView<'a> {
         if self.cancelled.replace(code).is_some() {
             // The second request: don't wait. Closing the connection also cancels the task.
             self.job.out.forget();
-            self.job.leave(Ok(Left::Signalled(code)));
+            self.job.leave(Ok(AttachmentEnd::Signalled(code)));
             return Ok(());
         }
         let params = CancelParams { ids: vec![self.job.task.into()], ..CancelParams::default() };
@@ -195,7 +195,7 @@ impl<'a> TextView<'a> {
 }
 
 impl View for TextView<'_> {
-    type End = Left;
+    type End = AttachmentEnd;
 
     fn link(&mut self) -> &mut PolledClient {
         self.job.link
@@ -209,7 +209,7 @@ impl View for TextView<'_> {
         Wants { news: (!self.job.is_over()).then(|| self.news.as_fd()), ..self.job.wants() }
     }
 
-    fn end(&mut self) -> Option<Result<Left, Failure>> {
+    fn end(&mut self) -> Option<Result<AttachmentEnd, Failure>> {
         self.job.end()
     }
 
@@ -243,7 +243,9 @@ impl View for TextView<'_> {
                 self.job.stops = true;
                 self.job.leave_screen();
             }
-            _ if self.job.role == Role::Attached => self.job.leave(Ok(Left::Signalled(caught.shell_code()))),
+            _ if self.job.role == Role::Attached => {
+                self.job.leave(Ok(AttachmentEnd::Signalled(caught.shell_code())));
+            }
             _ => self.cancel(caught.shell_code())?,
         }
         Ok(())

@@ -8,7 +8,7 @@ mod edits;
 use std::collections::HashMap;
 
 use bgctl::render::columns::Measured;
-use bgctl::render::look::Look;
+use bgctl::render::look::ListFormat;
 use bgctl::render::wall::{Clock, Zone};
 use bgctl::render::{daemon, metrics, page, table, tree};
 use bgd_shared::request::DaemonStatus;
@@ -20,10 +20,10 @@ fn clock() -> Clock {
     Clock::of(Timestamp::from_unix_ms(1_700_000_000_000), Zone::UTC)
 }
 
-fn look(table: bool, width: Option<u16>) -> Look {
+fn look(table: bool, width: Option<u16>) -> ListFormat {
     let columns = bgctl::render::columns::Field::USUAL.to_vec();
     let (percents, measured) = (HashMap::new(), Measured::new());
-    Look { table, colour: false, width, columns, percents, measured, clock: clock() }
+    ListFormat { table, colour: false, width, columns, percents, measured, clock: clock() }
 }
 
 #[track_caller]

@@ -195,14 +195,14 @@ pub enum Request {
         /// How long tasks have to end, in milliseconds; `None` for the configured grace.
         grace_ms: Option<u64>,
         /// The tasks that a durable daemon leaves to its successor.
-        leaves: Leaves,
+        leaves: LeavePolicy,
     },
 }
 
 /// Which running tasks a durable daemon leaves to its successor. Pending tasks are always left. The less it leaves, the
 /// stronger the order: [`Ord::min`] of two orders is the stronger one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Leaves {
+pub enum LeavePolicy {
     /// No running task.
     #[default]
     Nothing,

@@ -47,7 +47,7 @@ pub struct KnownStop {
 
 /// A run elsewhere that has ended, but whose usage is still unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Uncounted {
+pub struct UsagePending {
     pub task: TaskId,
     pub run: u32,
     pub spec: Arc<Spec>,

@@ -56,10 +56,10 @@ pub use group::GroupState;
 pub use held::env_bytes;
 pub use history::HistoryLimits;
 pub use input::{
-    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, Leaves, Part, PlaceFact, PlanRequest,
+    BatchItem, BatchLimits, Cancel, Command, Edit, Fact, Input, LeavePolicy, Part, PlaceFact, PlanRequest,
     Refusal, Request, Rerun, Selection, StartTime,
 };
-pub use known::{KnownRun, KnownStop, Uncounted};
+pub use known::{KnownRun, KnownStop, UsagePending};
 pub use limits::CoreLimits;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};

@@ -41,7 +41,7 @@ impl Until {
 
 /// The step after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Then {
+pub enum WaitAction {
     /// Reply to a block with the tasks.
     Block,
     /// Reply to a cancel with the tasks.
@@ -63,7 +63,7 @@ pub enum Then {
     },
 }
 
-impl Then {
+impl WaitAction {
     /// Reports whether the tasks are removed.
     pub fn removes(self) -> bool {
         match self {
@@ -106,7 +106,7 @@ pub struct Waiter {
     pub ends_on_question: bool,
     /// When the wait ends at the latest; `None` for no limit.
     pub deadline: Option<Mono>,
-    pub then: Then,
+    pub then: WaitAction,
     /// The last state of the tasks that were cleared during the wait, if the reply contains tasks. Shared by all
     /// waiters.
     pub cleared: Vec<Arc<Task>>,
@@ -214,7 +214,7 @@ impl Waiters {
 
     /// Removes and returns the waits of shutdown requests.
     pub fn take_shutdowns(&mut self) -> Vec<Waiter> {
-        let shuts_down = |waiter: &Waiter| matches!(waiter.then, Then::Shutdown { .. });
+        let shuts_down = |waiter: &Waiter| matches!(waiter.then, WaitAction::Shutdown { .. });
         let waiting = self.by_id.iter().filter(|(_, waiter)| shuts_down(waiter));
         let ids: Vec<WaiterId> = waiting.map(|(id, _)| *id).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
@@ -276,8 +276,9 @@ impl Waiters {
     pub fn watching(&self, ordinal: Ordinal) -> BTreeSet<u64> {
         let waiting = self.by_task.get(&ordinal).into_iter().flatten();
         let waiting = waiting.filter_map(|id| self.by_id.get(id));
-        let waiting = waiting
-            .filter(|waiter| waiter.open.contains(&ordinal) && !matches!(waiter.then, Then::Shutdown { .. }));
+        let waiting = waiting.filter(|waiter| {
+            waiter.open.contains(&ordinal) && !matches!(waiter.then, WaitAction::Shutdown { .. })
+        });
         waiting.filter_map(|waiter| Some(waiter.to?.client)).collect()
     }
 
@@ -304,7 +305,7 @@ impl Waiters {
     /// Reports whether a wait will remove this task because its parent session has ended.
     pub fn ends_with_session(&self, ordinal: Ordinal) -> bool {
         let ends = |id: &WaiterId| {
-            self.by_id.get(id).is_some_and(|waiter| matches!(waiter.then, Then::EndSession { .. }))
+            self.by_id.get(id).is_some_and(|waiter| matches!(waiter.then, WaitAction::EndSession { .. }))
         };
         self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
     }
@@ -317,7 +318,7 @@ impl Waiters {
             let Some(waiter) = self.by_id.get_mut(&id) else { continue };
             waiter.to = None;
             waiter.cleared.drain(..).for_each(|task| self.cleared.release(&task));
-            if waiter.then == Then::Block
+            if waiter.then == WaitAction::Block
                 && let Some(waiter) = self.remove(id)
             {
                 ended.push((id, waiter));
@@ -341,8 +342,8 @@ fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<WaiterId>>, key: &
 mod tests {
     use super::*;
 
-    fn waiter(client: u64, tasks: &[u64], missing: usize, then: Then) -> Waiter {
-        let until = if then == Then::Block { Until::Finished } else { Until::Settled };
+    fn waiter(client: u64, tasks: &[u64], missing: usize, then: WaitAction) -> Waiter {
+        let until = if then == WaitAction::Block { Until::Finished } else { Until::Settled };
         let open = tasks.iter().copied().map(Ordinal).collect();
         let tasks = tasks.iter().map(|task| (Ordinal(*task), TaskId::from_u128((*task).into()))).collect();
         let to = Some(ReplyTo { client, call: 1 });
@@ -366,9 +367,9 @@ mod tests {
     #[test]
     fn wait_ends_when_its_last_missing_task_ends() {
         let mut waiters = Waiters::default();
-        let all = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
-        let any = waiters.insert(waiter(2, &[1, 2], 1, Then::Block));
-        let cancel = waiters.insert(waiter(3, &[1], 1, Then::Cancel));
+        let all = waiters.insert(waiter(1, &[1, 2], 2, WaitAction::Block));
+        let any = waiters.insert(waiter(2, &[1, 2], 1, WaitAction::Block));
+        let cancel = waiters.insert(waiter(3, &[1], 1, WaitAction::Cancel));
         let over = waiters.note_change(Ordinal(1), Until::Finished);
         assert_eq!(over, [any], "one is settled later, and one waits for two");
         assert_eq!(waiters.take_all(Ordinal(1), &over).len(), 1);
@@ -382,7 +383,7 @@ mod tests {
     #[test]
     fn task_that_ends_twice_is_counted_once() {
         let mut waiters = Waiters::default();
-        let both = waiters.insert(waiter(1, &[1, 2], 2, Then::Block));
+        let both = waiters.insert(waiter(1, &[1, 2], 2, WaitAction::Block));
         assert!(waiters.note_change(Ordinal(1), Until::Finished).is_empty());
         assert!(waiters.note_change(Ordinal(1), Until::Finished).is_empty(), "the other has not ended");
         assert_eq!(waiters.note_change(Ordinal(2), Until::Finished), [both]);
@@ -391,9 +392,9 @@ mod tests {
     #[test]
     fn disconnect_ends_blocks_but_keeps_pending_clears() {
         let mut waiters = Waiters::default();
-        let block = waiters.insert(waiter(1, &[1], 1, Then::Block));
-        let clear = waiters.insert(waiter(1, &[1], 1, Then::Clear));
-        let other = waiters.insert(waiter(2, &[1], 1, Then::Block));
+        let block = waiters.insert(waiter(1, &[1], 1, WaitAction::Block));
+        let clear = waiters.insert(waiter(1, &[1], 1, WaitAction::Clear));
+        let other = waiters.insert(waiter(2, &[1], 1, WaitAction::Block));
         let ended: Vec<WaiterId> = waiters.disconnect(1).into_iter().map(|(id, _)| id).collect();
         assert_eq!(ended, [block]);
         assert!(waiters.disconnect(1).is_empty(), "it has gone already");
@@ -407,8 +408,8 @@ mod tests {
     #[test]
     fn task_about_to_be_removed_is_detected() {
         let mut waiters = Waiters::default();
-        waiters.insert(waiter(1, &[1], 1, Then::Cancel));
-        let clear = waiters.insert(waiter(1, &[2, 3], 1, Then::Clear));
+        waiters.insert(waiter(1, &[1], 1, WaitAction::Cancel));
+        let clear = waiters.insert(waiter(1, &[2, 3], 1, WaitAction::Clear));
         assert_eq!([1, 2, 3].map(|task| waiters.will_remove(Ordinal(task))), [false, true, true]);
         assert!(waiters.remove(clear).is_some());
         assert!(!waiters.will_remove(Ordinal(2)));
@@ -416,10 +417,10 @@ mod tests {
 
     #[test]
     fn reading_waiters_are_answered_before_removing_ones() {
-        let shutdown = Then::Shutdown { cancelled: 0, left: 0 };
-        let session = Then::EndSession { cancelled: 0 };
-        let mut turns = [shutdown, Then::Clear, Then::Cancel, session, Then::Block];
+        let shutdown = WaitAction::Shutdown { cancelled: 0, left: 0 };
+        let session = WaitAction::EndSession { cancelled: 0 };
+        let mut turns = [shutdown, WaitAction::Clear, WaitAction::Cancel, session, WaitAction::Block];
         turns.sort_by_key(|then| then.turn());
-        assert_eq!(turns, [Then::Cancel, Then::Block, Then::Clear, session, shutdown]);
+        assert_eq!(turns, [WaitAction::Cancel, WaitAction::Block, WaitAction::Clear, session, shutdown]);
     }
 }

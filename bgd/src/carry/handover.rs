@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use serde::Serialize;
 
-use super::Named;
+use super::CarriedFds;
 use super::image::{self, Head};
 use super::program::{CARRIED, Candidate, REFUSED, execute};
 use crate::os::{inherited, signals};
@@ -17,7 +17,11 @@ use crate::os::{inherited, signals};
 ///
 /// # Errors
 /// There is not enough memory.
-pub fn write(state: &impl Serialize, named: &Named, next: &Candidate) -> Result<(OwnedFd, String), String> {
+pub fn write(
+    state: &impl Serialize,
+    named: &CarriedFds,
+    next: &Candidate,
+) -> Result<(OwnedFd, String), String> {
     let own = next.own.as_raw_fd();
     image::write(state, own, &[named.numbers(), &[own]].concat())
         .map_err(|error| format!("the state can't be written: {error}"))
@@ -25,7 +29,7 @@ pub fn write(state: &impl Serialize, named: &Named, next: &Candidate) -> Result<
 
 /// Executes a program in place of this one, with a state. Returns only on failure, with the reason; everything is as
 /// before then.
-pub fn hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> String {
+pub fn hand_over(state: &impl Serialize, named: &CarriedFds, next: &Candidate) -> String {
     let why = try_hand_over(state, named, next);
     let _ = inherited::set_inheritable(named.numbers(), false);
     let _ = inherited::set_inheritable(&[next.own.as_raw_fd()], false);
@@ -33,7 +37,7 @@ pub fn hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> Str
     why
 }
 
-fn try_hand_over(state: &impl Serialize, named: &Named, next: &Candidate) -> String {
+fn try_hand_over(state: &impl Serialize, named: &CarriedFds, next: &Candidate) -> String {
     let file = match write(state, named, next) {
         Ok((file, _)) => file,
         Err(why) => return why,

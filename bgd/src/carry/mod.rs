@@ -49,9 +49,9 @@ impl Fd {
 
 /// The descriptors named in a state.
 #[derive(Debug, Default)]
-pub struct Named(Vec<RawFd>);
+pub struct CarriedFds(Vec<RawFd>);
 
-impl Named {
+impl CarriedFds {
     /// Adds a descriptor, which must stay open until the next program is executed.
     pub fn add(&mut self, fd: &impl AsFd) -> Fd {
         self.number(fd.as_fd().as_raw_fd())
@@ -75,7 +75,7 @@ impl Named {
 
 /// The descriptors received with a state. Each can be taken once.
 #[derive(Debug)]
-pub struct Came(BTreeMap<RawFd, Where>);
+pub struct ReceivedFds(BTreeMap<RawFd, Where>);
 
 /// The location of a descriptor named in a state.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ enum Where {
     Here(OwnedFd),
 }
 
-impl Came {
+impl ReceivedFds {
     /// Takes over these descriptors; they are not inherited by other programs from now on.
     ///
     /// # Errors
@@ -171,22 +171,22 @@ mod tests {
     #[test]
     fn r122_each_descriptor_is_taken_once_and_leftovers_are_an_error() {
         let files: Vec<File> = (0..2).map(|_| File::open("/dev/null").unwrap()).collect();
-        let mut named = Named::default();
+        let mut named = CarriedFds::default();
         // The numbers of leaked copies, so that nothing else owns them.
         let copies: Vec<OwnedFd> =
             files.iter().map(|file| file.as_fd().try_clone_to_owned().unwrap()).collect();
         let fds: Vec<Fd> = copies.iter().map(|copy| named.add(copy)).collect();
         copies.into_iter().for_each(std::mem::forget);
         inherited::set_inheritable(named.numbers(), true).unwrap();
-        let mut came = Came::new(named.numbers()).unwrap();
+        let mut came = ReceivedFds::new(named.numbers()).unwrap();
         drop(came.take(fds[0]).unwrap());
         assert!(came.take(fds[0]).is_err(), "it was taken");
         let error = came.finish().unwrap_err().to_string();
         assert!(error.contains("has no owner"), "{error}");
-        let mut came = Came::new(&[fds[1].0]).unwrap();
+        let mut came = ReceivedFds::new(&[fds[1].0]).unwrap();
         drop(came.take(fds[1]).unwrap());
         came.finish().unwrap();
         // A number that no other thread can get meanwhile, unlike those that were just closed.
-        assert!(Came::new(&[RawFd::MAX]).is_err(), "it is not open");
+        assert!(ReceivedFds::new(&[RawFd::MAX]).is_err(), "it is not open");
     }
 }

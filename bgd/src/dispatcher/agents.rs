@@ -64,7 +64,7 @@ impl Dispatcher {
 
     /// Returns the warning from earlier sessions of an agent, unless the settings of this one may make it obsolete.
     fn known_warning(&self, agent: &Agent, env: &Env, named: &AgentSettings) -> Option<Arc<str>> {
-        let is_other = agent.is_told_to_ask(env) || named.mode.is_some() || !named.config.is_empty();
+        let is_other = agent.is_configured_to_ask(env) || named.mode.is_some() || !named.config.is_empty();
         self.agent_warnings.get(&agent.name).filter(|_| !is_other).cloned()
     }
 

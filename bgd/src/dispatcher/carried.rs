@@ -12,7 +12,7 @@ use serde_json::value::to_raw_value;
 use super::Dispatcher;
 use super::state::{DispatcherState, read_core};
 use super::upgrading::refusal;
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::core::sharing;
@@ -30,7 +30,7 @@ impl Dispatcher {
         mailbox: &Mailbox,
         asked: &Answer,
         waits: bool,
-        named: &mut Named,
+        named: &mut CarriedFds,
     ) -> Result<DispatcherState, Obstacle> {
         self.is_settled(mailbox, asked)?;
         // Comes first, as its commands are carried by the executors.
@@ -48,7 +48,7 @@ impl Dispatcher {
         &self,
         executors: BTreeMap<String, Carried>,
         notifier: NotifierState,
-        named: &mut Named,
+        named: &mut CarriedFds,
     ) -> Result<DispatcherState, Obstacle> {
         let Self {
             core,
@@ -155,7 +155,7 @@ impl Dispatcher {
         &mut self,
         state: DispatcherState,
         clients: HashMap<u64, Arc<Client>>,
-        came: &mut Came,
+        came: &mut ReceivedFds,
     ) -> io::Result<()> {
         let DispatcherState {
             core,

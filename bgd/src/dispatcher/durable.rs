@@ -18,7 +18,7 @@ use super::recording::{Durable, HeldStart, Step};
 use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
-use crate::exec::left::{Ended, Left, Resumed};
+use crate::exec::left::{Ended, HeldRun, Resumed};
 use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
@@ -33,7 +33,7 @@ const COUNTED_WITHIN_MS: i64 = 60_000;
 /// The runs that a killed daemon left.
 #[derive(Debug, Default)]
 pub struct LeftRuns {
-    pub runs: BTreeMap<Key, Left>,
+    pub runs: BTreeMap<Key, HeldRun>,
     /// Runs kept by another version, of which only the key can be read: they have started, and can't be continued.
     pub unread: BTreeSet<Key>,
     /// Whether these include every process that announced itself and whose end was not written down.
@@ -200,7 +200,7 @@ impl Dispatcher {
 
     /// Takes over a run that the previous daemon left, or only its output if the run is over. `did_more` says whether that
     /// daemon may have done what it did not write to the journal. Returns whether that works.
-    fn take_over_run(&mut self, task: &Task, run: Left, is_over: bool, did_more: bool) -> bool {
+    fn take_over_run(&mut self, task: &Task, run: HeldRun, is_over: bool, did_more: bool) -> bool {
         let has_exited = task.is_finished() || matches!(task.state, State::Stopping { exit: Some(_), .. });
         let ended = match (is_over, has_exited) {
             (true, _) => Ended::Tree,

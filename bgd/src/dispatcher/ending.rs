@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::Leaves;
-use crate::exec::left::Spared;
+use crate::core::LeavePolicy;
+use crate::exec::left::SparedProcesses;
 
 /// Progress of the daemon's shutdown.
 #[derive(Debug, Default)]
@@ -13,9 +13,9 @@ pub struct Ending {
     /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
     /// The tasks that a durable daemon leaves to the next one.
-    pub(super) leaves: Leaves,
+    pub(super) leaves: LeavePolicy,
     /// Identifies the processes that it leaves.
-    pub(super) left: Spared,
+    pub(super) left: SparedProcesses,
 }
 
 impl Ending {
@@ -30,7 +30,7 @@ impl Ending {
     }
 
     /// Returns the criteria that identify the processes left running.
-    pub fn left(&self) -> &Spared {
+    pub fn left(&self) -> &SparedProcesses {
         &self.left
     }
 

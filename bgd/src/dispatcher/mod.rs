@@ -41,11 +41,12 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, Effect, Fact, Input, Leaves, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request, Selection,
+    Command, Core, Effect, Fact, Input, LeavePolicy, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request,
+    Selection,
 };
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
-use crate::exec::messages::{Inherited, Seen};
+use crate::exec::messages::{ExecutorMessage, Inherited};
 use crate::exec::unread::UnreadBytes;
 use crate::notify::Notifier;
 use crate::os::clock::Clock;
@@ -295,14 +296,14 @@ impl Dispatcher {
     }
 
     /// Handles a message from an executor.
-    fn handle_executor_message(&mut self, seen: Seen) {
-        if self.ended && self.ending.leaves != Leaves::Nothing {
+    fn handle_executor_message(&mut self, seen: ExecutorMessage) {
+        if self.ended && self.ending.leaves != LeavePolicy::Nothing {
             // Remaining tasks belong to the next daemon.
             return;
         }
         match seen {
-            Seen::Fact { task, run, fact } => self.fact(task, run, fact),
-            Seen::AskCaughtUp(mark) => self.commit_effects(vec![Effect::CaughtUp { mark }]),
+            ExecutorMessage::Fact { task, run, fact } => self.fact(task, run, fact),
+            ExecutorMessage::AskCaughtUp(mark) => self.commit_effects(vec![Effect::CaughtUp { mark }]),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bgd_shared::holder;
 
 use super::Dispatcher;
-use crate::core::{Input, Leaves, ReplyTo, Request};
+use crate::core::{Input, LeavePolicy, ReplyTo, Request};
 use crate::exec::executor::Close;
 
 /// How long the shutdown may take beyond the grace period of tasks. Long enough for executors to report processes that
@@ -27,7 +27,7 @@ impl Dispatcher {
         self.context.is_told_to_end.store(true, Ordering::Relaxed);
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
-        let request = self.prepare_shutdown(grace_ms, Leaves::All);
+        let request = self.prepare_shutdown(grace_ms, LeavePolicy::All);
         if is_second {
             self.ending.is_hurried = true;
             self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
@@ -41,12 +41,12 @@ impl Dispatcher {
 
     /// Sets the deadline of the shutdown and the tasks to leave. `grace_ms` is the grace period for tasks; `leaves` is
     /// limited to tasks that can outlive the daemon and that no earlier request ends. Returns the request for the core.
-    pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: Leaves) -> Request {
+    pub(super) fn prepare_shutdown(&mut self, grace_ms: Option<u64>, leaves: LeavePolicy) -> Request {
         let grace = Duration::from_millis(grace_ms.unwrap_or_else(|| self.config.core_limits().grace_ms));
         self.ending.limit(self.clock.now(), grace.saturating_add(LAST));
         let leaves = match leaves {
-            _ if self.durable.is_none() => Leaves::Nothing,
-            Leaves::All if !self.ending.can_leave => Leaves::Elsewhere,
+            _ if self.durable.is_none() => LeavePolicy::Nothing,
+            LeavePolicy::All if !self.ending.can_leave => LeavePolicy::Elsewhere,
             leaves => leaves,
         };
         let leaves = match self.ending.leaves {
@@ -65,7 +65,7 @@ impl Dispatcher {
     pub(super) fn begin_closing(&mut self) {
         self.ended = true;
         self.forced_at = self.clock.now().checked_add(GRACE);
-        if self.ending.leaves != Leaves::Nothing {
+        if self.ending.leaves != LeavePolicy::Nothing {
             self.leave_all();
             if let Some(durable) = &self.durable {
                 durable.journal.note_stop();
@@ -77,7 +77,7 @@ impl Dispatcher {
 
     /// Has executors identify the processes that the daemon leaves, if it leaves any.
     pub(super) fn leave_all(&mut self) {
-        if self.ending.leaves != Leaves::Nothing {
+        if self.ending.leaves != LeavePolicy::Nothing {
             self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
         }
     }

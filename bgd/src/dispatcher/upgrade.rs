@@ -16,7 +16,7 @@ use super::Dispatcher;
 use super::state::State;
 use super::upgrading::{Phase, Upgrade, refusal, shutting_down};
 use crate::carry::program::{Candidate, Found, Trial};
-use crate::carry::{Named, Obstacle, handover};
+use crate::carry::{CarriedFds, Obstacle, handover};
 use crate::client::answer::Answer;
 use crate::exec::output::OutputFolder;
 use crate::journal::{self, JournalFile};
@@ -175,7 +175,7 @@ impl Dispatcher {
         if let Err(why) = memory::room(self.state_bytes()) {
             return self.refuse_upgrade(&why);
         }
-        let mut named = Named::default();
+        let mut named = CarriedFds::default();
         // A mere trial does not need the outcome of notices being sent.
         let state = self.whole_state(mailbox, &program, (since, was_tried), &mut named);
         if state.is_err() {
@@ -222,7 +222,7 @@ impl Dispatcher {
         mailbox: &Mailbox,
         next: &Candidate,
         (since, waits): (Stamp, bool),
-        named: &mut Named,
+        named: &mut CarriedFds,
     ) -> Result<State, Obstacle> {
         let gone = || Obstacle::lasting("the upgrade was abandoned");
         let upgrade = self.upgrade.take().ok_or_else(gone)?;
@@ -245,7 +245,7 @@ impl Dispatcher {
     }
 
     /// Has a worker test whether the program can read the state, while everything else continues.
-    fn try_program(&mut self, state: &State, named: &Named, since: Stamp, program: Box<Candidate>) {
+    fn try_program(&mut self, state: &State, named: &CarriedFds, since: Stamp, program: Box<Candidate>) {
         let written = handover::write(state, named, &program);
         self.end_hold_since(since);
         self.notifier.hold(false);
@@ -269,7 +269,7 @@ impl Dispatcher {
     }
 
     /// Executes the program. Returns only if that fails, with everything unchanged.
-    fn take_over(&mut self, state: &State, named: &Named, program: &Candidate) {
+    fn take_over(&mut self, state: &State, named: &CarriedFds, program: &Candidate) {
         tracing::info!(to = program.formats.bgd, "the next program takes over");
         // If that program hangs, this one continues only after more time than clients wait for a daemon that is ready.
         self.record_phase(holder::Phase::Starting);

@@ -7,7 +7,7 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::holder;
 
 use super::state::PremisesState;
-use crate::carry::Named;
+use crate::carry::CarriedFds;
 use crate::carry::program::{Candidate, Trial};
 use crate::client::answer::Answer;
 use crate::os::clock::Stamp;
@@ -19,7 +19,7 @@ pub struct Premises {
     /// The connections and their gate.
     pub connections: Arc<Connections<Connection>>,
     /// Returns the resources acquired at startup: locks, folders, the socket.
-    pub state: Box<dyn Fn(&mut Named) -> PremisesState>,
+    pub state: Box<dyn Fn(&mut CarriedFds) -> PremisesState>,
     /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
 }

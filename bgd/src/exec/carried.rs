@@ -18,7 +18,7 @@ use super::output::follow::Tracked;
 use super::progress::Progress;
 use super::ready::ProbeState;
 use super::terminal::still::FollowedState;
-use crate::carry::{Came, Fd, Named};
+use crate::carry::{CarriedFds, Fd, ReceivedFds};
 use crate::client::answer::AnswerState;
 use crate::core::RunPlace;
 
@@ -169,7 +169,7 @@ pub struct InheritedState {
 }
 
 impl InheritedState {
-    pub fn of(inherited: &Inherited, named: &mut Named) -> Self {
+    pub fn of(inherited: &Inherited, named: &mut CarriedFds) -> Self {
         let Inherited { stdin, outputs } = inherited;
         let mut name = |fd: &Option<_>| fd.as_ref().map(|fd| named.add(fd));
         Self { stdin: name(stdin), outputs: [name(&outputs[0]), name(&outputs[1])] }
@@ -179,7 +179,7 @@ impl InheritedState {
     ///
     /// # Errors
     /// A descriptor did not arrive.
-    pub fn take(self, came: &mut Came) -> io::Result<Inherited> {
+    pub fn take(self, came: &mut ReceivedFds) -> io::Result<Inherited> {
         let Self { stdin, outputs: [out, err] } = self;
         let mut take = |fd: Option<Fd>| fd.map(|fd| came.take(fd)).transpose();
         Ok(Inherited { stdin: take(stdin)?, outputs: [take(out)?, take(err)?] })

@@ -16,12 +16,12 @@ use super::executor::{
     Ask, Asked, Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable,
 };
 use super::host::{Host, Purpose};
-use super::left::Spared;
+use super::left::SparedProcesses;
 use super::places::{self, Elsewhere, Places};
 use crate::agents::Agents;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 use crate::client::Client;
-use crate::core::{Begin, Control, Fact, KnownRun, On, RunPlace, Spec, Uncounted};
+use crate::core::{Begin, Control, Fact, KnownRun, On, RunPlace, Spec, UsagePending};
 use crate::remotes::{Remote, Remotes};
 
 /// A kind of place, which makes its runs and serves its places.
@@ -208,8 +208,8 @@ impl<K: Kind> Durable for PlaceExecutor<K> {
         }
     }
 
-    fn collect_usage(&mut self, ended: Uncounted) {
-        let Uncounted { task, run, spec, id } = ended;
+    fn collect_usage(&mut self, ended: UsagePending) {
+        let UsagePending { task, run, spec, id } = ended;
         let Some(on) = spec.on.as_ref().filter(|_| K::keeps_usage()) else { return };
         if self.serve(&on.name).is_ok() {
             self.places.count(&on.name, task, run, id);
@@ -224,7 +224,7 @@ impl<K: Kind> Durable for PlaceExecutor<K> {
         self.places.written(task, run);
     }
 
-    fn leave(&mut self, _left: &mut Spared) {
+    fn leave(&mut self, _left: &mut SparedProcesses) {
         self.places.leave();
     }
 }
@@ -235,7 +235,7 @@ impl<K: Kind> Upgradable for PlaceExecutor<K> {
     }
 
     /// Carries nothing: the core knows the runs, connections are made again, and everything else is queried again.
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+    fn carry(&mut self, _named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         Ok(Carried::Nothing)
     }
 

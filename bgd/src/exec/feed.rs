@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe::Sender;
 
-use crate::carry::{Fd, Named, bytes};
+use crate::carry::{CarriedFds, Fd, bytes};
 
 /// A text that is being written.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Feed {
     }
 
     /// Returns the pipe and the unwritten bytes; `None` if the pipe is closed.
-    pub fn state(&self, named: &mut Named) -> Option<FeedState> {
+    pub fn state(&self, named: &mut CarriedFds) -> Option<FeedState> {
         let rest = self.0.borrow();
         let Rest { number, text, written } = rest.as_ref()?;
         Some(FeedState { pipe: named.number(*number), rest: text[*written..].to_vec() })

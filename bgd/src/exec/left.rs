@@ -24,19 +24,19 @@ use super::pty::{Pty, size_of};
 use super::ready::ProbeState;
 use super::terminal::still::{self, FollowedState};
 use super::tree::Tree;
-use crate::carry::{Came, Fd, Named};
+use crate::carry::{CarriedFds, Fd, ReceivedFds};
 use crate::core::{SpawnFailure, Spec};
 use crate::keeper::{self, Kept, Key};
 use crate::os::spawn::Spawned;
 
 /// A run that the keeper holds.
 #[derive(Debug)]
-pub struct Left {
+pub struct HeldRun {
     pub key: Key,
     pub(super) pid: i32,
     pub(super) process: ProcessState,
     pub(super) drains: Vec<FlowState>,
-    pub(super) came: Came,
+    pub(super) came: ReceivedFds,
 }
 
 /// The maximum number of bytes from the end of the output that a terminal's screen is redrawn from.
@@ -72,7 +72,7 @@ pub enum Ended {
     Tree,
 }
 
-impl Left {
+impl HeldRun {
     /// Decodes what the keeper held for a run.
     ///
     /// # Errors
@@ -88,14 +88,14 @@ impl Left {
             }
             None => pid,
         };
-        let came = Came::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
+        let came = ReceivedFds::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
         Ok(Self { key, pid, process, drains, came })
     }
 
     /// Creates a run of which only the process is known, for a simulation.
     pub fn bare(key: Key, pid: i32) -> Self {
         let process = ProcessState::left(key.task, key.run);
-        Self { key, pid, process, drains: Vec::new(), came: Came::received([]) }
+        Self { key, pid, process, drains: Vec::new(), came: ReceivedFds::received([]) }
     }
 
     /// Reports whether its output is drained; drains may continue after the end of its processes.
@@ -169,7 +169,7 @@ impl Left {
 /// The descriptors that go to the keeper with a run, and their names.
 #[derive(Default)]
 pub(super) struct Parcel<'a> {
-    named: Named,
+    named: CarriedFds,
     names: Vec<Fd>,
     descriptors: Vec<BorrowedFd<'a>>,
 }
@@ -200,7 +200,7 @@ fn text_of(process: ProcessState, drains: Vec<FlowState>, names: Vec<Fd>) -> io:
 /// Copies of descriptors that go to the keeper with a run, and their names.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    named: Named,
+    named: CarriedFds,
     names: Vec<Fd>,
     all: Vec<OwnedFd>,
 }
@@ -330,16 +330,16 @@ impl ProcessState {
 
 /// Distinguishes the processes of continued runs from others that a killed daemon has left.
 #[derive(Debug, Default)]
-pub struct Spared {
+pub struct SparedProcesses {
     marks: HashSet<Mark>,
     leaders: HashSet<i32>,
     tasks: HashSet<String>,
     pub cgroups: BTreeSet<PathBuf>,
 }
 
-impl Spared {
+impl SparedProcesses {
     /// Spares the processes of these runs.
-    pub fn of<'a>(runs: impl IntoIterator<Item = &'a Left>) -> Self {
+    pub fn of<'a>(runs: impl IntoIterator<Item = &'a HeldRun>) -> Self {
         let mut spared = Self::default();
         for run in runs {
             spared.spare(run.key.task, run.pid, run.mark(), run.process.cgroup.as_ref());
@@ -409,14 +409,14 @@ mod tests {
     use super::*;
 
     /// Returns a run whose keeper has this descriptor at the position of its standard input.
-    fn left(input: OwnedFd) -> Left {
+    fn left(input: OwnedFd) -> HeldRun {
         let key = Key { task: TaskId::random(), run: 1 };
         let mut copies = Copies::default();
         let input = Some(copies.add(input));
         let process = ProcessState { input, ..ProcessState::left(key.task, key.run) };
         let (text, rest) = copies.seal(process, Vec::new()).unwrap();
         let process = File::open("/dev/null").unwrap().into();
-        Left::read(Kept { key, pid: 1, text, descriptors: [process].into_iter().chain(rest).collect() })
+        HeldRun::read(Kept { key, pid: 1, text, descriptors: [process].into_iter().chain(rest).collect() })
             .unwrap()
     }
 

@@ -77,13 +77,13 @@ fn reason(error: &io::Error) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::messages::{Seen, facts};
+    use crate::exec::messages::{ExecutorMessage, facts};
     use tokio::sync::mpsc;
 
-    fn told(reports: &mut mpsc::UnboundedReceiver<Seen>) -> Vec<(u64, String)> {
+    fn told(reports: &mut mpsc::UnboundedReceiver<ExecutorMessage>) -> Vec<(u64, String)> {
         std::iter::from_fn(|| reports.try_recv().ok())
             .map(|seen| match seen {
-                Seen::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
+                ExecutorMessage::Fact { fact: Fact::Lost { bytes, why }, .. } => (bytes, why.into()),
                 other => panic!("{other:?}"),
             })
             .collect()

@@ -165,7 +165,7 @@ pub fn reports() -> (Reports, mpsc::UnboundedReceiver<Report>) {
 
 /// A message of an executor to the dispatcher.
 #[derive(Debug)]
-pub enum Seen {
+pub enum ExecutorMessage {
     /// A fact that the executor observed about a run.
     Fact {
         task: TaskId,
@@ -179,23 +179,23 @@ pub enum Seen {
 
 /// Sends the facts of executors to the dispatcher.
 #[derive(Clone, Debug)]
-pub struct Facts(mpsc::UnboundedSender<Seen>);
+pub struct Facts(mpsc::UnboundedSender<ExecutorMessage>);
 
 impl Facts {
     /// Sends a fact. When the daemon ends there is no receiver any more, which doesn't matter then.
     pub fn send(&self, task: TaskId, run: u32, fact: Fact) {
-        let _ = self.0.send(Seen::Fact { task, run, fact });
+        let _ = self.0.send(ExecutorMessage::Fact { task, run, fact });
     }
 
     /// Requests [`Durable::caught_up`](super::executor::Durable::caught_up) with this number once all facts sent
     /// before are in the journal.
     pub fn ask_caught_up(&self, mark: u64) {
-        let _ = self.0.send(Seen::AskCaughtUp(mark));
+        let _ = self.0.send(ExecutorMessage::AskCaughtUp(mark));
     }
 }
 
 /// Creates a channel for facts.
-pub fn facts() -> (Facts, mpsc::UnboundedReceiver<Seen>) {
+pub fn facts() -> (Facts, mpsc::UnboundedReceiver<ExecutorMessage>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (Facts(sender), receiver)
 }

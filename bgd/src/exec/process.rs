@@ -157,7 +157,7 @@ impl Processes {
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
         let probe = awaited.map(|awaited| ready::watch(*awaited, run, tree.clone(), self.context.clone()));
-        let begins = Begins { input, job, ..Begins::default() };
+        let begins = SupervisorStart { input, job, ..SupervisorStart::default() };
         self.supervise(run, tree, split.unwrap_or(false), watch::process(pidfd), begins);
         if let Some(supervised) = self.supervised.get_mut(&task) {
             supervised.probe = probe;
@@ -187,7 +187,8 @@ impl Processes {
             is_inherited: false,
             adopted: Arc::clone(&self.context.adopted),
         };
-        self.supervise(run, tree, split, Ok(pidfd), Begins { handed: Some(handed), ..Begins::default() });
+        let begins = SupervisorStart { handed: Some(handed), ..SupervisorStart::default() };
+        self.supervise(run, tree, split, Ok(pidfd), begins);
     }
 
     pub(super) fn supervise(
@@ -196,9 +197,9 @@ impl Processes {
         tree: Tree,
         split: bool,
         pidfd: io::Result<AsyncFd<PidFd>>,
-        begins: Begins,
+        begins: SupervisorStart,
     ) {
-        let Begins { input, job, handed, progress } = begins;
+        let SupervisorStart { input, job, handed, progress } = begins;
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         let (task, of_owner) = (tree.task, tree.clone());
@@ -358,7 +359,7 @@ pub(super) struct Supervisor {
 
 /// The initial state of a supervisor.
 #[derive(Debug, Default)]
-pub(super) struct Begins {
+pub(super) struct SupervisorStart {
     pub(super) input: Option<InputPipe>,
     pub(super) job: Option<TerminalJob>,
     pub(super) handed: Option<Handed>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::adopted::Adopted;
-use super::left::Spared;
+use super::left::SparedProcesses;
 use super::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
@@ -42,7 +42,12 @@ impl Strays {
 
     /// Kills every stray, and waits until all are gone. Returns false if some do not end. Spares the processes that a
     /// durable daemon leaves to the next one, and its keeper; `output` is the folder of the outputs.
-    pub fn end(&self, is_hurried: bool, (left, keeper): (&Spared, Option<i32>), output: &Path) -> bool {
+    pub fn end(
+        &self,
+        is_hurried: bool,
+        (left, keeper): (&SparedProcesses, Option<i32>),
+        output: &Path,
+    ) -> bool {
         let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
         let deadline = Instant::now() + patience;
         loop {
@@ -61,7 +66,7 @@ impl Strays {
         }
     }
 
-    fn find(&self, (left, keeper): (&Spared, Option<i32>), output: &Path) -> Vec<(i32, PidFd)> {
+    fn find(&self, (left, keeper): (&SparedProcesses, Option<i32>), output: &Path) -> Vec<(i32, PidFd)> {
         // This includes children of the spawner threads: some may have survived SIGKILL and been abandoned.
         let mut roots = proc::children("self");
         roots.retain(|pid| !self.spared.contains(pid) && keeper != Some(*pid));

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpa
 
 pub use super::reach::{NotFound, dismiss};
 use super::reach::{Reached, new_socket, set_timeouts, with_address};
-use super::{ARGUMENT, BACKLOG, Kept, Key, Message, PATIENCE, SOCKET, Word};
+use super::{ARGUMENT, BACKLOG, Kept, Key, Message, MessageKind, PATIENCE, SOCKET};
 use crate::os::pidfd::{PidFd, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
 use crate::os::watch;
@@ -128,7 +128,7 @@ impl Keeper {
     pub fn start(folder: &Path, is_doubtful: bool) -> io::Result<Self> {
         let folder = folder.to_path_buf();
         Self::with(move || {
-            let doubt = Message::bare(Word::Keep).encode();
+            let doubt = Message::bare(MessageKind::Keep).encode();
             let first: &[Vec<u8>] = if is_doubtful { &[doubt] } else { &[] };
             start(&folder, first).map(|socket| (folder, Link::new(socket, 0)))
         })
@@ -207,18 +207,18 @@ impl Keeper {
 
     /// Makes the keeper hold these descriptors, replacing those held for the same run. The pidfd comes first.
     pub fn keep(&self, key: Key, pid: i32, text: &[u8], descriptors: Vec<OwnedFd>) {
-        self.send(&Message { word: Word::Keep, key, pid, text }, descriptors);
+        self.send(&Message { word: MessageKind::Keep, key, pid, text }, descriptors);
     }
 
     /// Makes the keeper close the descriptors of a run. Call it once the run's end is written down.
     pub fn close(&self, key: Key) {
-        self.send(&Message { word: Word::Drop, key, pid: 0, text: &[] }, Vec::new());
+        self.send(&Message { word: MessageKind::Drop, key, pid: 0, text: &[] }, Vec::new());
     }
 
     /// Makes the keeper close the descriptor of a run that was sent at this position. Position 0 is the pidfd, which
     /// stays open.
     pub fn close_part(&self, key: Key, place: u8) {
-        self.send(&Message { word: Word::Part, key, pid: 0, text: &[place] }, Vec::new());
+        self.send(&Message { word: MessageKind::Part, key, pid: 0, text: &[place] }, Vec::new());
     }
 
     /// Starts another keeper and calls `tell` once it is there, on another thread. The new keeper holds nothing and
@@ -252,12 +252,12 @@ impl Keeper {
 
     /// Notes that this keeper may be incomplete, until [`Self::complete`].
     pub fn doubt(&self) {
-        self.send(&Message::bare(Word::Keep), Vec::new());
+        self.send(&Message::bare(MessageKind::Keep), Vec::new());
     }
 
     /// Notes that a keeper that replaced another one, or was in doubt, now holds all running processes.
     pub fn complete(&self) {
-        self.send(&Message::bare(Word::Drop), Vec::new());
+        self.send(&Message::bare(MessageKind::Drop), Vec::new());
     }
 
     /// Waits until everything is sent, for a second at most.
@@ -385,7 +385,7 @@ impl Sender {
     fn notes(&self) -> Vec<Vec<u8>> {
         let told = self.link.told.load(Ordering::Acquire);
         let told = (told > 0).then(|| Message::of_events(&told.to_le_bytes()).encode());
-        [Message::bare(Word::Keep).encode()].into_iter().chain(told).collect()
+        [Message::bare(MessageKind::Keep).encode()].into_iter().chain(told).collect()
     }
 }
 
@@ -485,7 +485,11 @@ mod tests {
             assert_eq!(key, Key::OF_EVENTS);
             heard.push(word);
         }
-        assert_eq!(heard, [Word::Keep, Word::Drop, Word::Keep, Word::Drop], "nothing of what was none");
+        assert_eq!(
+            heard,
+            [MessageKind::Keep, MessageKind::Drop, MessageKind::Keep, MessageKind::Drop],
+            "nothing of what was none"
+        );
     }
 
     /// A folder without a socket means that the keeper held nothing, whenever the daemon is killed.

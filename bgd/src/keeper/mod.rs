@@ -49,7 +49,7 @@ impl Key {
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum MessageKind {
     /// Hold the attached descriptors, replacing those of the same key.
     Keep = 1,
     /// Close the descriptors of this key.
@@ -74,7 +74,7 @@ const NOBODY_ELSE: &[u8] = &[1];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Message<'a> {
-    word: Word,
+    word: MessageKind,
     key: Key,
     pid: i32,
     text: &'a [u8],
@@ -94,11 +94,11 @@ impl<'a> Message<'a> {
 
     /// Returns a note with the last number of the reported events.
     fn of_events(text: &'a [u8; 8]) -> Self {
-        Self { word: Word::Keep, key: Key::OF_EVENTS, pid: 0, text }
+        Self { word: MessageKind::Keep, key: Key::OF_EVENTS, pid: 0, text }
     }
 
     /// Returns a message without key and text.
-    fn bare(word: Word) -> Self {
+    fn bare(word: MessageKind) -> Self {
         Self { word, key: Key { task: TaskId::from_u128(0), run: 0 }, pid: 0, text: &[] }
     }
 
@@ -108,12 +108,12 @@ impl<'a> Message<'a> {
         let (run, rest) = rest.split_first_chunk()?;
         let (pid, text) = rest.split_first_chunk()?;
         let word = match word {
-            1 => Word::Keep,
-            2 => Word::Drop,
-            3 => Word::End,
-            4 => Word::Done,
-            5 => Word::Part,
-            6 => Word::Alone,
+            1 => MessageKind::Keep,
+            2 => MessageKind::Drop,
+            3 => MessageKind::End,
+            4 => MessageKind::Done,
+            5 => MessageKind::Part,
+            6 => MessageKind::Alone,
             _ => return None,
         };
         let key = Key { task: TaskId::from_u128(u128::from_le_bytes(*task)), run: u32::from_le_bytes(*run) };
@@ -123,7 +123,7 @@ impl<'a> Message<'a> {
 
 /// Returns the message by which a process announces itself; its PID must be inserted at [`PID_AT`].
 pub fn announcement(key: Key, text: &[u8]) -> Vec<u8> {
-    Message { word: Word::Keep, key, pid: 0, text }.encode()
+    Message { word: MessageKind::Keep, key, pid: 0, text }.encode()
 }
 
 /// The held content for a run.
@@ -148,7 +148,7 @@ mod tests {
         #[test]
         fn r126_keeper_message_survives_a_round_trip(task: u128, run: u32, pid: i32, text: Vec<u8>) {
             let key = Key { task: TaskId::from_u128(task), run };
-            let message = Message { word: Word::Keep, key, pid, text: &text };
+            let message = Message { word: MessageKind::Keep, key, pid, text: &text };
             let bytes = message.encode();
             prop_assert_eq!(Message::decode(&bytes).unwrap(), message);
             prop_assert_eq!(&bytes[PID_AT..][..4], pid.to_le_bytes());

@@ -19,8 +19,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
 use super::{
-    ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, NOBODY_ELSE, OTHERS_MAY_SAY_MORE, SOCKET,
-    Word,
+    ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, MessageKind, NOBODY_ELSE,
+    OTHERS_MAY_SAY_MORE, SOCKET,
 };
 use crate::os::inherited;
 use crate::os::pidfd::PidFd;
@@ -171,7 +171,8 @@ impl Connection {
             keys.remove(&key);
         }
         let text = if self.is_alone { NOBODY_ELSE } else { OTHERS_MAY_SAY_MORE };
-        let done = Message { pid: std::process::id().cast_signed(), text, ..Message::bare(Word::Done) };
+        let done =
+            Message { pid: std::process::id().cast_signed(), text, ..Message::bare(MessageKind::Done) };
         if !fds::send_now(&self.socket, &done.encode(), &[]).is_err_and(|error| is_passing(&error)) {
             self.to_give = None;
         }
@@ -290,7 +291,7 @@ impl Keeper {
             // Its descriptors exceed the limit of this process: the daemon replaces a keeper that leaves it. Until
             // then, the next daemon must not take what is missing here for a process that has not started.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let message = Message::bare(Word::Keep);
+                let message = Message::bare(MessageKind::Keep);
                 self.latest += 1;
                 let doubt = Held { message: message.encode(), descriptors: Vec::new(), number: self.latest };
                 self.held.insert(message.key, doubt);
@@ -300,23 +301,23 @@ impl Keeper {
         };
         bytes.truncate(count);
         match Message::decode(&bytes) {
-            Some(Message { word: Word::Keep, key, .. }) => {
+            Some(Message { word: MessageKind::Keep, key, .. }) => {
                 bytes.shrink_to_fit();
                 self.latest += 1;
                 self.held.insert(key, Held { message: bytes, descriptors, number: self.latest });
             }
-            Some(Message { word: Word::Drop, key, .. }) => _ = self.held.remove(&key),
-            Some(Message { word: Word::Part, key, text, .. }) => {
+            Some(Message { word: MessageKind::Drop, key, .. }) => _ = self.held.remove(&key),
+            Some(Message { word: MessageKind::Part, key, text, .. }) => {
                 if let (Some(held), [place]) = (self.held.get_mut(&key), text) {
                     held.close(usize::from(*place));
                     self.latest += 1;
                     held.number = self.latest;
                 }
             }
-            Some(Message { word: Word::End, .. }) => return Heard::End,
-            Some(Message { word: Word::Alone, .. }) => return Heard::Alone,
+            Some(Message { word: MessageKind::End, .. }) => return Heard::End,
+            Some(Message { word: MessageKind::Alone, .. }) => return Heard::Alone,
             // Possibly a message of a later daemon.
-            Some(Message { word: Word::Done, .. }) | None => {}
+            Some(Message { word: MessageKind::Done, .. }) | None => {}
         }
         Heard::Something
     }
@@ -410,14 +411,14 @@ mod tests {
         Key { run, ..Key::OF_EVENTS }
     }
 
-    fn say(socket: &OwnedFd, word: Word, run: u32) -> io::Result<()> {
+    fn say(socket: &OwnedFd, word: MessageKind, run: u32) -> io::Result<()> {
         let message = Message { word, key: key(run), ..Message::bare(word) };
         let null = fs::File::open("/dev/null")?;
         fds::send(socket, &message.encode(), &[null.as_fd()]).map(drop)
     }
 
     /// Returns the word of the next message and its run.
-    fn heard(socket: &OwnedFd) -> (Word, u32) {
+    fn heard(socket: &OwnedFd) -> (MessageKind, u32) {
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
         let (count, _descriptors) = fds::receive(socket, &mut bytes).unwrap();
         let message = Message::decode(&bytes[..count]).unwrap();
@@ -451,7 +452,7 @@ mod tests {
         }
 
         fn end(self, last: &OwnedFd) {
-            say(last, Word::End, 0).unwrap();
+            say(last, MessageKind::End, 0).unwrap();
             self.thread.join().unwrap();
         }
     }
@@ -461,28 +462,29 @@ mod tests {
     #[test]
     fn r126_announcement_to_old_daemon_is_refused_after_the_next_connects() {
         let (keeper, ours) = RunningKeeper::with(None);
-        say(&ours, Word::Keep, 2).unwrap();
-        say(&ours, Word::Keep, 3).unwrap();
+        say(&ours, MessageKind::Keep, 2).unwrap();
+        say(&ours, MessageKind::Keep, 3).unwrap();
         let next = keeper.connect();
         assert_eq!(
             [heard(&next), heard(&next), heard(&next)],
-            [(Word::Keep, 2), (Word::Keep, 3), (Word::Done, 0)]
+            [(MessageKind::Keep, 2), (MessageKind::Keep, 3), (MessageKind::Done, 0)]
         );
-        assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(say(&ours, MessageKind::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         // An additional connection does not block the others.
         let other = keeper.connect();
-        say(&next, Word::Drop, 2).unwrap();
-        say(&next, Word::Keep, 5).unwrap();
+        say(&next, MessageKind::Drop, 2).unwrap();
+        say(&next, MessageKind::Keep, 5).unwrap();
         drop((next, ours));
         let deadline = Instant::now() + Duration::from_mins(1);
         let last = loop {
             assert!(Instant::now() < deadline, "what the one before has said is not heard");
             let last = keeper.connect();
             let mut all: Vec<_> =
-                std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != Word::Done)).collect();
+                std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != MessageKind::Done))
+                    .collect();
             all.sort_by_key(|(_, run)| *run);
             // The process of the previous connection is alive, so this one is served as soon as it comes.
-            if all == [(Word::Keep, 3), (Word::Keep, 5)] {
+            if all == [(MessageKind::Keep, 3), (MessageKind::Keep, 5)] {
                 break last;
             }
         };
@@ -512,13 +514,17 @@ mod tests {
     fn r126_only_the_daemon_holding_the_locks_is_served() {
         let own = PidFd::open(std::process::id().cast_signed()).unwrap();
         let (keeper, ours) = RunningKeeper::with(Some(own));
-        say(&ours, Word::Keep, 2).unwrap();
+        say(&ours, MessageKind::Keep, 2).unwrap();
         let next = keeper.connect();
-        assert_eq!([heard(&next), heard(&next)], [(Word::Keep, 2), (Word::Done, 0)]);
-        say(&ours, Word::Keep, 3).unwrap();
-        say(&next, Word::Alone, 0).unwrap();
-        assert_eq!([heard(&next), heard(&next)], [(Word::Keep, 3), (Word::Done, 0)], "only what is new");
-        assert_eq!(say(&ours, Word::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!([heard(&next), heard(&next)], [(MessageKind::Keep, 2), (MessageKind::Done, 0)]);
+        say(&ours, MessageKind::Keep, 3).unwrap();
+        say(&next, MessageKind::Alone, 0).unwrap();
+        assert_eq!(
+            [heard(&next), heard(&next)],
+            [(MessageKind::Keep, 3), (MessageKind::Done, 0)],
+            "only what is new"
+        );
+        assert_eq!(say(&ours, MessageKind::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         let last = Reached::connect(keeper.folder.path()).unwrap().unwrap();
         let (all, _) = last.receive_all().unwrap();
         assert_eq!(all.iter().map(|kept| kept.key.run).collect::<Vec<_>>(), [2, 3]);

@@ -15,7 +15,9 @@ use nix::poll::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::{HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, OTHERS_MAY_SAY_MORE, PATIENCE, SOCKET, Word};
+use super::{
+    HEAD_BYTES, Kept, Key, MESSAGE_BYTES, Message, MessageKind, OTHERS_MAY_SAY_MORE, PATIENCE, SOCKET,
+};
 use crate::os::pidfd::PidFd;
 
 /// How long a keeper may be silent before the daemon refuses to start.
@@ -83,7 +85,7 @@ impl Reached {
     /// Also returns the keeper's PID.
     pub(super) fn receive_all(&self) -> Result<(Vec<Kept>, i32), NotFound> {
         let mut all: BTreeMap<Key, Kept> = BTreeMap::new();
-        fds::send(&self.socket, &Message::bare(Word::Alone).encode(), &[])
+        fds::send(&self.socket, &Message::bare(MessageKind::Alone).encode(), &[])
             .map_err(|error| self.failed(error))?;
         let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
         loop {
@@ -91,12 +93,17 @@ impl Reached {
             let (count, descriptors) =
                 fds::receive(&self.socket, &mut bytes).map_err(|error| self.failed(error))?;
             match Message::decode(&bytes[..count]) {
-                Some(Message { word: Word::Keep, key, pid, text }) => {
+                Some(Message { word: MessageKind::Keep, key, pid, text }) => {
                     all.insert(key, Kept { key, pid, text: text.to_vec(), descriptors });
                 }
-                Some(Message { word: Word::Done, text, .. }) if text == OTHERS_MAY_SAY_MORE => {}
-                Some(Message { word: Word::Done, pid, .. }) => return Ok((all.into_values().collect(), pid)),
-                Some(Message { word: Word::Drop | Word::End | Word::Part | Word::Alone, .. }) => {}
+                Some(Message { word: MessageKind::Done, text, .. }) if text == OTHERS_MAY_SAY_MORE => {}
+                Some(Message { word: MessageKind::Done, pid, .. }) => {
+                    return Ok((all.into_values().collect(), pid));
+                }
+                Some(Message {
+                    word: MessageKind::Drop | MessageKind::End | MessageKind::Part | MessageKind::Alone,
+                    ..
+                }) => {}
                 None if count == 0 => return Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
                 None => return Err(NotFound::Silent(io::Error::other("it sent an unknown message"))),
             }
@@ -105,7 +112,7 @@ impl Reached {
 
     /// Ends the keeper, which closes everything that it holds.
     pub(super) fn end(self) {
-        if fds::send(&self.socket, &Message::bare(Word::End).encode(), &[]).is_ok() {
+        if fds::send(&self.socket, &Message::bare(MessageKind::End).encode(), &[]).is_ok() {
             // The keeper sends everything first. Received descriptors are closed, as is the connection at the end.
             let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
             while self.wait(PATIENCE).is_ok()

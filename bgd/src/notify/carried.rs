@@ -13,7 +13,7 @@ use super::counts::CountsState;
 use super::hook::HookState;
 use super::orders::ReadState;
 use super::waiting::Entry;
-use crate::carry::Came;
+use crate::carry::ReceivedFds;
 use crate::core::{Notice, Tried};
 
 /// The channels' state for the new program.
@@ -78,7 +78,7 @@ impl UndeliveredState {
 }
 
 impl LeftFds {
-    pub(super) fn take(hook: &HookState, came: &mut Came) -> io::Result<Self> {
+    pub(super) fn take(hook: &HookState, came: &mut ReceivedFds) -> io::Result<Self> {
         let stdin =
             hook.feed.as_ref().map(|feed| Ok::<_, io::Error>((came.take(feed.pipe)?, feed.rest.clone())));
         Ok(Self {

@@ -17,7 +17,7 @@ use super::hook::{HookLeft, HookState};
 use super::orders::{Before, Freeze, Frozen, Order, ThreadOrder};
 use super::progress::ProgressState;
 use super::waiting::Entry;
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::exec::host::{Leased, Process, Purpose, SIGKILL};
 use crate::exec::messages::Report;
 
@@ -44,7 +44,7 @@ impl Notifier {
     ///
     /// # Errors
     /// Something is in progress that ends within moments.
-    pub fn state(&mut self, waits: bool, named: &mut Named) -> Result<NotifierState, Obstacle> {
+    pub fn state(&mut self, waits: bool, named: &mut CarriedFds) -> Result<NotifierState, Obstacle> {
         if self.resumed.is_some() {
             return Err(Obstacle::passing("the previous upgrade is being completed"));
         }
@@ -114,7 +114,7 @@ impl Notifier {
         })
     }
 
-    fn freeze(&mut self, waits: bool, named: &mut Named) -> Result<Vec<Frozen>, Obstacle> {
+    fn freeze(&mut self, waits: bool, named: &mut CarriedFds) -> Result<Vec<Frozen>, Obstacle> {
         let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_closed()) else {
             return Ok(Vec::new());
         };
@@ -144,7 +144,7 @@ impl Notifier {
     ///
     /// # Errors
     /// A file descriptor is missing.
-    pub fn resume(&mut self, state: NotifierState, came: &mut Came) -> io::Result<()> {
+    pub fn resume(&mut self, state: NotifierState, came: &mut ReceivedFds) -> io::Result<()> {
         let NotifierState { counts, unreported, typing, undelivered, adapters } = state;
         for (name, counts) in counts {
             self.counts_of(&name).resume(counts);

@@ -22,7 +22,7 @@ use super::progress::Progress;
 use super::tty::Terminals;
 use super::typing::Typing;
 use super::undelivered::Undelivered;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 use crate::channels::ChannelKind;
 use crate::core::{Notice, Outcome, StopReason};
 use crate::exec::context::Context;
@@ -74,7 +74,7 @@ fn begin(
 
 /// Sends the state, then blocks the whole thread until it is released.
 fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
-    let mut named = Named::default();
+    let mut named = CarriedFds::default();
     let frozen =
         workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(freeze.waits, &mut named));
     let frozen = frozen.collect::<Result<Vec<_>, _>>();
@@ -100,7 +100,7 @@ struct Current {
 }
 
 impl Worker {
-    fn frozen(&self, waits: bool, named: &mut Named) -> Result<Frozen, Obstacle> {
+    fn frozen(&self, waits: bool, named: &mut CarriedFds) -> Result<Frozen, Obstacle> {
         let current = match &*self.current.borrow() {
             None => None,
             Some(Current { number, progress, notification }) => {

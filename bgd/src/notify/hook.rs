@@ -13,7 +13,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
 use super::secrets::Secrets;
-use crate::carry::{Fd, Named, bytes};
+use crate::carry::{CarriedFds, Fd, bytes};
 use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Leased, ProcessState, SIGKILL, SIGTERM};
 use crate::os::clock::Stamp;
@@ -77,7 +77,7 @@ impl HookLeft {
 
 impl Hook {
     /// Returns the state; `None` if the command's processes have ended.
-    pub fn state(&self, named: &mut Named) -> Option<HookState> {
+    pub fn state(&self, named: &mut CarriedFds) -> Option<HookState> {
         let Self { process, feed, output, words, deadline } = self;
         (!process.0.is_gone()).then(|| HookState {
             process: process.0.state(),

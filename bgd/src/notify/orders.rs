@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::counts::Counts;
 use super::hook::HookLeft;
 use super::progress::ProgressState;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 use crate::channels::Channel;
 use crate::core::{Notice, Tried};
 
@@ -85,7 +85,7 @@ pub struct ReadState {
 }
 
 /// The state of all channels and its file descriptors, or the reason why there is none now.
-pub type FrozenAll = Result<(Vec<Frozen>, Named), Obstacle>;
+pub type FrozenAll = Result<(Vec<Frozen>, CarriedFds), Obstacle>;
 
 /// An order to send the state and freeze.
 #[derive(Debug)]

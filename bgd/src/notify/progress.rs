@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hook::{Hook, HookLeft, HookState};
 use super::outcomes::Outcomes;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 #[cfg(feature = "chats")]
 use crate::core::Delivery;
 use crate::core::Tried;
@@ -119,7 +119,7 @@ impl Progress {
     ///
     /// # Errors
     /// Something is in progress that ends within moments.
-    pub fn state(&self, waits: bool, named: &mut Named) -> Result<ProgressState, Obstacle> {
+    pub fn state(&self, waits: bool, named: &mut CarriedFds) -> Result<ProgressState, Obstacle> {
         // The notice itself is carried with the queue.
         let Self { of, number: _, tried, left, stage } = self;
         let name = &of.channel.name;

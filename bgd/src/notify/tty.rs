@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
 use self::keys::Keys;
-use self::lines::{At, Lines};
+use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
 use super::adapter::{Adapter, Notification};
 use super::outcomes::Outcomes;
@@ -151,7 +151,7 @@ impl Adapter for Terminals {
         drop(all);
         let mut reports = self.no_reports();
         reports.add_missed(numbers);
-        self.hold(&terminal, Held::new(lines, reports), At::Top, None);
+        self.hold(&terminal, Held::new(lines, reports), LinePosition::Top, None);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -193,7 +193,7 @@ enum Written {
     /// All but this rest was written.
     UpTo(Vec<u8>),
     /// Nothing was written. The position applies if there is a prompt at the next check.
-    Nothing(At),
+    Nothing(LinePosition),
 }
 
 impl Terminals {
@@ -251,7 +251,7 @@ impl Terminals {
         let mut lines = Lines::new();
         lines.push(notification);
         let written = if self.rests_until(terminal).is_some() {
-            Written::Nothing(At::Top)
+            Written::Nothing(LinePosition::Top)
         } else {
             self.write_at_prompt(terminal, &lines)?
         };
@@ -263,7 +263,7 @@ impl Terminals {
             Written::UpTo(rest) => {
                 self.rest(terminal);
                 let held = Held::new(Lines::new(), self.no_reports());
-                self.hold(terminal, held, At::Top, Some((rest, self.reports_of(notification))));
+                self.hold(terminal, held, LinePosition::Top, Some((rest, self.reports_of(notification))));
             }
         }
         Ok(())
@@ -282,25 +282,25 @@ impl Terminals {
 
     /// Writes lines if a shell is editing a line right now.
     fn write_at_prompt(&self, terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
-        let device::Look { front, mut device } = device::look(terminal)?;
+        let device::TerminalCheck { front, mut device } = device::look(terminal)?;
         match front {
             Front::Prompt => {}
             // The program may end before the next check, with the shell's new prompt already shown by then.
-            Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(At::Cursor)),
-            Front::Shell | Front::Nobody => return Ok(Written::Nothing(At::Top)),
+            Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(LinePosition::Cursor)),
+            Front::Shell | Front::Nobody => return Ok(Written::Nothing(LinePosition::Top)),
         }
         let bytes = lines.bytes(self.place_at(terminal), device.size());
         let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
         Ok(match bytes.get(count..) {
             None | Some([]) => Written::All,
-            Some(_) if count == 0 => Written::Nothing(At::Top),
+            Some(_) if count == 0 => Written::Nothing(LinePosition::Top),
             Some(rest) => Written::UpTo(rest.to_vec()),
         })
     }
 
     /// Returns where to put lines if a shell is editing a line right now.
-    fn place_at(&self, terminal: &OriginTerminal) -> At {
-        if self.keys.is_prompt_new(terminal) { At::Cursor } else { At::Top }
+    fn place_at(&self, terminal: &OriginTerminal) -> LinePosition {
+        if self.keys.is_prompt_new(terminal) { LinePosition::Cursor } else { LinePosition::Top }
     }
 
     /// Records that a terminal was written to.
@@ -317,7 +317,13 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, at: At, rest: Option<(Vec<u8>, PendingReports)>) {
+    fn hold(
+        &self,
+        terminal: &OriginTerminal,
+        held: Held,
+        at: LinePosition,
+        rest: Option<(Vec<u8>, PendingReports)>,
+    ) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
@@ -379,7 +385,7 @@ fn drop_oldest_missed(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
 
 /// A terminal that is ready for a write.
 struct Ready {
-    at: At,
+    at: LinePosition,
     /// Whether its shell leaves line editing to the terminal.
     never_edits: bool,
 }
@@ -403,24 +409,24 @@ impl Drop for Serving {
 
 impl Serving {
     /// Writes held lines until none are left. `at` is the position if the first check finds a prompt.
-    async fn serve(&self, mut at: At) -> Result<(), String> {
+    async fn serve(&self, mut at: LinePosition) -> Result<(), String> {
         let unusable = |error: io::Error| unusable(&self.terminal.path, &error);
         let mut refused = None;
         while self.has_lines() {
             self.until_rested().await;
-            let ready = self.until_ready(std::mem::replace(&mut at, At::Top)).await?;
+            let ready = self.until_ready(std::mem::replace(&mut at, LinePosition::Top)).await?;
             if !self.has_lines() {
                 break;
             }
             // There is no await between this last check and the write, so nothing can change in between.
-            let device::Look { front, mut device } = device::look(&self.terminal)?;
+            let device::TerminalCheck { front, mut device } = device::look(&self.terminal)?;
             if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
                 continue;
             }
             let size = device.size();
             let at = match ready.at {
-                At::Cursor => At::Cursor,
-                At::Top => self.all.place_at(&self.terminal),
+                LinePosition::Cursor => LinePosition::Cursor,
+                LinePosition::Top => self.all.place_at(&self.terminal),
             };
             let bytes = self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(at, size));
             let bytes = bytes.unwrap_or_default();
@@ -473,7 +479,7 @@ impl Serving {
             self.rest.replace(Some(Rest::new(rest, &reports)));
             let note = |count| self.rest.borrow_mut().iter_mut().for_each(|rest| rest.written += count);
             let written = match device::look(&self.terminal) {
-                Ok(device::Look { device, .. }) => device.write_all(rest, note).await,
+                Ok(device::TerminalCheck { device, .. }) => device.write_all(rest, note).await,
                 Err(why) => Err(io::Error::other(why)),
             };
             self.rest.replace(None);
@@ -509,21 +515,21 @@ impl Serving {
 
     /// Waits until a shell has the terminal and edits a line, or merely has it if it never edits.
     ///
-    /// `at` becomes [`At::Cursor`] once a program was seen there, as a new prompt follows it.
-    async fn until_ready(&self, mut at: At) -> Result<Ready, String> {
+    /// `at` becomes [`LinePosition::Cursor`] once a program was seen there, as a new prompt follows it.
+    async fn until_ready(&self, mut at: LinePosition) -> Result<Ready, String> {
         let mut looks = 0;
         loop {
             if let Some(writes) = &self.writes {
                 writes.arm(&self.terminal);
             }
-            let device::Look { front, .. } = device::look(&self.terminal)?;
+            let device::TerminalCheck { front, .. } = device::look(&self.terminal)?;
             let looked_at = Instant::now();
             match front {
                 Front::Bgctl(_) if self.can_write(&front) => {
-                    return Ok(Ready { at: At::Cursor, never_edits: false });
+                    return Ok(Ready { at: LinePosition::Cursor, never_edits: false });
                 }
                 Front::Prompt => {
-                    if at == At::Cursor {
+                    if at == LinePosition::Cursor {
                         // The shell is about to show its prompt.
                         tokio::time::sleep(CHECK_INTERVAL).await;
                     }
@@ -541,7 +547,7 @@ impl Serving {
                     tokio::time::sleep(CHECK_INTERVAL).await;
                 }
                 Front::Bgctl(program) | Front::Program(program) => {
-                    (looks, at) = (1, At::Cursor);
+                    (looks, at) = (1, LinePosition::Cursor);
                     self.until_change(program, looked_at).await?;
                 }
             }

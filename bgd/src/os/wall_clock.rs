@@ -30,7 +30,7 @@ enum Timer {
 
 /// The result of reading the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Word {
+enum TimerEvent {
     /// The time has come, or the clock was set.
     Look,
     /// Nothing has happened.
@@ -84,11 +84,11 @@ impl WallClock {
             };
             let Ok(mut ready) = timer.readable().await else { break };
             match word(read(timer.get_ref())) {
-                Word::Look => {
+                TimerEvent::Look => {
                     self.at = None;
                     return;
                 }
-                Word::Wait => ready.clear_ready(),
+                TimerEvent::Wait => ready.clear_ready(),
             }
         }
         std::future::pending::<()>().await;
@@ -116,11 +116,11 @@ fn read(timer: &OwnedFd) -> nix::Result<usize> {
     nix::unistd::read(timer, &mut [0; 8])
 }
 
-fn word(read: nix::Result<usize>) -> Word {
+fn word(read: nix::Result<usize>) -> TimerEvent {
     match read {
-        Err(Errno::EAGAIN | Errno::EINTR) => Word::Wait,
+        Err(Errno::EAGAIN | Errno::EINTR) => TimerEvent::Wait,
         // ECANCELED: the clock was set. Any other error can be reported without harm.
-        Ok(_) | Err(_) => Word::Look,
+        Ok(_) | Err(_) => TimerEvent::Look,
     }
 }
 
@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn changed_system_clock_wakes_the_waiter() {
-        assert_eq!(word(Err(Errno::ECANCELED)), Word::Look);
-        assert_eq!(word(Ok(8)), Word::Look);
-        assert_eq!([Errno::EAGAIN, Errno::EINTR].map(|errno| word(Err(errno))), [Word::Wait; 2]);
+        assert_eq!(word(Err(Errno::ECANCELED)), TimerEvent::Look);
+        assert_eq!(word(Ok(8)), TimerEvent::Look);
+        assert_eq!([Errno::EAGAIN, Errno::EINTR].map(|errno| word(Err(errno))), [TimerEvent::Wait; 2]);
     }
 }

@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::carry::{Fd, Named};
+use crate::carry::{CarriedFds, Fd};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
 
@@ -58,7 +58,7 @@ pub struct Shown(Arc<Mutex<Held>>);
 impl Shown {
     /// Returns the lock, the note in it, the identity of the socket if this daemon created it, and whether a service
     /// manager did.
-    pub fn state(&self, named: &mut Named) -> (Fd, Note, Option<FileId>, bool) {
+    pub fn state(&self, named: &mut CarriedFds) -> (Fd, Note, Option<FileId>, bool) {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, is_given) = match held.made {
             Made::Elsewhere => (None, true),

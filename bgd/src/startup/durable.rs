@@ -14,7 +14,7 @@ use super::instance;
 use super::running::Daemon;
 use crate::config::Durable;
 use crate::dispatcher::durable::LeftRuns;
-use crate::exec::left::{Left, Spared};
+use crate::exec::left::{HeldRun, SparedProcesses};
 use crate::exec::mark::Marks;
 use crate::exec::output::PROMPT;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
@@ -46,8 +46,8 @@ pub(super) struct Before {
 impl Before {
     /// Returns the processes to spare: those of the continued runs, and the keeper, which may have outputs of others
     /// open.
-    pub(super) fn spared(&self) -> Spared {
-        let mut spared = Spared::of(self.left.runs.values());
+    pub(super) fn spared(&self) -> SparedProcesses {
+        let mut spared = SparedProcesses::of(self.left.runs.values());
         if let Some(keeper) = &self.keeper {
             spared.add_process(keeper.socket().pid);
         }
@@ -56,7 +56,7 @@ impl Before {
 
     /// Returns the sockets of processes that have yet to report readiness.
     pub(super) fn notify_sockets(&self) -> Vec<&Path> {
-        self.left.runs.values().filter_map(Left::notify_socket).collect()
+        self.left.runs.values().filter_map(HeldRun::notify_socket).collect()
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
         }
     };
     let next = opened.head.as_ref().map(|head| head.next_mark);
-    let last = || left.runs.values().filter_map(Left::mark_number).max();
+    let last = || left.runs.values().filter_map(HeldRun::mark_number).max();
     let first_mark = next.or_else(last).map_or(1, |next| next.wrapping_add(MARKS_LEFT_OUT).max(1));
     Ok(Some(Before { opened, boot, instance, first_mark, keeper, left }))
 }
@@ -141,7 +141,7 @@ fn read(found: Found) -> LeftRuns {
     let mut left = LeftRuns { is_complete, told: Some(told), ..LeftRuns::default() };
     for kept in runs {
         let key = kept.key;
-        match Left::read(kept) {
+        match HeldRun::read(kept) {
             Ok(run) => _ = left.runs.insert(key, run),
             Err(error) => {
                 tracing::error!(task = %key.task, %error, "what the keeper holds can't be read");

@@ -18,8 +18,8 @@ use bgd_shared::replace::replace;
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
-use crate::carry::{Fd, Named};
-use crate::exec::left::Spared;
+use crate::carry::{CarriedFds, Fd};
+use crate::exec::left::SparedProcesses;
 use crate::exec::members::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
 use crate::keeper;
@@ -75,7 +75,7 @@ impl Instance {
     ///
     /// # Errors
     /// The state directory can't be written, or another daemon is starting for longer than [`TURN`], or is stopped.
-    pub fn begin(state: &Path, id: String, is_kept: bool, spared: &Spared) -> io::Result<Self> {
+    pub fn begin(state: &Path, id: String, is_kept: bool, spared: &SparedProcesses) -> io::Result<Self> {
         let folder = state.join("instances");
         DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
         spread(&folder);
@@ -119,7 +119,7 @@ impl Instance {
     }
 
     /// Adds the instance's lock to the descriptors for an upgrade.
-    pub fn name_lock(&self, named: &mut Named) -> Fd {
+    pub fn name_lock(&self, named: &mut CarriedFds) -> Fd {
         named.add(&self.held().lock)
     }
 
@@ -194,7 +194,7 @@ impl Instance {
                 // The files of a durable daemon are kept while it is not running; its processes are ended.
                 Ok(Some(_lock)) if path.join(KEPT).exists() => {
                     keeper::client::dismiss(&path);
-                    sweep_kept(&path, &name.to_string_lossy(), &Spared::default());
+                    sweep_kept(&path, &name.to_string_lossy(), &SparedProcesses::default());
                 }
                 Ok(Some(_lock)) => {
                     lost += tasks_in(&path.join("output"));
@@ -272,7 +272,7 @@ pub fn sweep_noted(state: &Path, dead: &Note) {
     let path = state.join("instances").join(id.to_string());
     if !path.exists() {
         let cgroup = dead.cgroup.as_ref().map(|cgroup| PathBuf::from(cgroup.as_os_str()));
-        sweep_processes(&path, &id.to_string(), cgroup.as_deref(), &Spared::default());
+        sweep_processes(&path, &id.to_string(), cgroup.as_deref(), &SparedProcesses::default());
     }
 }
 
@@ -306,18 +306,18 @@ const ID_CHARS: usize = 36;
 
 /// Kills the processes that a dead instance left, and removes its files.
 fn sweep_one(path: &Path, id: &str) {
-    sweep_kept(path, id, &Spared::default());
+    sweep_kept(path, id, &SparedProcesses::default());
     remove(path);
 }
 
 /// Kills the processes that a dead instance left, except spared runs. Its files are kept.
-fn sweep_kept(path: &Path, id: &str, spared: &Spared) {
+fn sweep_kept(path: &Path, id: &str, spared: &SparedProcesses) {
     let cgroup = fs::read_to_string(path.join(CGROUP)).ok().map(PathBuf::from);
     sweep_processes(path, id, cgroup.as_deref(), spared);
 }
 
 /// Kills the processes of a dead instance, except those of spared runs.
-fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared) {
+fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &SparedProcesses) {
     let deadline = Instant::now() + SWEEP;
     if let Some(cgroup) = cgroup {
         let killed = cgroup::kill_except(cgroup, &spared.cgroups);
@@ -348,7 +348,7 @@ fn sweep_processes(path: &Path, id: &str, cgroup: Option<&Path>, spared: &Spared
 
 /// Returns the processes that carry an instance's mark or write to its output, those in their sessions, and all their
 /// descendants, also if one of them has started this daemon; never this daemon itself.
-fn processes_of(path: &Path, id: &str, sparing: &Spared) -> Vec<PidFd> {
+fn processes_of(path: &Path, id: &str, sparing: &SparedProcesses) -> Vec<PidFd> {
     let variable = format!("{INSTANCE_MARK}={id}");
     let output = path.join("output");
     let everyone = members::processes_of_user();
@@ -394,7 +394,7 @@ mod tests {
             state.path(),
             "00000000-0000-4000-8000-000000000001".into(),
             false,
-            &Spared::default(),
+            &SparedProcesses::default(),
         )
         .unwrap();
         assert!(instance.output().is_dir());

@@ -17,7 +17,7 @@ use super::cgroups::{self, apart};
 use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
-use crate::carry::Named;
+use crate::carry::CarriedFds;
 use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
@@ -147,7 +147,7 @@ impl Daemon {
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
         let says = address.shown().phase_writer();
-        let state = Box::new(move |named: &mut Named| taken.state(named));
+        let state = Box::new(move |named: &mut CarriedFds| taken.state(named));
         let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });
         Ok(Self {
             dispatcher,
@@ -247,7 +247,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn state(&self, named: &mut Named) -> PremisesState {
+    fn state(&self, named: &mut CarriedFds) -> PremisesState {
         let Self { address, instance, life, cgroup, nofile, marks, strays, identity, fixed, keeper } = self;
         let (durable, tree_mode) = *fixed;
         let (socket_lock, note, socket, is_given) = address.state(named);

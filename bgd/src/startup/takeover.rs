@@ -29,7 +29,7 @@ use super::failure::{Failure, failed, print_error};
 use super::instance::Instance;
 use super::manager::{notify_manager, watch_signals};
 use super::running::{self, Daemon, Premises};
-use crate::carry::Came;
+use crate::carry::ReceivedFds;
 use crate::carry::handover::go_back;
 use crate::carry::image::{Head, Image};
 use crate::carry::program::{Formats, Found};
@@ -230,7 +230,7 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     if args.refused.is_none() {
         premises.program = next;
     }
-    let mut came = Came::new(&head.descriptors).map_err(internal)?;
+    let mut came = ReceivedFds::new(&head.descriptors).map_err(internal)?;
     let program = came.take_number(head.program).map_err(internal)?;
     // The daemon also works without a log.
     let state_dir = PathBuf::from(premises.state_dir.as_os_str());
@@ -270,7 +270,7 @@ fn take(
     premises: PremisesState,
     config: Config,
     config_path: PathBuf,
-    came: &mut Came,
+    came: &mut ReceivedFds,
 ) -> Result<Taken, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
     let PremisesState {

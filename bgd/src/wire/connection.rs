@@ -22,7 +22,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch as watched;
 use zeroize::Zeroize as _;
 
-use crate::carry::{self, Came, Fd, Named, Obstacle};
+use crate::carry::{self, CarriedFds, Fd, Obstacle, ReceivedFds};
 use crate::client::{Client, ClientLimits, ClientState, IdleConnections, Room};
 use crate::os::{descriptors, watch};
 use crate::wire::calls::{Body, Call};
@@ -78,7 +78,7 @@ impl ConnectionsState {
     ///
     /// # Errors
     /// A request is on its way, or a connection is being opened or closed.
-    pub fn of(connections: &Connections<Connection>, named: &mut Named) -> Result<Self, Obstacle> {
+    pub fn of(connections: &Connections<Connection>, named: &mut CarriedFds) -> Result<Self, Obstacle> {
         if !connections.gate.is_idle() {
             return Err(Obstacle::passing("a request is being read"));
         }
@@ -110,7 +110,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is being opened or closed.
-    pub fn state(&self, named: &mut Named) -> Result<ConnectionState, Obstacle> {
+    pub fn state(&self, named: &mut CarriedFds) -> Result<ConnectionState, Obstacle> {
         // The parts that serve it are rebuilt.
         let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
         let Progress { decoder, hand, written, is_known, no_more_requests } = &*self.progress();
@@ -138,7 +138,7 @@ impl Connection {
         state: ConnectionState,
         (frame_bytes, limits): (usize, ClientLimits),
         shared: &Shared,
-        came: &mut Came,
+        came: &mut ReceivedFds,
     ) -> io::Result<Arc<Self>> {
         let ConnectionState { client, stream, room, is_silent, read, attachments, hand, no_more_requests } =
             state;

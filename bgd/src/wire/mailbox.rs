@@ -19,7 +19,7 @@ use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
 use crate::core::{Command, Delivery, Request};
 use crate::exec::executor::Offer;
-use crate::exec::messages::{self, Facts, Seen};
+use crate::exec::messages::{self, ExecutorMessage, Facts};
 use crate::journal::Recorded;
 use crate::wire::calls::Call;
 
@@ -138,7 +138,7 @@ pub type Calls = mpsc::Sender<Incoming>;
 #[derive(Debug)]
 pub struct Mailbox {
     pub calls: mpsc::Receiver<Incoming>,
-    pub facts: mpsc::UnboundedReceiver<Seen>,
+    pub facts: mpsc::UnboundedReceiver<ExecutorMessage>,
     pub internals: mpsc::UnboundedReceiver<Internal>,
 }
 

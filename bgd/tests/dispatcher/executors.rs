@@ -11,7 +11,7 @@ use bgd::config::Config;
 use bgd::core::durable::{Changes, Kept};
 use bgd::core::{Command, Core, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work};
 use bgd::dispatcher::durable::LeftRuns;
-use bgd::exec::left::Left;
+use bgd::exec::left::HeldRun;
 use bgd::keeper::Key;
 use bgd_shared::encoding::Encoding;
 use bgd_shared::error::ErrorKind;
@@ -170,7 +170,7 @@ fn r126_unadoptable_kept_runs_are_released_and_not_started_twice() {
     let kept = written(tasks, [(running, started.clone()), (drained, started), (drained, exited)]);
     let key = |task| Key { task, run: 1 };
     let left = LeftRuns {
-        runs: [running, drained].map(|task| (key(task), Left::bare(key(task), 2))).into(),
+        runs: [running, drained].map(|task| (key(task), HeldRun::bare(key(task), 2))).into(),
         unread: [key(unread)].into(),
         is_complete: true,
         told: Some(0),

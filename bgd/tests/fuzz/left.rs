@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use bgd::core::{Core, CoreLimits};
-use bgd::exec::left::{Left, Spared};
+use bgd::exec::left::{HeldRun, SparedProcesses};
 use bgd::journal::{Damage, Durability, OpenError, Opened, open};
 use bgd::keeper::{Kept, Key};
 use bgd_shared::id::TaskId;
@@ -61,10 +61,10 @@ pub fn tasks(bytes: &[u8]) -> Option<usize> {
 const KEY: Key = Key { task: TaskId::from_u128(7), run: 3 };
 
 /// Returns the record of a run, with the maximum number of descriptors.
-fn held(text: &[u8]) -> std::io::Result<Left> {
+fn held(text: &[u8]) -> std::io::Result<HeldRun> {
     let null = File::open("/dev/null").unwrap();
     let descriptors = (0..12).map(|_| OwnedFd::from(null.try_clone().unwrap())).collect();
-    Left::read(Kept { key: KEY, pid: std::process::id().cast_signed(), text: text.to_vec(), descriptors })
+    HeldRun::read(Kept { key: KEY, pid: std::process::id().cast_signed(), text: text.to_vec(), descriptors })
 }
 
 /// A record is refused with an error, or it belongs to the run that it was held for.
@@ -73,7 +73,7 @@ pub fn run(text: &[u8]) {
         Ok(run) => {
             assert_eq!(run.key, KEY);
             let _ = (run.is_drained(), run.mark_number(), run.notify_socket());
-            let _ = Spared::of([&run]);
+            let _ = SparedProcesses::of([&run]);
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -19,7 +19,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::doctor::{Check, State, page, summary};
-use crate::render::look::Look;
+use crate::render::look::ListFormat;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -52,7 +52,7 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&Report { ok, checks: &checks })?;
     } else {
-        let look = Look::of_output(context.colours());
+        let look = ListFormat::of_output(context.colours());
         context.print(&page(&checks, look.colour, look.width))?;
         context.print(&summary(&checks))?;
     }

@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
 use crate::remark::say;
 use crate::render::columns::{Field, Measured};
-use crate::render::look::{Look, lines};
+use crate::render::look::{ListFormat, lines};
 use crate::render::table::{Listing, Missing, listings};
 use crate::several::{self, Asked, News};
 
@@ -164,7 +164,7 @@ impl SoFar<'_> {
         let rows = rows();
         let text = table(&answered, self.shown, context);
         let mut text: String = text.split_inclusive('\n').take(rows.saturating_sub(2)).collect();
-        let width = Look::of_output(context.colours()).width.map_or(usize::MAX, usize::from);
+        let width = ListFormat::of_output(context.colours()).width.map_or(usize::MAX, usize::from);
         let asked = format!("asking {}; --connect-timeout says for how long", silent.join(", "));
         text.push_str(&shortened(&asked, width.saturating_sub(1)));
         text.push('\n');
@@ -198,7 +198,7 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
             },
         })
         .collect();
-    let mut look = Look::of_output(context.colours());
+    let mut look = ListFormat::of_output(context.colours());
     for answer in all.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()) {
         look.measured.extend(answer.measured.clone());
         look.percents.extend(&answer.percents);

@@ -13,7 +13,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::percent::{LINE_BYTES, in_output};
 use crate::render::columns::{Field, Measured, Sort};
-use crate::render::look::{Look, lines};
+use crate::render::look::{ListFormat, lines};
 use crate::render::table::{list, tree};
 
 /// How the tasks are shown.
@@ -51,7 +51,7 @@ impl Shown {
     }
 
     /// Sets the columns, and adds that of the progress if any is known.
-    pub fn set_columns(&self, look: &mut Look) {
+    pub fn set_columns(&self, look: &mut ListFormat) {
         if !self.columns.is_empty() {
             look.columns.clone_from(&self.columns);
             // A tree is drawn in the id column.
@@ -68,7 +68,7 @@ impl Shown {
     pub fn text(
         &self,
         tasks: &mut [Task],
-        look: &mut Look,
+        look: &mut ListFormat,
         context: &mut Context,
     ) -> Result<String, Failure> {
         look.measured = self.measured(tasks, context)?;

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};
 use crate::remark::report;
-use crate::terminal::{self, Left, Screen, ScreenView, Seen, TextFilter};
+use crate::terminal::{self, AttachmentEnd, Screen, ScreenView, Seen, TextFilter};
 
 /// The state of the job, as far as it is known.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub(super) fn run(
     params: &SubmitParams,
     key: Option<Key>,
     context: &mut Context,
-) -> Result<Option<Left>, Failure> {
+) -> Result<Option<AttachmentEnd>, Failure> {
     // The key identifies the job after a lost connection, so that it is never started twice.
     let params = SubmitParams { stays: true, key: Some(TaskId::random().to_string()), ..params.clone() };
     let mut job = Job::default();
@@ -85,7 +85,7 @@ fn show(
     key: Option<Key>,
     job: &mut Job,
     context: &mut Context,
-) -> Result<Left, Failure> {
+) -> Result<AttachmentEnd, Failure> {
     if let Some(id) = job.id {
         // The next call may have to reconnect, and Ctrl-C gives up on that.
         terminal::release_signals(terminal::SHOWN)?;
@@ -125,7 +125,7 @@ fn show(
 }
 
 /// Shows the rest of the output of a job that has ended.
-fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Result<Left, Failure> {
+fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Result<AttachmentEnd, Failure> {
     // Ctrl-C ends this process, as nothing reads the keys.
     terminal::release_signals(terminal::SHOWN)?;
     let mut next = terminal::latest(seen.upto, task.output.bytes);
@@ -149,5 +149,5 @@ fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Resu
         out.write_all(filter.push(&bytes).as_bytes())?;
     }
     out.flush()?;
-    Ok(Left::Ended(Box::new(task)))
+    Ok(AttachmentEnd::Ended(Box::new(task)))
 }

@@ -109,7 +109,7 @@ fn job_has_one_pending_block_call_however_often_it_is_foregrounded() {
     let id = bench.beside(1, false);
     let (end, ..) = bench.called();
     for _ in 0..3 {
-        let job = bench.jobs.take(&Which::Latest).unwrap();
+        let job = bench.jobs.take(&JobSelector::Latest).unwrap();
         assert_eq!(bench.jobs.take_end_call(id), Some(end));
         assert_eq!(bench.jobs.take_end_call(id), None, "whoever shows the job has it");
         bench.jobs.keep_end_call(id, end);
@@ -132,7 +132,7 @@ fn refused_block_call_keeps_job_until_task_is_gone() {
     bench.jobs.take_output();
     bench.answer(end, Err::<&(), _>(ErrorKind::TooManyRequests));
     bench.says("[1] how it ended is unknown: so it is; `fg %1` asks again\n");
-    let job = bench.jobs.take(&Which::Latest).unwrap();
+    let job = bench.jobs.take(&JobSelector::Latest).unwrap();
     bench.jobs.put(&mut bench.link, job).unwrap();
     let (end, method, _) = bench.called();
     assert_eq!(method, "task.block");
@@ -228,16 +228,16 @@ fn stopped_job_is_continued_when_backgrounded() {
 fn jobs_are_found_by_number_latest_or_task_id() {
     let mut bench = Bench::new();
     let ids = [1, 2, 3].map(|number| bench.beside(number, false));
-    let whole = Which::Task(ids[0].into());
-    for (which, id) in [(Which::Number(2), ids[1]), (Which::Latest, ids[2]), (whole, ids[0])] {
+    let whole = JobSelector::Task(ids[0].into());
+    for (which, id) in [(JobSelector::Number(2), ids[1]), (JobSelector::Latest, ids[2]), (whole, ids[0])] {
         assert_eq!(bench.jobs.take(&which).unwrap().id, id, "{which:?}");
     }
-    for which in [Which::Number(1), Which::Latest, Which::Task(ids[1].into())] {
+    for which in [JobSelector::Number(1), JobSelector::Latest, JobSelector::Task(ids[1].into())] {
         assert!(bench.jobs.take(&which).is_none(), "{which:?}");
     }
     bench.beside(4, false);
     bench.beside(5, false);
-    let ambiguous = Which::Task("0000".parse().unwrap());
+    let ambiguous = JobSelector::Task("0000".parse().unwrap());
     assert!(bench.jobs.take(&ambiguous).is_none());
 }
 

@@ -33,7 +33,7 @@ pub struct Removable {
 
 /// The ended tasks that `background_clear` leaves behind.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct RemainingTasks {
     /// Whether older ended tasks remain.
     older: bool,
     /// How many ended tasks remain because some of their processes are still running.
@@ -51,7 +51,7 @@ impl Shared {
     ) -> Result<ToolAnswer, Refusal> {
         let all = arguments.flag("all")?;
         let has_ids = arguments.tasks("task_ids")?.is_some();
-        let mut left = Left { older: removable.more && !has_ids && !all, lingering: 0 };
+        let mut left = RemainingTasks { older: removable.more && !has_ids && !all, lingering: 0 };
         let named = match removable.named {
             Some(named) => named?,
             None if all => removable.ended,
@@ -134,7 +134,7 @@ impl Shared {
         Ok(tasks)
     }
 
-    fn cleared(&self, cleared: u64, left: Left) -> ToolAnswer {
+    fn cleared(&self, cleared: u64, left: RemainingTasks) -> ToolAnswer {
         let mut opening = format!("Deleted {}.", count(cleared, "task"));
         if left.older {
             opening = format!("{opening} There are older ones: call it again to delete them too.");

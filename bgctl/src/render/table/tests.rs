@@ -15,8 +15,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_unix_ms(second * 1000)
 }
 
-fn plain() -> Look {
-    Look::of_tests()
+fn plain() -> ListFormat {
+    ListFormat::of_tests()
 }
 
 fn status_of_task(task: &Task) -> String {
@@ -49,7 +49,7 @@ fn table_drops_and_truncates_columns_to_fit_the_width() {
         ..task()
     };
     let table = |width| {
-        let text = list(std::slice::from_ref(&late), &Look { table: true, width, ..plain() });
+        let text = list(std::slice::from_ref(&late), &ListFormat { table: true, width, ..plain() });
         let most = width.map_or(usize::MAX, usize::from);
         assert!(text.lines().all(|line| line.chars().count() <= most), "{most}: {text}");
         text
@@ -83,14 +83,14 @@ fn r166_wide_characters_are_measured_in_columns() {
         &Field::USUAL,
     ] {
         for at_most in [20, 33, 34, 40, 80] {
-            let look = Look { table: true, width: Some(at_most), columns: columns.to_vec(), ..plain() };
+            let look = ListFormat { table: true, width: Some(at_most), columns: columns.to_vec(), ..plain() };
             let text = list(std::slice::from_ref(&wide), &look);
             let widest = text.lines().map(width).max();
             assert!(widest <= Some(usize::from(at_most)), "{at_most}: {widest:?}\n{text}");
         }
     }
     let columns = vec![Field::Description, Field::Id];
-    let look = Look { table: true, width: Some(24), columns, ..plain() };
+    let look = ListFormat { table: true, width: Some(24), columns, ..plain() };
     let text = list(std::slice::from_ref(&wide), &look);
     assert_eq!(text.lines().nth(1), Some("漢字の説明が…  3f2a9c1e"), "{text}");
 }
@@ -106,7 +106,7 @@ fn r144_list_of_several_hosts_has_a_host_column() {
         listings(&all, None, &plain()),
         "far\t3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\nme@gone\t-\tno answer\t-\t-\tno route\n"
     );
-    let table = listings(&all, None, &Look { table: true, ..plain() });
+    let table = listings(&all, None, &ListFormat { table: true, ..plain() });
     assert_eq!(
         table.lines().map(str::trim_end).collect::<Vec<_>>(),
         [
@@ -121,17 +121,17 @@ fn r144_list_of_several_hosts_has_a_host_column() {
 fn r166_columns_can_be_chosen_in_any_order() {
     let columns = vec![Field::Description, Field::Group, Field::Id, Field::Progress, Field::Tags];
     let percents = HashMap::from([(task().id, 42)]);
-    let look = Look { columns, percents, ..plain() };
+    let look = ListFormat { columns, percents, ..plain() };
     let tagged = Task { tags: vec!["a".into(), "b".into()], ..task() };
     assert_eq!(list(std::slice::from_ref(&tagged), &look), "make -j8\tdefault\t3f2a9c1e\t42%\ta,b\n");
-    let table = list(&[tagged], &Look { table: true, ..look });
+    let table = list(&[tagged], &ListFormat { table: true, ..look });
     assert!(table.starts_with("DESCRIPTION  GROUP    ID        PROGRESS  TAGS"), "{table}");
 }
 
 #[test]
 fn r38_resumed_task_is_marked_after_its_id() {
     let resumed = Task { resume_count: 2, status: Status::Completed, ..task() };
-    for look in [plain(), Look { table: true, ..plain() }] {
+    for look in [plain(), ListFormat { table: true, ..plain() }] {
         assert!(list(std::slice::from_ref(&resumed), &look).contains("3f2a9c1e (resumed)"));
         assert!(!list(&[task()], &look).contains("resumed"));
     }
@@ -191,7 +191,7 @@ fn status_shows_asking_stalled_and_suspect_agents() {
 fn task_takes_one_line_whatever_its_description() {
     let odd = Task { description: "two\nlines\tand \x1b[31mred ".repeat(50), ..task() };
     assert_eq!(list(std::slice::from_ref(&odd), &plain()).matches('\n').count(), 1);
-    let table = list(&[odd], &Look { table: true, ..plain() });
+    let table = list(&[odd], &ListFormat { table: true, ..plain() });
     assert!(table.starts_with("ID"));
     assert_eq!(table.lines().count(), 2);
     assert!(!table.contains('\x1b'));
@@ -233,7 +233,7 @@ fn r115_waiting_reason_leaves_room_for_the_description() {
         ),
         (Task { waiting: waiting(WaitingFor::Paused, Vec::new()), group, ..task() }, "pending (ggg"),
     ] {
-        let text = list(&[task], &Look { table: true, width: Some(80), ..plain() });
+        let text = list(&[task], &ListFormat { table: true, width: Some(80), ..plain() });
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains(state) && text.trim_end().ends_with("make -j8"), "{text}");
     }

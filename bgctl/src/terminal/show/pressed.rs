@@ -8,7 +8,7 @@ use bgd_shared::request::{Encoding, IdParams, TaskGet, TaskWrite, WriteParams, W
 use super::heard::takes_no_more;
 use super::{Leaving, ScreenView};
 use crate::failure::Failure;
-use crate::terminal::attachment::{Left, Role};
+use crate::terminal::attachment::{AttachmentEnd, Role};
 
 impl ScreenView<'_> {
     /// Handles a press of the key, for which the terminal sent `length` bytes.
@@ -54,7 +54,7 @@ impl ScreenView<'_> {
     pub(super) fn leave_at_once(&mut self) {
         self.calls.leaving = None;
         if !self.job.is_over() {
-            self.job.leave(Ok(Left::Detached));
+            self.job.leave(Ok(AttachmentEnd::Detached));
             self.note("the last input may not have reached the job");
         }
     }

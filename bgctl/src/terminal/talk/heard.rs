@@ -12,7 +12,7 @@ use crate::copy::report_dropped;
 use crate::failure::Failure;
 use crate::render::question::question;
 use crate::terminal::answers;
-use crate::terminal::attachment::Left;
+use crate::terminal::attachment::AttachmentEnd;
 
 /// Maximum number of bytes of text to request at once.
 const TEXT_BYTES: u64 = 64 * 1024;
@@ -116,8 +116,8 @@ impl TextView<'_> {
     fn finish(&mut self) {
         let Some(task) = self.ended.take() else { return };
         self.job.leave(Ok(match self.cancelled {
-            Some(code) if task.status == Status::Cancelled => Left::Cancelled(task, code),
-            _ => Left::Ended(task),
+            Some(code) if task.status == Status::Cancelled => AttachmentEnd::Cancelled(task, code),
+            _ => AttachmentEnd::Ended(task),
         }));
     }
 }
@@ -171,6 +171,6 @@ mod tests {
                 text.hear(Received::Answer { call: 1, outcome: Ok(end) }).unwrap();
             }
         }
-        assert!(matches!(text.job.end(), Some(Ok(Left::Ended(_)))));
+        assert!(matches!(text.job.end(), Some(Ok(AttachmentEnd::Ended(_)))));
     }
 }

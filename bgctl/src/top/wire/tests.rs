@@ -28,7 +28,7 @@ struct Scene {
 impl Scene {
     fn begin() -> Self {
         let (near, far) = UnixStream::pair().unwrap();
-        far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        far.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
         let mut ui = Ui::new(Model::new(1, None));
         let client = PolledClient::from(Client::over(OwnedFd::from(near).into()));
         let wire = Wire::begin(HostNo::default(), client, &mut ui).unwrap();

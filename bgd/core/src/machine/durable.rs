@@ -15,7 +15,7 @@ use crate::control::Control;
 use crate::durable::{Changes, Counters, ItemRow, Kept, LossRow, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
-use crate::known::{KnownRun, KnownStop, Uncounted};
+use crate::known::{KnownRun, KnownStop, UsagePending};
 use crate::limits::CoreLimits;
 use crate::plan::Plan;
 use crate::queue::Standing;
@@ -25,7 +25,7 @@ use crate::task::{
     Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, StopOrder, Task,
 };
 use crate::time::Now;
-use crate::waiters::{Then, Until};
+use crate::waiters::{Until, WaitAction};
 
 use super::facts::verdict_of_tree;
 use super::stop::verdict_of_stop;
@@ -275,13 +275,18 @@ impl Core {
     }
 
     /// Returns the runs elsewhere that have ended since this time and whose usage is still unknown.
-    pub fn uncounted(&self, since: Timestamp) -> Vec<Uncounted> {
+    pub fn uncounted(&self, since: Timestamp) -> Vec<UsagePending> {
         let uncounted = |task: &Task| {
             let ended =
                 task.finished().filter(|end| end.started_at.is_some() && end.completed_at >= since)?;
             let id = task.elsewhere.as_ref().filter(|_| task.spec.on.is_some())?.id.clone()?;
             let is_counted = task.usage.is_some() || ended.lingering != Lingering::No;
-            (!is_counted).then_some(Uncounted { task: task.id, run: task.run, spec: task.spec.clone(), id })
+            (!is_counted).then_some(UsagePending {
+                task: task.id,
+                run: task.run,
+                spec: task.spec.clone(),
+                id,
+            })
         };
         self.registry.iter().filter_map(|(_, task)| uncounted(task)).collect()
     }
@@ -469,6 +474,6 @@ impl Core {
             Some(State::Running { .. } | State::Stopping { .. } | State::Resuming(_)) | None => return,
         }
         self.tear_batch(ordinal);
-        self.wait(now, self.waiter(None, &[ordinal], Until::Settled, Then::Clear));
+        self.wait(now, self.waiter(None, &[ordinal], Until::Settled, WaitAction::Clear));
     }
 }

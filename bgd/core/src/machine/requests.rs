@@ -14,12 +14,12 @@ use crate::agent::AgentPart;
 use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{CoreError, Reply};
-use crate::input::{Cancel, Command, Leaves, Request, Selection};
+use crate::input::{Cancel, Command, LeavePolicy, Request, Selection};
 use crate::plan::Plan;
 use crate::queue::Standing;
 use crate::task::{Finished, Lingering, Ordinal, Outcome, SIGTERM, Spec, State, StopReason, Task, Work};
 use crate::time::Now;
-use crate::waiters::{Then, Until};
+use crate::waiters::{Until, WaitAction};
 
 /// The parts of a new task.
 pub(super) struct NewTask {
@@ -242,7 +242,7 @@ impl Core {
         let signal = cancel.signal.unwrap_or(SIGTERM);
         let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
         self.stop_all(now, &tasks, StopReason::Cancelled, signal, grace_ms);
-        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Cancel));
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::Cancel));
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl Core {
             }
         }
         self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
-        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Clear));
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::Clear));
         Ok(())
     }
 
@@ -312,18 +312,18 @@ impl Core {
         let cancelled = self.count_active(&tasks);
         let untold: Vec<Ordinal> = tasks.iter().copied().filter(|task| !told.contains(task)).collect();
         self.stop_all(now, &untold, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
-        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::EndSession { cancelled }));
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::EndSession { cancelled }));
     }
 
-    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: Leaves) {
+    fn shutdown(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: LeavePolicy) {
         if self.phase == Phase::Open {
             self.phase = Phase::Closing;
         }
         // Pending tasks outlive a durable daemon in any case.
         let is_left = |task: &Task| match leaves {
-            Leaves::Nothing => false,
-            Leaves::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
-            Leaves::All => task.outlives_daemon(),
+            LeavePolicy::Nothing => false,
+            LeavePolicy::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
+            LeavePolicy::All => task.outlives_daemon(),
         };
         let stays = |task: &Task| {
             self.registry.is_tracked() && (matches!(task.state, State::Queued { .. }) || is_left(task))
@@ -341,7 +341,7 @@ impl Core {
         for (to, tasks, then) in earlier {
             self.wait(now, self.waiter(to, &tasks, Until::Settled, then));
         }
-        self.wait(now, self.waiter(to, &tasks, Until::Settled, Then::Shutdown { cancelled, left }));
+        self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::Shutdown { cancelled, left }));
     }
 
     /// Takes out the waits of earlier shutdown requests. As a later request may end more tasks, earlier ones have to
@@ -350,14 +350,14 @@ impl Core {
         &mut self,
         tasks: &[Ordinal],
         left: u64,
-    ) -> Vec<(Option<ReplyTo>, Vec<Ordinal>, Then)> {
+    ) -> Vec<(Option<ReplyTo>, Vec<Ordinal>, WaitAction)> {
         let mut earlier = Vec::new();
         for waiter in self.waiters.take_shutdowns() {
-            let Then::Shutdown { mut cancelled, .. } = waiter.then else { continue };
+            let WaitAction::Shutdown { mut cancelled, .. } = waiter.then else { continue };
             let mut all: BTreeSet<Ordinal> = waiter.tasks.iter().map(|(ordinal, _)| *ordinal).collect();
             let more: Vec<Ordinal> = tasks.iter().copied().filter(|task| all.insert(*task)).collect();
             cancelled += self.count_active(&more);
-            earlier.push((waiter.to, all.into_iter().collect(), Then::Shutdown { cancelled, left }));
+            earlier.push((waiter.to, all.into_iter().collect(), WaitAction::Shutdown { cancelled, left }));
         }
         earlier
     }

@@ -16,7 +16,7 @@ use crate::input::Selection;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
 use crate::time::Now;
-use crate::waiters::{Then, Until, Waiter, WaiterId};
+use crate::waiters::{Until, WaitAction, Waiter, WaiterId};
 
 impl Core {
     pub(super) fn block(
@@ -36,7 +36,7 @@ impl Core {
         if until == Until::Ready {
             self.check_ready(&tasks)?;
         }
-        let mut waiter = self.waiter(to, &tasks, until, Then::Block);
+        let mut waiter = self.waiter(to, &tasks, until, WaitAction::Block);
         waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
         match mode {
             BlockMode::All | BlockMode::AllOrAsks => {}
@@ -84,7 +84,7 @@ impl Core {
         to: impl Into<Option<ReplyTo>>,
         tasks: &[Ordinal],
         until: Until,
-        then: Then,
+        then: WaitAction,
     ) -> Waiter {
         let open: BTreeSet<Ordinal> =
             tasks.iter().copied().filter(|ordinal| !self.holds(*ordinal, until)).collect();
@@ -175,23 +175,23 @@ impl Core {
 
     fn over(&mut self, now: Now, waiter: &Waiter) {
         match waiter.then {
-            Then::Block => {
+            WaitAction::Block => {
                 let tasks = self.summary_of(waiter);
                 self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false });
             }
-            Then::Cancel => {
+            WaitAction::Cancel => {
                 let tasks = self.summary_of(waiter);
                 self.reply(waiter.to, Reply::Tasks(tasks));
             }
-            Then::Clear => {
+            WaitAction::Clear => {
                 let cleared = self.remove_all(now, waiter);
                 self.reply(waiter.to, Reply::Cleared { cleared });
             }
-            Then::EndSession { cancelled } => {
+            WaitAction::EndSession { cancelled } => {
                 let cleared = self.remove_all(now, waiter);
                 self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared });
             }
-            Then::Shutdown { cancelled, left } => {
+            WaitAction::Shutdown { cancelled, left } => {
                 self.reply(waiter.to, Reply::ShutDown { cancelled, left });
                 self.exits |= self.phase != Phase::Closed;
                 self.phase = Phase::Closed;

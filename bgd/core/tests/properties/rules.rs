@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::wire::{failures, refusals};
 use bgd_core::{
-    Begin, Cancel, CoreError, Effect, Fact, Input, Leaves, Reply, Request, Selection, StopReason,
+    Begin, Cancel, CoreError, Effect, Fact, Input, LeavePolicy, Reply, Request, Selection, StopReason,
 };
 use bgd_core::{Finished, GIVE_UP_MS, Lingering, Outcome, State};
 use bgd_shared::event::EventKind;
@@ -320,7 +320,7 @@ fn r10_finished_task_stays_until_cleared() {
 fn r11_shutdown_ends_all_tasks_then_exits() {
     let mut desk = Desk::new(1);
     let (running, pending) = (desk.running(1), desk.submit(2));
-    let effects = desk.ask(Request::Shutdown { grace_ms: Some(100), leaves: Leaves::All });
+    let effects = desk.ask(Request::Shutdown { grace_ms: Some(100), leaves: LeavePolicy::All });
     assert_eq!(ends(&effects), [(running, TERM)]);
     assert_eq!(events(&effects), [(EventKind::Cancelled, pending)]);
     assert_eq!(
@@ -329,7 +329,7 @@ fn r11_shutdown_ends_all_tasks_then_exits() {
         "nothing new meanwhile"
     );
     assert!(
-        replies(&desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All })).is_empty(),
+        replies(&desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All })).is_empty(),
         "told twice"
     );
     assert!(replies(&desk.block(&[running], None, All)).is_empty());
@@ -345,13 +345,13 @@ fn r11_shutdown_ends_all_tasks_then_exits() {
     };
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");
     assert_eq!(failures::error(&desk.task(running)).as_deref(), Some("the daemon was shut down"));
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert!(matches!(effects[..], [Effect::Reply { reply: Reply::ShutDown { cancelled: 0, left: 0 }, .. }]));
 }
 
 #[test]
 fn r11_shutdown_without_tasks_exits_at_once() {
-    let effects = Desk::new(1).ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = Desk::new(1).ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert!(matches!(effects[..], [Effect::Reply { .. }, Effect::Exit]), "{effects:?}");
 }
 

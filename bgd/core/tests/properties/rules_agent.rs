@@ -2,7 +2,7 @@
 
 use crate::wire::{failures, refusals};
 use bgd_core::{
-    Begin, CoreError, Effect, Fact, Finished, Input, Leaves, Note, Outcome, Refusal, Reply, Request,
+    Begin, CoreError, Effect, Fact, Finished, Input, LeavePolicy, Note, Outcome, Refusal, Reply, Request,
     Selection,
 };
 use bgd_core::{Snapshot, State, StopReason};
@@ -196,7 +196,7 @@ fn r11_shutdown_withdraws_resumes_and_exits_after_the_last_turn() {
     let (task, other) = (desk.answered(1), desk.answered(2));
     assert!(replies(&desk.resume(task)).is_empty());
     assert!(replies(&desk.resume(other)).is_empty());
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert_eq!(ends(&effects), [(task, TERM), (other, TERM)]);
     assert_eq!(refusal(&desk.resume(task)), &CoreError::ShuttingDown);
     assert_eq!(refusal(&desk.fact_of_run(task, 2, refused())), &CoreError::ShuttingDown);

@@ -1,8 +1,8 @@
 //! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
 
 use bgd_core::{
-    BatchItem, BatchLimits, CoreError, Effect, Fact, Filter, Input, Leaves, OrderError, Part, Reply, Request,
-    Selection,
+    BatchItem, BatchLimits, CoreError, Effect, Fact, Filter, Input, LeavePolicy, OrderError, Part, Reply,
+    Request, Selection,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -223,7 +223,7 @@ fn r112_shutdown_accepts_entering_batch_without_adding_the_rest() {
     let mut desk = desk();
     submit(&mut desk, part(1000, &[], false));
     let there = desk.core.summary().total();
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     // The batch was accepted, so its client must not submit it again to the next daemon.
     let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { batch, .. } if *batch == BATCH);
     assert!(replies(&effects).iter().any(is_taken));
@@ -339,7 +339,7 @@ fn r11_shutdown_replies_to_all_clients_with_entering_batches() {
     let mut desk = desk();
     entering(&mut desk);
     desk.ask_as(2, Request::SubmitMany(Box::new(Part { items: items(1000, 1000), ..in_session(8, false) })));
-    let effects = desk.ask_as(3, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask_as(3, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     let is_taken = |reply: &&&Reply| matches!(reply, Reply::Many { .. });
     assert_eq!(replies(&effects).iter().filter(is_taken).count(), 2, "{effects:?}");
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");

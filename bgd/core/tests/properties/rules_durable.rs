@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Kept};
 use bgd_core::{
-    BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, Fact, Input, Leaves, OrderError,
+    BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, Fact, Input, LeavePolicy, OrderError,
     Ordinal, Part, PlanRequest, Request, Rule, Snapshot,
 };
 use bgd_shared::event::EventKind;
@@ -207,7 +207,7 @@ fn r131_task_ending_during_stop_is_retried_by_next_durable_daemon() {
     let mut durable = Durable::new();
     let desk = &mut durable.desk;
     let [service, retried, then, job] = busy(desk);
-    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert_eq!(ends(&effects), [(job, TERM)]);
     assert_eq!(events(&desk.fact(retried, exited(1, false))), [(EventKind::Retrying, retried)]);
     // The rest of the tree ends first.
@@ -230,7 +230,7 @@ fn r131_tasks_cancelled_by_stop_or_by_volatile_daemon_are_not_retried() {
     let mut durable = Durable::new();
     let desk = &mut durable.desk;
     let tasks = busy(desk);
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::Nothing });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::Nothing });
     let [service, retried, then, _] = tasks;
     for task in [service, retried] {
         assert_eq!(events(&desk.fact(task, exited(1, false)))[0], (EventKind::Cancelled, task));
@@ -239,7 +239,7 @@ fn r131_tasks_cancelled_by_stop_or_by_volatile_daemon_are_not_retried() {
 
     let mut desk = Desk::new(9);
     let [service, ..] = busy(&mut desk);
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert_eq!(events(&desk.fact(service, exited(1, false))), [(EventKind::Cancelled, service)]);
 }
 

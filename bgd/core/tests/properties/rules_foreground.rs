@@ -2,7 +2,7 @@
 
 use crate::wire::{failures, refusals};
 use bgd_core::{
-    Begin, Cancel, Command, Control, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Reply, Request,
+    Begin, Cancel, Command, Control, CoreError, CoreLimits, Effect, Fact, Input, LeavePolicy, Reply, Request,
     Selection, State,
 };
 use bgd_core::{StopReason, Unmovable};
@@ -91,7 +91,7 @@ fn r11_shutdown_ends_foreground_jobs_even_if_their_clients_leave_first() {
     let mut desk = Desk::new(1);
     let (job, moved) = (desk.job(1), desk.job(2));
     assert_eq!(
-        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000), leaves: Leaves::All })),
+        ends(&desk.ask_as(2, Request::Shutdown { grace_ms: Some(60_000), leaves: LeavePolicy::All })),
         [(job, TERM), (moved, TERM)]
     );
     assert!(matches!(only_reply(&desk.detach(moved)), Reply::Backgrounded(_)), "the prompt is free at least");
@@ -316,12 +316,12 @@ fn r70_full_or_closing_daemon_refuses_to_adopt_a_process() {
     let mut closing = Desk::new(1);
     closing.running(1);
     assert_eq!(
-        ends(&closing.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All })),
+        ends(&closing.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All })),
         [(running, TERM)]
     );
     let mut closed = Desk::new(1);
     assert!(matches!(
-        closed.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All }).last(),
+        closed.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All }).last(),
         Some(Effect::Exit)
     ));
     let cases =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
 use bgd_core::{
-    BatchItem, BatchLimits, Core, Effect, Fact, Input, Leaves, Ordinal, Part, Reply, Request, Selection,
+    BatchItem, BatchLimits, Core, Effect, Fact, Input, LeavePolicy, Ordinal, Part, Reply, Request, Selection,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -133,7 +133,7 @@ fn r127_cancel_during_batch_entry_survives_a_kill() {
 fn r131_stop_with_cancel_leaves_all_pending_tasks_of_an_entering_batch() {
     let (mut desk, mut rows) = durable();
     entering((&mut desk, &mut rows), None);
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::Nothing });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::Nothing });
     rows.note(&mut desk);
     assert!(desk.core.has_more());
     rows.restart(&mut desk);
@@ -165,7 +165,7 @@ fn r127_dependency_cleared_during_batch_entry_still_decides_after_a_kill() {
 fn r130_shutdown_exits_if_its_last_task_is_withdrawn() {
     let (mut desk, _rows) = durable();
     let job = desk.foreground(command(id(1)));
-    let effects = desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    let effects = desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert!(replies(&effects).is_empty(), "it is still being started: {effects:?}");
     let effects = desk.core.withdraw(desk.now, &[job], &[], "the disk is full");
     assert!(matches!(replies(&effects)[..], [Reply::ShutDown { cancelled: 1, left: 0 }]), "{effects:?}");
@@ -182,8 +182,8 @@ fn r131_broader_second_stop_delays_both_replies() {
     desk.ask(Request::SetGroup { name: "default".into(), slots: 2 });
     let task = desk.running(2);
     let stop = |leaves| Request::Shutdown { grace_ms: Some(60_000), leaves };
-    assert_eq!(ends(&desk.ask_as(2, stop(Leaves::All))), [(job, 15)]);
-    let both = ends(&desk.ask_as(3, stop(Leaves::Nothing)));
+    assert_eq!(ends(&desk.ask_as(2, stop(LeavePolicy::All))), [(job, 15)]);
+    let both = ends(&desk.ask_as(3, stop(LeavePolicy::Nothing)));
     assert!(both.contains(&(task, 15)), "{both:?}");
     let effects = desk.fact(job, exited(0, false));
     assert!(replies(&effects).is_empty(), "the other one is still to end: {effects:?}");

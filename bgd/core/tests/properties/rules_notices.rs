@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bgd_core::{
-    Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, Leaves, Notice, Reply, Request, Selection,
+    Begin, Cancel, CoreError, CoreLimits, Effect, Fact, Input, LeavePolicy, Notice, Reply, Request, Selection,
 };
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
@@ -381,7 +381,9 @@ fn r11_waiting_reads_get_last_item_then_shutdown_error() {
     let task = submit(&mut desk, 1);
     assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
     assert!(desk.ask(read(0, 1000, 9)).is_empty());
-    assert!(replies(&desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: Leaves::All })).is_empty());
+    assert!(
+        replies(&desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All })).is_empty()
+    );
     assert!(desk.ask(read(1, 1000, 9)).is_empty(), "more may come until then");
     let effects = desk.fact(task, exited(0, false));
     let [Reply::Inbox { items, .. }, Reply::ShutDown { .. }, Reply::Error(CoreError::ShuttingDown)] =
@@ -437,6 +439,6 @@ fn r51_notice_lists_clients_that_see_the_end_anyway() {
     assert_eq!(seen(&desk.fact(removed, exited(0, false))), (vec![1], true));
     let last = submit(&mut desk, 5);
     desk.fact(last, started());
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     assert_eq!(seen(&desk.fact(last, exited(0, false))), (vec![], false), "the end of all is told");
 }

@@ -2,7 +2,7 @@
 //! never.
 
 use bgd_core::{
-    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, Leaves, OrderError, PlanRequest, Reply,
+    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, LeavePolicy, OrderError, PlanRequest, Reply,
     Request, Rerun, Rule, Selection, SpawnFailure,
 };
 use bgd_shared::event::EventKind;
@@ -272,7 +272,7 @@ fn r130_withdrawn_task_is_removed_even_if_it_ended_at_once() {
 fn r116_rerun_is_refused_during_shutdown() {
     let mut desk = Desk::new(2);
     let (_running, ended) = (desk.running(1), desk.finished(2, 1));
-    desk.ask(Request::Shutdown { grace_ms: None, leaves: Leaves::All });
+    desk.ask(Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
     let which = Selection::Ids(refs(&[ended]));
     let rerun = Rerun { which, failed: false, with_dependents: false, key: None, seed: 7 };
     assert_eq!(refusal(&desk.ask(Request::Rerun(Box::new(rerun)))), &CoreError::ShuttingDown);

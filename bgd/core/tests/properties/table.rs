@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use bgd_core::{
-    Cancel, Command, Control, Core, Effect, Fact, Finished, GIVE_UP_MS, Input, Leaves, Lingering, Outcome,
-    Reply, Request, Selection, State,
+    Cancel, Command, Control, Core, Effect, Fact, Finished, GIVE_UP_MS, Input, LeavePolicy, Lingering,
+    Outcome, Reply, Request, Selection, State,
 };
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
@@ -117,7 +117,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "signal" => Request::Signal { id: task.into(), signal: TERM, tree: false },
         "signal to tree" => Request::Signal { id: task.into(), signal: TERM, tree: true },
         "end of session" => Request::EndSession { session: SESSION.into() },
-        "shutdown" => Request::Shutdown { grace_ms, leaves: Leaves::All },
+        "shutdown" => Request::Shutdown { grace_ms, leaves: LeavePolicy::All },
         other => panic!("no such input: {other}"),
     };
     desk.ask(request)

@@ -1,7 +1,7 @@
 //! A table of every input in every state of an agent task.
 
 use bgd_core::{
-    Begin, Cancel, Command, Control, Core, Effect, Fact, Input, Leaves, Note, Reply, Request, Selection,
+    Begin, Cancel, Command, Control, Core, Effect, Fact, Input, LeavePolicy, Note, Reply, Request, Selection,
 };
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
@@ -135,7 +135,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
                 "clear active too" => Request::Clear { which: ids(&[task]), active_too: true },
                 "signal" => Request::Signal { id: task.into(), signal: TERM, tree: true },
                 "end of session" => Request::EndSession { session: SESSION.into() },
-                "shutdown" => Request::Shutdown { grace_ms, leaves: Leaves::All },
+                "shutdown" => Request::Shutdown { grace_ms, leaves: LeavePolicy::All },
                 other => panic!("no such input: {other}"),
             };
             return desk.ask(request);

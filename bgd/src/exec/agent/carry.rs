@@ -22,7 +22,7 @@ use super::shown::Visible;
 use super::start::Start;
 use super::state::{AgentsState, FollowState, LateState, Resumed, SeatState, Taken, TurnState};
 use super::template::Template;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 use crate::core::{Fact, sharing};
 use crate::exec::host::{Purpose, SIGKILL};
 use crate::exec::messages::Report;
@@ -57,8 +57,8 @@ impl Manager {
         }
     }
 
-    fn frozen(&self) -> Result<(Box<RawValue>, Named), Obstacle> {
-        let mut named = Named::default();
+    fn frozen(&self) -> Result<(Box<RawValue>, CarriedFds), Obstacle> {
+        let mut named = CarriedFds::default();
         let state = self.state(&mut named)?;
         let written = sharing::written_once(|| to_raw_value(&state));
         let written =
@@ -66,7 +66,7 @@ impl Manager {
         Ok((written, named))
     }
 
-    fn state(&self, named: &mut Named) -> Result<AgentsState, Obstacle> {
+    fn state(&self, named: &mut CarriedFds) -> Result<AgentsState, Obstacle> {
         // The ignored fields are created again.
         let Self {
             pool,
@@ -214,7 +214,7 @@ impl Manager {
 }
 
 /// Returns the state of a turn.
-fn carried(visible: Option<&Visible>, named: &mut Named) -> Result<TurnState, Obstacle> {
+fn carried(visible: Option<&Visible>, named: &mut CarriedFds) -> Result<TurnState, Obstacle> {
     let busy = || Obstacle::passing("a turn of an agent is beginning or ending");
     match visible {
         None => Err(busy()),

@@ -24,7 +24,7 @@ use super::opencode::{self, Opencode, OpencodeState};
 use super::start::Start;
 use super::stderr_tail::{DRAIN_TIMEOUT, StderrTail, Tail};
 use crate::agents::Agent;
-use crate::carry::{Fd, Named, Obstacle};
+use crate::carry::{CarriedFds, Fd, Obstacle};
 use crate::core::Refusal;
 use crate::exec::context::Context;
 use crate::exec::host::{
@@ -173,7 +173,7 @@ impl Live {
     ///
     /// # Errors
     /// Something is in progress in the agent, or it can't be carried over.
-    pub fn state(&self, named: &mut Named) -> Result<LiveState, Obstacle> {
+    pub fn state(&self, named: &mut CarriedFds) -> Result<LiveState, Obstacle> {
         // A sacrificed agent is ending.
         let Self { connection, process, stderr_tail, over, ended, killed_because: _, drained } = self;
         let is_ending = *over.borrow() || ended.get();

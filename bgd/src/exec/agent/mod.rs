@@ -48,7 +48,7 @@ use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Check, Done, Durable, Executor, Interactive, Lifecycle, SpecOf, Start, Upgradable};
 use crate::agents::{Agent, Agents};
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work, sharing};
 use crate::os::pidfd::SIGKILL;
@@ -175,7 +175,7 @@ impl Upgradable for AgentThread {
         self.release();
     }
 
-    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
+    fn carry(&mut self, named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         let Some(orders) = self.orders.as_ref().filter(|orders| !orders.is_closed()) else {
             return Ok(Carried::Nothing);
         };
@@ -194,7 +194,7 @@ impl Upgradable for AgentThread {
         self.still = None;
     }
 
-    fn resume(&mut self, carried: Carried, came: &mut Came, _: &SpecOf<'_>) -> io::Result<()> {
+    fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, _: &SpecOf<'_>) -> io::Result<()> {
         let state = match carried {
             Carried::Nothing => return Ok(()),
             Carried::Local(_) => return Err(io::Error::other("the state of another executor")),

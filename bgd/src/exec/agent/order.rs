@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::state::Resumed;
 pub use super::turn_order::TurnOrder;
 use crate::agents::Agent;
-use crate::carry::{Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle};
 
 /// An order to the agents' thread.
 pub enum Order {
@@ -47,7 +47,7 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Freeze {
     /// Receives the state with its descriptors, or the reason why there is none now.
-    pub tell: mpsc::Sender<Result<(Box<RawValue>, Named), Obstacle>>,
+    pub tell: mpsc::Sender<Result<(Box<RawValue>, CarriedFds), Obstacle>>,
     /// Closes when the thread may continue.
     pub until: mpsc::Receiver<()>,
 }

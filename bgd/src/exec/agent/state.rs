@@ -15,7 +15,7 @@ use super::pool::{Pool, ProcessId};
 use super::recorder::RecorderState;
 use super::template::TemplateState;
 use super::turn_order::TurnOrder;
-use crate::carry::{Came, Fd};
+use crate::carry::{Fd, ReceivedFds};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AgentsState {
@@ -104,7 +104,7 @@ impl Taken {
     ///
     /// # Errors
     /// A descriptor is missing.
-    pub fn all(state: &AgentsState, came: &mut Came) -> io::Result<Self> {
+    pub fn all(state: &AgentsState, came: &mut ReceivedFds) -> io::Result<Self> {
         let lives = state.seats.iter().flat_map(|seat| seat.live.descriptors());
         let templates = state.turns.iter().filter_map(|turn| match turn {
             TurnState::Opening(_) => None,

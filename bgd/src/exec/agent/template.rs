@@ -24,7 +24,7 @@ use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
-use crate::carry::{Fd, Named};
+use crate::carry::{CarriedFds, Fd};
 use crate::core::{CostScope, Refusal, Report, Tokens};
 use crate::exec::context::Context;
 use crate::exec::feed::{Feed, FeedState};
@@ -239,7 +239,7 @@ impl Template {
     }
 
     /// Returns the state for an upgrade; `None` while the program does not run.
-    pub fn state(&self, named: &mut Named) -> Option<TemplateState> {
+    pub fn state(&self, named: &mut CarriedFds) -> Option<TemplateState> {
         // `running` has the process, and [`Self::open`] gets the turn again.
         let Self { running, cancelled, host: _, start: _, context: _, turn: _, process: _ } = self;
         let running = running.borrow();

@@ -195,7 +195,7 @@ impl Turn {
     /// it asks.
     fn warn(&self, opened: &Opened) {
         let TurnOrder { agent, env, settings, session, .. } = &self.order;
-        let seen = opened.warning.clone().filter(|_| !agent.is_told_to_ask(env));
+        let seen = opened.warning.clone().filter(|_| !agent.is_configured_to_ask(env));
         // A warning that needs no session was reported at submit, but another run clears it, so report it again.
         let known = || session.as_ref().and_then(|_| agent.warning(env, settings));
         if let Some(warning) = seen.or_else(known) {

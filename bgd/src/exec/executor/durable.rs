@@ -4,8 +4,8 @@ use std::io;
 
 use bgd_shared::id::TaskId;
 
-use crate::core::{KnownRun, Uncounted};
-use crate::exec::left::{Left, Resumed, Spared};
+use crate::core::{KnownRun, UsagePending};
+use crate::exec::left::{HeldRun, Resumed, SparedProcesses};
 
 /// Leaves runs to the next daemon and continues those of an earlier one. An executor whose runs end with their daemon
 /// implements none of these calls.
@@ -14,7 +14,7 @@ pub trait Durable {
     ///
     /// # Errors
     /// Part of the state is missing, or nothing of this executor outlives a daemon.
-    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         let _ = (left, resumed);
         Err(io::Error::other("its executor leaves nothing behind"))
     }
@@ -27,7 +27,7 @@ pub trait Durable {
 
     /// Determines the usage of an ended run elsewhere that another daemon or program has left, and reports it like that
     /// of its own runs.
-    fn collect_usage(&mut self, ended: Uncounted) {
+    fn collect_usage(&mut self, ended: UsagePending) {
         let _ = ended;
     }
 
@@ -67,7 +67,7 @@ pub trait Durable {
 
     /// Called when a durable daemon ends and leaves its tasks running, here and elsewhere, and again once the executor
     /// is no longer busy: adds what identifies their processes.
-    fn leave(&mut self, left: &mut Spared) {
+    fn leave(&mut self, left: &mut SparedProcesses) {
         let _ = left;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::core::Spec;
 use crate::exec::carried::Carried;
@@ -24,7 +24,7 @@ pub trait Upgradable {
     ///
     /// # Errors
     /// Part of the state can't be carried now.
-    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle>;
+    fn carry(&mut self, named: &mut CarriedFds) -> Result<Carried, Obstacle>;
 
     /// Releases what [`Self::carry`] keeps still: the carried state is not used.
     fn release(&mut self) {}
@@ -33,7 +33,7 @@ pub trait Upgradable {
     ///
     /// # Errors
     /// Part of the state is missing.
-    fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
+    fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, spec: &SpecOf<'_>) -> io::Result<()> {
         let _ = (came, spec);
         match carried {
             Carried::Nothing => Ok(()),

@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
-use super::facts::{self, PidfdTarget, Remains, pidfd_target};
+use super::facts::{self, ExitInfo, PidfdTarget, pidfd_target};
 use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
@@ -121,7 +121,7 @@ fn check_user(pid: i32, users: Option<[u32; 4]>, has_ended: bool) -> Result<(), 
 /// Returns the error for a process that ended before it was taken over (R66).
 fn already_finished(pid: i32, pidfd: &PidFd) -> RpcError {
     let exit = match (pidfd.exit_info(), facts::remains(pid, pidfd)) {
-        (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Some(exit),
+        (Ok(Some(exit)), _) | (_, ExitInfo::Exit(exit)) => Some(exit),
         _ => None,
     };
     let how = match exit {

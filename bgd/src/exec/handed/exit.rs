@@ -11,7 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::drain::Drains;
-use super::facts::{Remains, remains};
+use super::facts::{ExitInfo, remains};
 use crate::exec::terminal::Terminal;
 use crate::os::pidfd::PidFd;
 
@@ -49,10 +49,10 @@ pub(in crate::exec) enum Known {
 /// Looks up the exit of an ended process.
 pub(in crate::exec) fn look(pid: i32, handle: &PidFd) -> Known {
     match (handle.exit_info(), remains(pid, handle)) {
-        (Ok(Some(exit)), _) | (_, Remains::Exit(exit)) => Known::Exit(exit),
-        (_, Remains::Hidden) => Known::Hidden,
+        (Ok(Some(exit)), _) | (_, ExitInfo::Exit(exit)) => Known::Exit(exit),
+        (_, ExitInfo::Hidden) => Known::Hidden,
         // It may have been reaped between the two looks.
-        (_, Remains::Gone) => match handle.exit_info() {
+        (_, ExitInfo::Gone) => match handle.exit_info() {
             Ok(Some(exit)) => Known::Exit(exit),
             Ok(None) | Err(_) => Known::Lost,
         },

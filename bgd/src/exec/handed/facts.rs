@@ -97,7 +97,7 @@ pub struct Leads {
 
 /// The system's information about the exit of a process that has ended and may not have been reaped yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remains {
+pub enum ExitInfo {
     Exit(Exit),
     /// The system hides it from us, or does not show it yet.
     Hidden,
@@ -106,20 +106,20 @@ pub enum Remains {
 }
 
 /// Looks up the exit of a process that has ended according to its pidfd.
-pub fn remains(pid: i32, handle: &PidFd) -> Remains {
-    let Some(stat) = ProcessStat::of(pid) else { return Remains::Gone };
+pub fn remains(pid: i32, handle: &PidFd) -> ExitInfo {
+    let Some(stat) = ProcessStat::of(pid) else { return ExitInfo::Gone };
     if !matches!(pidfd_target(handle), Ok(PidfdTarget::Process(named)) if named == pid) {
-        return Remains::Gone;
+        return ExitInfo::Gone;
     }
     let is_zombie = matches!(stat.state(), Some('Z' | 'X'));
     let (Some(status), Some(waits)) = (stat.field::<u64>(52), stat.field::<u64>(35)) else {
-        return Remains::Hidden;
+        return ExitInfo::Hidden;
     };
     // An observer that may not see the exit status is shown 0. The same observer is shown 0 as the wait channel
     // (`wchan`), which is otherwise never 0 for an ended process; so if both are 0, the status means nothing.
     match i32::try_from(status) {
-        Ok(status) if is_zombie && (status != 0 || waits != 0) => Remains::Exit(exit_of_status(status)),
-        Ok(_) | Err(_) => Remains::Hidden,
+        Ok(status) if is_zombie && (status != 0 || waits != 0) => ExitInfo::Exit(exit_of_status(status)),
+        Ok(_) | Err(_) => ExitInfo::Hidden,
     }
 }
 
@@ -170,15 +170,15 @@ mod tests {
             let deadline = Instant::now() + Duration::from_mins(1);
             let seen = loop {
                 match remains(pid, &ended) {
-                    Remains::Hidden => std::thread::yield_now(),
+                    ExitInfo::Hidden => std::thread::yield_now(),
                     seen => break seen,
                 }
                 assert!(Instant::now() < deadline, "it is never set");
             };
-            assert_eq!(seen, Remains::Exit(exit.clone()));
+            assert_eq!(seen, ExitInfo::Exit(exit.clone()));
             assert!(!matches!(ended.exit_info(), Ok(Some(_))), "the kernel keeps it only afterwards");
             child.wait().unwrap();
-            assert_eq!(remains(pid, &ended), Remains::Gone);
+            assert_eq!(remains(pid, &ended), ExitInfo::Gone);
             // Older kernels do not report it.
             if let Ok(told) = ended.exit_info() {
                 assert_eq!(told, Some(exit));

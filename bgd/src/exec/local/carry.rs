@@ -12,7 +12,7 @@ use bgd_shared::id::TaskId;
 use super::Local;
 use super::handoffs::Running;
 use super::open_terminals::OpenTerminals;
-use crate::carry::{Came, Fd, Named, Obstacle};
+use crate::carry::{CarriedFds, Fd, Obstacle, ReceivedFds};
 use crate::exec::carried::{
     HandedState, InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState,
 };
@@ -25,7 +25,7 @@ use crate::exec::input::{InputPipe, UnreadState};
 use crate::exec::loss::Loss;
 use crate::exec::members::Member;
 use crate::exec::messages::{StartOrder, Streams};
-use crate::exec::process::{Begins, Processes, Supervised, TerminalJob};
+use crate::exec::process::{Processes, Supervised, SupervisorStart, TerminalJob};
 use crate::exec::progress::Stage;
 use crate::exec::ready::Probe;
 use crate::exec::terminal::Terminal;
@@ -35,7 +35,7 @@ use crate::os::watch;
 
 impl Local {
     /// Returns the state, or the obstacle that prevents carrying it now.
-    pub(super) fn state(&mut self, named: &mut Named) -> Result<LocalState, Obstacle> {
+    pub(super) fn state(&mut self, named: &mut CarriedFds) -> Result<LocalState, Obstacle> {
         // Exhaustive: a new field must be carried, too, or be an obstacle.
         let Self {
             processes,
@@ -89,7 +89,7 @@ impl Local {
     pub(super) fn restore(
         &mut self,
         state: LocalState,
-        came: &mut Came,
+        came: &mut ReceivedFds,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
         let LocalState { processes, starts, outputs, drains, helpers, fosters } = state;
@@ -140,7 +140,7 @@ impl ProcessState {
         task: TaskId,
         supervised: &Supervised,
         terminals: &OpenTerminals,
-        named: &mut Named,
+        named: &mut CarriedFds,
     ) -> Result<Self, Obstacle> {
         let Supervised { run, control: _, input, unread: _, probe, tree, split, shown, job, handle } =
             supervised;
@@ -198,7 +198,7 @@ impl ProcessState {
         processes: &mut Processes,
         terminals: &mut OpenTerminals,
         drains: Drains,
-        came: &mut Came,
+        came: &mut ReceivedFds,
     ) -> io::Result<()> {
         let Self { task, run, leader, cgroup, mark, split, .. } = self;
         let Self { input, unread, probe, progress, terminal, handed, handle, is_inherited, .. } = self;
@@ -238,7 +238,7 @@ impl ProcessState {
         let probe = probe.map(|probe| Probe::restore(probe, came, of_probe)).transpose()?;
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
-        processes.supervise(run, tree, split, pidfd, Begins { input, job, handed, progress });
+        processes.supervise(run, tree, split, pidfd, SupervisorStart { input, job, handed, progress });
         if let Some(supervised) = processes.supervised.get_mut(&task) {
             (supervised.probe, supervised.handle, supervised.unread) = (probe, handle, unread);
         }
@@ -247,7 +247,7 @@ impl ProcessState {
 }
 
 impl HandedState {
-    fn of(tree: &HandedTree, running: Option<&Running>, named: &mut Named) -> Self {
+    fn of(tree: &HandedTree, running: Option<&Running>, named: &mut CarriedFds) -> Self {
         let (leads, held) = tree.state();
         let client = running.map(|Running { pid: _, client }| *client);
         let (is_running, client) = (client.is_some(), client.flatten());
@@ -261,7 +261,7 @@ impl HandedState {
         Self { handle: Fd::OF_PROCESS, leads, held: Vec::new(), is_running: true, client: None }
     }
 
-    fn resume(self, leader: i32, came: &mut Came) -> io::Result<HandedTree> {
+    fn resume(self, leader: i32, came: &mut ReceivedFds) -> io::Result<HandedTree> {
         let Self { handle, leads, held, is_running: _, client: _ } = self;
         let held =
             held.into_iter().map(|(pid, handle)| Ok(Member { pid, handle: came.take(handle)?.into() }));
@@ -278,7 +278,7 @@ impl TerminalState {
         run: u32,
         terminals: &mut OpenTerminals,
         context: &Context,
-        came: &mut Came,
+        came: &mut ReceivedFds,
     ) -> io::Result<(Option<TerminalJob>, Terminal)> {
         let Self { job, followed, owed, typists } = self;
         let taken = followed.map(|followed| followed.take(came)).transpose()?;
@@ -293,7 +293,7 @@ impl TerminalState {
 }
 
 impl StartState {
-    fn of(start: &StartOrder, owner: Option<u64>, named: &mut Named) -> Self {
+    fn of(start: &StartOrder, owner: Option<u64>, named: &mut CarriedFds) -> Self {
         let StartOrder { task, run, spec: _, env, place, streams } = start;
         let inherited = match streams {
             Streams::Own(inherited) => InheritedState::of(inherited, named),

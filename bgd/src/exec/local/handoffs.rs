@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use crate::carry::{Came, Named};
+use crate::carry::{CarriedFds, ReceivedFds};
 use crate::exec::carried::{DrainsState, FlowState};
 use crate::exec::executor::TellOffer;
 use crate::exec::handed::Recorded;
@@ -121,7 +121,7 @@ impl Handoffs {
     }
 
     /// Returns the state of all drains, which are held.
-    pub(super) fn drains(&self, named: &mut Named) -> Vec<DrainsState> {
+    pub(super) fn drains(&self, named: &mut CarriedFds) -> Vec<DrainsState> {
         let states = self.drained.iter().map(|(task, (run, _))| {
             let flows = self.holds.get(task).into_iter().flatten().filter_map(Hold::still);
             let flows = flows.map(|flow| {
@@ -145,7 +145,7 @@ impl Handoffs {
         &mut self,
         state: DrainsState,
         facts: &Facts,
-        came: &mut Came,
+        came: &mut ReceivedFds,
     ) -> io::Result<Drains> {
         let DrainsState { task, run, flows } = state;
         self.thread()?;

@@ -12,13 +12,14 @@ use nix::errno::Errno;
 
 use super::Local;
 use super::handoffs::Running;
+use super::replaced::Renewal;
 use crate::carry::Fd;
 use crate::exec::carried::{DrainsState, HandedState, JobState, ProcessState, TerminalState};
 use crate::exec::handed::Recorded;
 use crate::exec::handed::drain::Drains;
 use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
-use crate::exec::left::{Copies, Ended, INPUT, Left, Resumed};
+use crate::exec::left::{Copies, Ended, HeldRun, INPUT, Resumed};
 use crate::exec::messages::{Copied, Report};
 use crate::exec::process::{SIGCONT, Supervised};
 use crate::exec::progress::{Progress, Stage};
@@ -55,13 +56,13 @@ impl Local {
     pub(super) fn replace_keeper(&mut self, pid: i32) {
         let Some(keeper) = &self.keeper else { return };
         let gone = keeper.socket();
-        if self.replaced.is_starting || gone.pid != pid {
+        if self.replaced.renewal == Renewal::Starting || gone.pid != pid {
             return;
         }
         tracing::warn!(pid = gone.pid, "the keeper of running tasks is gone: another one takes its place");
         self.context.adopted.remove(gone.pid);
         self.replaced.gone.push(Arc::downgrade(&gone));
-        (self.replaced.is_starting, self.replaced.is_due) = (true, false);
+        self.replaced.renewal = Renewal::Starting;
         let reports = self.context.reports.clone();
         keeper.renew(move || reports.send(Report::KeeperCame));
     }
@@ -69,8 +70,7 @@ impl Local {
     /// Copies all current runs to the keeper that has replaced another one.
     pub(super) fn keeper_came(&mut self) {
         self.watch_keeper();
-        self.replaced.is_starting = false;
-        (self.replaced.is_due, self.replaced.lacks) = (true, false);
+        (self.replaced.renewal, self.replaced.lacks) = (Renewal::Filling, false);
         self.doubt_until_caught_up();
         let of_tasks = self.processes.supervised.keys().filter(|task| !self.helpers.owns(**task));
         let drained = self.handoffs.drained.keys();
@@ -102,10 +102,10 @@ impl Local {
 
     /// Notifies a keeper that has replaced another one once it holds all current runs.
     pub(super) fn tell_complete(&mut self) {
-        if !self.replaced.is_due || !self.replaced.is_over() {
+        if self.replaced.renewal != Renewal::Filling || !self.replaced.is_over() {
             return;
         }
-        self.replaced.is_due = false;
+        self.replaced.renewal = Renewal::Complete;
         self.replaced.gone.clear();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.replaced.lacks) {
             keeper.complete();
@@ -267,14 +267,14 @@ impl Local {
     ///
     /// # Errors
     /// Part of the state is missing, or no descriptor is left.
-    pub(super) fn resume_left(&mut self, mut left: Left, resumed: &Resumed) -> io::Result<i32> {
+    pub(super) fn resume_left(&mut self, mut left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         let has_exited = resumed.ended != Ended::Nothing;
         if left.drop_input(has_exited) {
             self.close_kept_input(left.key.task, left.key.run);
         }
         left.refresh_terminal()?;
         left.refresh_drains()?;
-        let Left { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
+        let HeldRun { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
         if (process.task, process.run) != (task, run) {
             return Err(io::Error::other("the keeper's record of it differs from what was started"));
         }

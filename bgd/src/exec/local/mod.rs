@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
 use self::open_terminals::OpenTerminals;
-use self::replaced::Replaced;
+use self::replaced::{Renewal, Replaced};
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{
@@ -34,13 +34,13 @@ use super::executor::{
 };
 use super::handed::Handoff;
 use super::input::InputPipe;
-use super::left::{self, Left, Resumed, Spared};
+use super::left::{self, HeldRun, Resumed, SparedProcesses};
 use super::messages::{Begun, Report, StartOrder, Streams};
 use super::process::Processes;
 use super::starting::Wanted;
 use super::thread_pool::ThreadPool;
 use super::unread::UnreadBytes;
-use crate::carry::{Came, Named, Obstacle};
+use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::client::answer::write_error;
 use crate::core::{Begin, Control, Fact, SpawnFailure};
@@ -330,7 +330,7 @@ impl Interactive for Local {
 }
 
 impl Durable for Local {
-    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
             // Nothing that was started for a task may run unsupervised.
@@ -354,7 +354,7 @@ impl Durable for Local {
     fn mark_incomplete(&mut self) {
         if let Some(keeper) = &self.keeper {
             keeper.doubt();
-            (self.replaced.is_due, self.replaced.is_doubtful) = (true, true);
+            (self.replaced.renewal, self.replaced.is_doubtful) = (Renewal::Filling, true);
         }
     }
 
@@ -369,7 +369,7 @@ impl Durable for Local {
         }
     }
 
-    fn leave(&mut self, left: &mut Spared) {
+    fn leave(&mut self, left: &mut SparedProcesses) {
         self.leaves = true;
         let of_tasks = self.processes.supervised.iter().filter(|(task, _)| !self.helpers.owns(**task));
         for (_, supervised) in of_tasks {
@@ -395,11 +395,11 @@ impl Upgradable for Local {
         self.handoffs.release();
     }
 
-    fn carry(&mut self, named: &mut Named) -> Result<Carried, Obstacle> {
+    fn carry(&mut self, named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         self.state(named).map(Carried::Local)
     }
 
-    fn resume(&mut self, carried: Carried, came: &mut Came, spec: &SpecOf<'_>) -> io::Result<()> {
+    fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, spec: &SpecOf<'_>) -> io::Result<()> {
         match carried {
             Carried::Local(state) => self.restore(state, came, spec),
             Carried::Nothing => Ok(()),

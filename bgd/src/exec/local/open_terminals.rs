@@ -10,7 +10,7 @@ use bgd_shared::limits::TERMINAL_VIEWERS;
 use bgd_shared::request::{DetachResult, TaskResult, TerminalSize, WriteResult};
 use tokio::sync::oneshot;
 
-use crate::carry::Named;
+use crate::carry::CarriedFds;
 use crate::client::Client;
 use crate::client::answer::{AnswerState, write_error};
 use crate::core::SpawnFailure;
@@ -119,7 +119,7 @@ impl OpenTerminals {
         &self,
         task: TaskId,
         job: Option<JobState>,
-        named: &mut Named,
+        named: &mut CarriedFds,
     ) -> Option<TerminalState> {
         // Resting terminals are followed before the daemon does anything else.
         let Self { open, holds, thread: _, resting: _, unseen: _ } = self;

@@ -4,17 +4,26 @@ use std::sync::Weak;
 
 use crate::keeper::client::Socket;
 
+/// How far the replacement of a keeper is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Renewal {
+    /// There is none, or it is complete and knows it.
+    #[default]
+    Complete,
+    /// It is being started.
+    Starting,
+    /// It is still to be notified when it is complete.
+    Filling,
+}
+
 /// What remains to be done until a replacement keeper holds all current runs.
 #[derive(Debug, Default)]
 pub(super) struct Replaced {
-    /// Whether the replacement is being started.
-    pub(super) is_starting: bool,
+    pub(super) renewal: Renewal,
     /// Ended keepers to which processes may have announced themselves that are not known yet.
     pub(super) gone: Vec<Weak<Socket>>,
     /// The number of runs that are being copied for the replacement.
     pub(super) copying: usize,
-    /// Whether the replacement is still to be notified when it is complete.
-    pub(super) is_due: bool,
     /// Whether copying something to it has failed.
     pub(super) lacks: bool,
     /// Whether the journal still lacks the outcomes of runs that the replacement does not hold: those of the previous
@@ -27,7 +36,7 @@ pub(super) struct Replaced {
 impl Replaced {
     /// Reports whether running tasks are still to be passed to the replacement.
     pub(super) fn lacks_runs(&self) -> bool {
-        self.is_starting || self.copying > 0
+        self.renewal == Renewal::Starting || self.copying > 0
     }
 
     /// Reports whether the replacement has received everything.

@@ -26,7 +26,7 @@ use super::context::Context;
 use super::job::Job;
 use super::output::OutputFiles;
 use super::tree::Tree;
-use crate::carry::{Came, Fd};
+use crate::carry::{Fd, ReceivedFds};
 use crate::core::Fact;
 use crate::os::clock::Stamp;
 
@@ -144,7 +144,7 @@ impl Probe {
     /// Its socket did not arrive.
     pub fn restore(
         state: ProbeState,
-        came: &mut Came,
+        came: &mut ReceivedFds,
         (run, tree, context): (u32, Tree, Context),
     ) -> io::Result<Self> {
         let ProbeState { ready, deadline, is_told, folder, sizes, socket } = state;

@@ -135,7 +135,7 @@ pub struct Unwritten {
 
 /// A submission whose answer was lost, so that it may or may not exist.
 #[derive(Debug)]
-pub struct Unsure {
+pub struct UnconfirmedSubmission {
     pub batch: Batch,
     /// When the submission is searched for.
     pub at: Instant,
@@ -143,7 +143,7 @@ pub struct Unsure {
     pub misses: usize,
 }
 
-impl Unsure {
+impl UnconfirmedSubmission {
     /// Creates one with a search soon.
     pub fn new(now: Instant, batch: Batch) -> Self {
         Self { batch, at: now + LOOK_AFTER[0], misses: 0 }

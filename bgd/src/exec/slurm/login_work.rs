@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::copy::Copy;
-use super::look::Look;
+use super::look::FolderScan;
 
 /// The time to the next look after a change.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub struct LoginWork {
     /// The names of the notes that were handled but are not removed yet.
     pub kept: HashSet<String>,
     /// The files that the next look removes.
-    pub leavings: Look,
+    pub leavings: FolderScan,
     /// The time to the next look while nothing changes.
     pub quiet: Duration,
     /// When the connection is closed.
@@ -34,7 +34,7 @@ impl Default for LoginWork {
             copies: HashMap::new(),
             is_copying: false,
             kept: HashSet::new(),
-            leavings: Look::default(),
+            leavings: FolderScan::default(),
             quiet: FIRST_LOOK,
             idle_at: None,
         }

@@ -16,7 +16,7 @@ pub const NOTES: usize = 2000;
 /// The parameters of a look: files to remove, folders of submissions that may be empty afterwards, output files whose
 /// sizes are wanted, and notes that need not be read again.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct FolderScan {
     /// Files to remove, by their paths in the work folder.
     pub removed: Vec<String>,
     /// Keys of the submissions.
@@ -44,7 +44,7 @@ pub struct Looked {
 
 impl Looked {
     /// Returns the result of a look at a work folder that is gone.
-    pub fn nothing(look: &Look) -> Self {
+    pub fn nothing(look: &FolderScan) -> Self {
         Self { missing: look.outputs.clone(), ..Self::default() }
     }
 }
@@ -71,8 +71,8 @@ const NOTE: [&[u8]; 4] = [
 
 /// Returns a script that removes files in the work folder, then empty folders of submissions, and prints the notes and
 /// the sizes of the output files. Names are those of [`far`] and of notes.
-pub fn look(folder: &WorkFolder, look: &Look) -> Script {
-    let Look { removed, keys, outputs, kept } = look;
+pub fn look(folder: &WorkFolder, look: &FolderScan) -> Script {
+    let FolderScan { removed, keys, outputs, kept } = look;
     let mut script = Script::new();
     far::enter(&mut script, folder.path());
     let all = |names: &[String], command: &str| {

@@ -17,7 +17,7 @@ const FACTOR: u32 = 3;
 
 /// Decides when the next query is due.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
+pub struct PollSchedule {
     /// When the next query is due; `None` while there are no jobs.
     due: Option<Instant>,
     /// The current wait between two queries.
@@ -26,7 +26,7 @@ pub struct Pace {
     asked: Option<Instant>,
 }
 
-impl Pace {
+impl PollSchedule {
     /// Returns when the next query is due; `None` if no query is scheduled.
     pub fn due(&self) -> Option<Instant> {
         self.due
@@ -89,14 +89,14 @@ mod tests {
     use super::*;
 
     /// Returns how long the pace waits from `now` on.
-    fn wait(pace: &Pace, now: Instant) -> Duration {
+    fn wait(pace: &PollSchedule, now: Instant) -> Duration {
         pace.due().unwrap().duration_since(now)
     }
 
     #[test]
     fn r149_queries_become_rarer_while_nothing_changes() {
         let mut now = Instant::now();
-        let mut pace = Pace::default();
+        let mut pace = PollSchedule::default();
         assert_eq!(pace.due(), None);
         pace.moved(now);
         let mut waits = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn r149_no_queries_without_jobs() {
         let now = Instant::now();
-        let mut pace = Pace::default();
+        let mut pace = PollSchedule::default();
         pace.moved(now);
         pace.asks(now + SOON);
         pace.answered(now + SOON, true, false);
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn r149_hurry_advances_the_next_query_within_the_minimum_spacing() {
         let now = Instant::now();
-        let mut pace = Pace::default();
+        let mut pace = PollSchedule::default();
         pace.moved(now);
         pace.hurry(now);
         assert_eq!(wait(&pace, now), Duration::ZERO);

@@ -7,12 +7,12 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Whether the cluster can be asked, or accepts jobs.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct Availability {
     broken: Option<(Instant, Box<str>)>,
     pause: Duration,
 }
 
-impl Reach {
+impl Availability {
     /// Returns whether a command may be tried now.
     pub fn is_open(&self, now: Instant) -> bool {
         self.broken.as_ref().is_none_or(|(until, _)| *until <= now)
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn r151_retries_back_off_until_the_cluster_answers() {
-        let (mut reach, now) = (Reach::default(), Instant::now());
+        let (mut reach, now) = (Availability::default(), Instant::now());
         assert!(reach.is_open(now));
         assert!(reach.failed(now, "down") && !reach.failed(now, "down") && reach.failed(now, "silent"));
         assert!(!reach.is_open(now) && reach.is_open(now + Duration::from_secs(4)));

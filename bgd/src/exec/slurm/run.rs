@@ -266,7 +266,7 @@ impl Run {
     }
 
     /// Returns whether the cluster has reported its end, of any kind.
-    pub const fn is_told_ended(&self) -> bool {
+    pub const fn is_reported_ended(&self) -> bool {
         self.ended.is_some()
     }
 

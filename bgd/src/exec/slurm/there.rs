@@ -9,7 +9,7 @@ use bgd_shared::request::Stream;
 use super::error::{self, CommandError};
 use super::far::{self, GONE, JobFile, PRINTED_BYTES, Script};
 use super::login::Login;
-use super::look::{self, Look, Looked};
+use super::look::{self, FolderScan, Looked};
 use super::part::{self, Part, Wanted};
 use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
@@ -111,7 +111,11 @@ fn failed(login: &Login, errors: &str) -> CommandError {
 ///
 /// # Errors
 /// The login node can't be reached, or ([`CommandError::Refused`]) it can't read the files.
-pub async fn look(tools: &Tools, login: &Login, look: &Look) -> (Instant, Result<Looked, CommandError>) {
+pub async fn look(
+    tools: &Tools,
+    login: &Login,
+    look: &FolderScan,
+) -> (Instant, Result<Looked, CommandError>) {
     let began = Instant::now();
     let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
         Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs).ok_or_else(|| {

@@ -17,7 +17,7 @@ use super::error::CommandError;
 use super::folder::{Scan, WorkFolder};
 use super::job::JobId;
 use super::login::Login;
-use super::look::{Look, Looked};
+use super::look::{FolderScan, Looked};
 use super::parse::{self, Settings};
 use super::program::Programs;
 use super::run::Job;
@@ -45,7 +45,7 @@ pub enum Done {
     /// A look at the notes: the names of all notes seen, and the result; `None` if the daemon is ending.
     Scanned(HashSet<String>, Option<Result<Scan, CommandError>>),
     /// A look over a login node, with the time at which it began.
-    Looked(Instant, Look, Result<Looked, CommandError>),
+    Looked(Instant, FolderScan, Result<Looked, CommandError>),
     /// Parts of outputs that were copied from a login node.
     Copied(Vec<Piece>, Result<Vec<Copied>, CommandError>),
     /// Work without a result to handle: files removed or jobs ended, if possible.
@@ -376,7 +376,7 @@ pub async fn sweep(tools: Tools) -> Done {
 }
 
 /// Looks for notes and sizes of outputs over a login node.
-pub async fn look(tools: Tools, login: Arc<Login>, look: Look) -> Done {
+pub async fn look(tools: Tools, login: Arc<Login>, look: FolderScan) -> Done {
     let (began, looked) = there::look(&tools, &login, &look).await;
     Done::Looked(began, look, looked)
 }

@@ -155,9 +155,9 @@ impl Session {
                             let buffer = Rc::clone(&self.buffer);
                             let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
                             match then {
-                                Then::More => {}
-                                Then::Wait => ready.clear_ready(),
-                                Then::End => self.is_at_end = true,
+                                ReadOutcome::More => {}
+                                ReadOutcome::Wait => ready.clear_ready(),
+                                ReadOutcome::End => self.is_at_end = true,
                             }
                             drop(ready);
                             self.show(&buffer.borrow()[..count]);
@@ -296,7 +296,7 @@ impl Session {
         let buffer = Rc::clone(&self.buffer);
         // The buffer holds more than the kernel does; any further data was written later.
         let (count, then) = read(self.master.get_ref(), &mut buffer.borrow_mut());
-        self.is_at_end |= then == Then::End;
+        self.is_at_end |= then == ReadOutcome::End;
         self.show(&buffer.borrow()[..count]);
         let held = std::mem::take(&mut self.held);
         self.tell(&held);
@@ -438,7 +438,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) {
 
 /// The state after a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum ReadOutcome {
     /// There may be more.
     More,
     /// There is nothing more at this moment.
@@ -448,19 +448,19 @@ enum Then {
 }
 
 /// Reads the available data, as much as fits.
-fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, Then) {
+fn read(master: &OwnedFd, buffer: &mut [u8]) -> (usize, ReadOutcome) {
     let mut count = 0;
     while count < buffer.len() {
         match nix::unistd::read(master, &mut buffer[count..]) {
-            Ok(0) => return (count, Then::End),
+            Ok(0) => return (count, ReadOutcome::End),
             Ok(more) => count += more,
-            Err(Errno::EAGAIN) => return (count, Then::Wait),
+            Err(Errno::EAGAIN) => return (count, ReadOutcome::Wait),
             Err(Errno::EINTR) => {}
             // No process has the terminal open any more.
-            Err(_) => return (count, Then::End),
+            Err(_) => return (count, ReadOutcome::End),
         }
     }
-    (count, Then::More)
+    (count, ReadOutcome::More)
 }
 
 /// Writes the queued writes. Returns whether the terminal accepts nothing more at this moment.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::screen::{Screen, ScreenState};
 use super::viewers::{Viewer, ViewerState};
-use crate::carry::{self, Fd, Named};
+use crate::carry::{self, CarriedFds, Fd};
 use crate::exec::hold;
 
 /// How many bytes a screen accepts at once.
@@ -35,7 +35,7 @@ pub struct Still {
 
 impl Still {
     /// Returns the state for the program that takes over.
-    pub fn state(&self, named: &mut Named) -> FollowedState {
+    pub fn state(&self, named: &mut CarriedFds) -> FollowedState {
         let Self { state, master, slave, leader_news, output } = self;
         FollowedState {
             session: state.clone(),
@@ -139,7 +139,7 @@ impl FollowedState {
     ///
     /// # Errors
     /// A descriptor did not arrive.
-    pub fn take(self, came: &mut carry::Came) -> io::Result<Taken> {
+    pub fn take(self, came: &mut carry::ReceivedFds) -> io::Result<Taken> {
         let Self { session, master, slave, leader_news, output } = self;
         Ok(Taken {
             state: session,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::keys::KeysState;
-use super::{At, Held, Lines, PendingReports, Rest, Terminals};
+use super::{Held, LinePosition, Lines, PendingReports, Rest, Terminals};
 use crate::carry::bytes;
 
 #[derive(Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl Terminals {
             let again =
                 |numbers, counted, missed| PendingReports::restore(&self.outcomes, numbers, counted, missed);
             let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted, rest.missed)));
-            self.hold(&terminal, Held::new(lines, again(numbers, counted, missed)), At::Top, rest);
+            self.hold(&terminal, Held::new(lines, again(numbers, counted, missed)), LinePosition::Top, rest);
         }
     }
 }

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SIZE: (u16, u16) = (24, 80);
 
 /// The result of checking a terminal.
-pub struct Look {
+pub struct TerminalCheck {
     pub front: Front,
     /// The open terminal, for a write that follows immediately.
     pub device: Device,
@@ -214,7 +214,7 @@ pub fn unusable(path: &str, error: &io::Error) -> String {
 ///
 /// # Errors
 /// The terminal is closed or belongs to another session or user, or a line would disturb its program.
-pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
+pub fn look(terminal: &OriginTerminal) -> Result<TerminalCheck, String> {
     let (device, leader) = Device::open(terminal)?;
     if leader.front <= 0 {
         return Err(format!("the terminal {} has no foreground process", terminal.path));
@@ -247,7 +247,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<Look, String> {
             (false, false) => program(living(front)),
         }
     };
-    Ok(Look { front, device })
+    Ok(TerminalCheck { front, device })
 }
 
 /// A shell that edits a line, and the page faults of its ended children.

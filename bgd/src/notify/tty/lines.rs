@@ -149,17 +149,19 @@ impl Lines {
     }
 
     /// Returns the bytes to write to a terminal of `size` rows and columns.
-    pub(super) fn bytes(&self, to: At, size: (u16, u16)) -> Vec<u8> {
+    pub(super) fn bytes(&self, to: LinePosition, size: (u16, u16)) -> Vec<u8> {
         let (rows, columns) = size;
         let lines = match to {
             // Two thirds of the screen stay unchanged.
-            At::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
-            At::Top if self.count() <= TYPED_LINES.min(usize::from(rows / 2)) as u64 => self.each.clone(),
-            At::Top => vec![line::plain(&self.summary())],
+            LinePosition::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
+            LinePosition::Top if self.count() <= TYPED_LINES.min(usize::from(rows / 2)) as u64 => {
+                self.each.clone()
+            }
+            LinePosition::Top => vec![line::plain(&self.summary())],
         };
         let mut bytes = match to {
-            At::Cursor => line::above_cursor(&lines, columns),
-            At::Top => line::at_top(&lines, size),
+            LinePosition::Cursor => line::above_cursor(&lines, columns),
+            LinePosition::Top => line::at_top(&lines, size),
         };
         // Only one bubble, however many lines there are.
         let bubble = if let [one] = &lines[..] { one.text() } else { self.summary() };
@@ -187,7 +189,7 @@ const fn urgency(kind: NoticeKind) -> u8 {
 
 /// The position of lines; `line` explains why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum LinePosition {
     /// Above the cursor's row: nothing is typed there yet.
     Cursor,
     /// At the top of the screen: the typed text may take up several rows.
@@ -206,9 +208,9 @@ mod tests {
             lines.each.push(line::plain(&format!("[line {count}]")));
             let shown = |at| String::from_utf8(lines.bytes(at, (24, 80))).unwrap();
             let are_few = count <= TYPED_LINES as u64;
-            assert!(shown(At::Cursor).contains("[line 1]"), "{count}");
-            assert_eq!(shown(At::Top).contains("[line 1]"), are_few, "{count}");
-            assert_eq!(shown(At::Top).contains(&format!("{count} completed")), !are_few, "{count}");
+            assert!(shown(LinePosition::Cursor).contains("[line 1]"), "{count}");
+            assert_eq!(shown(LinePosition::Top).contains("[line 1]"), are_few, "{count}");
+            assert_eq!(shown(LinePosition::Top).contains(&format!("{count} completed")), !are_few, "{count}");
         }
     }
 
@@ -253,7 +255,7 @@ mod tests {
         lines.counts[0] = 9;
         lines.each = (1..=6).map(|n| line::of_tests(NoticeKind::Completed, &format!("[line {n}]"))).collect();
         for (rows, shown) in [(24, 5), (12, 3), (6, 1), (3, 0), (1, 0)] {
-            let bytes = String::from_utf8(lines.bytes(At::Cursor, (rows, 80))).unwrap();
+            let bytes = String::from_utf8(lines.bytes(LinePosition::Cursor, (rows, 80))).unwrap();
             assert_eq!(bytes.matches("[line ").count(), shown, "{rows}");
             assert_eq!(bytes.matches("[BACKGROUND TASKS] ").count(), 1, "{rows}");
         }

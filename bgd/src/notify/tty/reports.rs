@@ -82,7 +82,9 @@ impl PendingReports {
     pub fn report(self, outcome: &Result<(), Undelivered>) {
         let Self { each, counted, missed, of } = self;
         if !missed.is_empty() {
-            missed.into_iter().for_each(|number| of.report(number, Delivery::Seen));
+            for number in missed {
+                of.report(number, Delivery::Seen);
+            }
             tracing::debug!(channel = %of.channel.name, "missed notices leave the journal");
         }
         counted.report(outcome);

@@ -29,7 +29,7 @@ use self::agent::{answered, resume};
 pub use self::body::{Body, Call, OUTPUT_DEFAULT_BYTES};
 use self::checks::{check_label, check_ms, invalid};
 pub use self::submission::PromptRequest;
-use crate::core::{Cancel, Leaves, Request, Selection};
+use crate::core::{Cancel, LeavePolicy, Request, Selection};
 
 impl Body {
     /// Parses and checks a request; `peer` is the process that sent it. An error becomes [`Body::Refused`]
@@ -91,7 +91,7 @@ impl Body {
             request::DaemonShutdown::NAME => {
                 let request::ShutdownParams { grace_ms, cancel } = parse_params(method, params)?;
                 check_ms("grace_ms", grace_ms)?;
-                let leaves = if cancel { Leaves::Nothing } else { Leaves::All };
+                let leaves = if cancel { LeavePolicy::Nothing } else { LeavePolicy::All };
                 Self::Core(Request::Shutdown { grace_ms, leaves })
             }
             request::Hello::NAME => session::hello(parse_params(method, params)?)?,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use bgd::carry::{Named, Obstacle};
+use bgd::carry::{CarriedFds, Obstacle};
 use bgd::core::{Control, Fact, Work};
 use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
@@ -134,7 +134,7 @@ impl Durable for Scripted {
 }
 
 impl Upgradable for Scripted {
-    fn carry(&mut self, _named: &mut Named) -> Result<Carried, Obstacle> {
+    fn carry(&mut self, _named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         Err(Obstacle::lasting("a script runs"))
     }
 }

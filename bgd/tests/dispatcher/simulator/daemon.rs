@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use bgd::carry::{Came, Named, Obstacle};
+use bgd::carry::{CarriedFds, Obstacle, ReceivedFds};
 use bgd::client::Client;
 use bgd::client::answer::Answer;
 use bgd::config::Config;
@@ -82,7 +82,7 @@ impl Daemon {
 
     /// Writes its state, if nothing is in progress; `asked` is the call that requests it.
     pub fn frozen(&mut self, asked: &Answer) -> Result<String, Obstacle> {
-        let mut named = Named::default();
+        let mut named = CarriedFds::default();
         let state = self.dispatcher.freeze(&self.mailbox, asked, true, &mut named)?;
         assert!(named.numbers().is_empty(), "nothing here has descriptors");
         Ok(serde_json::to_string(&state).unwrap())
@@ -97,7 +97,7 @@ impl Daemon {
     ) -> Self {
         let mut next = Self::new(world, self.clock, folder, instance);
         let state: DispatcherState = serde_json::from_str(state).unwrap();
-        next.dispatcher.resume(state, clients, &mut Came::new(&[]).unwrap()).unwrap();
+        next.dispatcher.resume(state, clients, &mut ReceivedFds::new(&[]).unwrap()).unwrap();
         next
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use bgd::core::Fact;
 use bgd::core::durable::Kept;
 use bgd::dispatcher::durable::LeftRuns;
-use bgd::exec::left::{Ended, Left, Resumed};
+use bgd::exec::left::{Ended, HeldRun, Resumed};
 use bgd::keeper::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Task};
@@ -155,7 +155,8 @@ impl World {
     pub fn left_runs(&self, kept: &Kept) -> LeftRuns {
         let mut state = self.state();
         let keys = state.keeper.held.keys().map(|(task, run)| Key { task: *task, run: *run });
-        let runs: BTreeMap<Key, Left> = keys.map(|key| (key, Left::bare(key, pid_of(key.task)))).collect();
+        let runs: BTreeMap<Key, HeldRun> =
+            keys.map(|key| (key, HeldRun::bare(key, pid_of(key.task)))).collect();
         let (is_complete, told) = (!state.keeper.is_gone, state.keeper.told());
         let mut left = LeftRuns { runs, is_complete, told, ..LeftRuns::default() };
         left.retain_known(kept);

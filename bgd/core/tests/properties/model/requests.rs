@@ -1,7 +1,7 @@
 //! Naive model of clients' requests.
 
 use bgd_core::{
-    Cancel, Command, CoreError, Filter, Leaves, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
+    Cancel, Command, CoreError, Filter, LeavePolicy, Now, OrderError, ReplyTo, Request, Selection, Unpausable,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -77,9 +77,9 @@ impl Model {
         Ok(())
     }
 
-    fn shut_down(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: Leaves) {
+    fn shut_down(&mut self, now: Now, to: ReplyTo, grace_ms: Option<u64>, leaves: LeavePolicy) {
         self.closing = true;
-        let (is_durable, leaves) = (self.is_durable, leaves == Leaves::All);
+        let (is_durable, leaves) = (self.is_durable, leaves == LeavePolicy::All);
         let stays = |task: &Known| {
             is_durable && (task.phase == Phase::Pending || leaves && task.foreground.is_none())
         };

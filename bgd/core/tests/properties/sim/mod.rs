@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, Leaves, ListQuery, Mono, Now,
+    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, LeavePolicy, ListQuery, Mono, Now,
     Ordinal, ReplyTo, Request, Selection, Snapshot, Work,
 };
 use bgd_shared::event::EventKind;
@@ -246,7 +246,7 @@ impl Sim {
                 self.request(*client, Request::Retrieve { id, complete: *complete })
             }
             Op::Shutdown { client, grace, cancels } => {
-                let leaves = if *cancels { Leaves::Nothing } else { Leaves::All };
+                let leaves = if *cancels { LeavePolicy::Nothing } else { LeavePolicy::All };
                 self.request(*client, Request::Shutdown { grace_ms: grace.map(u64::from), leaves })
             }
             Op::Disconnect { client } => self.disconnect(*client),

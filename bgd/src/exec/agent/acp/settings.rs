@@ -11,7 +11,7 @@ use bgd_shared::error::ErrorKind;
 use serde_json::{Value, json};
 
 use super::Acp;
-use super::setup::{Offer, Setup, Way, choosable, offered, shown};
+use super::setup::{ChoiceSetter, Offer, Setup, choosable, offered, shown};
 use crate::agents::Settings;
 use crate::core::Refusal;
 
@@ -33,12 +33,12 @@ impl Acp {
     ) -> Result<Option<String>, Refusal> {
         let offer = &*setup.offer;
         let (mode, warning) = offer.mode(settings)?;
-        let mut wanted: BTreeMap<(u8, Way), Step> = BTreeMap::new();
-        let mut want = |way: Way, value: Value, what: String| {
+        let mut wanted: BTreeMap<(u8, ChoiceSetter), Step> = BTreeMap::new();
+        let mut want = |way: ChoiceSetter, value: Value, what: String| {
             wanted.insert((offer.rank(&way), way), (value, what));
         };
         for (id, value) in &settings.named.config {
-            let way = Way::Option(id.clone());
+            let way = ChoiceSetter::Option(id.clone());
             let value = offer.fit(&way, value);
             want(way, value, format!("the option {id:?}"));
         }
@@ -51,7 +51,7 @@ impl Acp {
             want(choice.way.clone(), mode, what);
         }
         // Restored before anything is set, as two ways may set the same choice.
-        let mut back: BTreeMap<(u8, Way), Step> = BTreeMap::new();
+        let mut back: BTreeMap<(u8, ChoiceSetter), Step> = BTreeMap::new();
         for (way, value) in setup.before().iter() {
             let key = (offer.rank(way), way.clone());
             if !wanted.contains_key(&key) {
@@ -77,7 +77,7 @@ impl Acp {
     async fn set(
         &self,
         session: &str,
-        way: &Way,
+        way: &ChoiceSetter,
         value: &Value,
         what: &str,
         offer: &Offer,
@@ -90,12 +90,12 @@ impl Acp {
         }
         let mut params = json!({ "sessionId": session });
         let method = match way {
-            Way::Method(by) => {
+            ChoiceSetter::Method(by) => {
                 let (method, key) = by.names();
                 params[key] = value.clone();
                 method
             }
-            Way::Option(id) => {
+            ChoiceSetter::Option(id) => {
                 params["configId"] = id.as_str().into();
                 params["value"] = value.clone();
                 if value.is_boolean() {

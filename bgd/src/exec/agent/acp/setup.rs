@@ -23,12 +23,12 @@ const OFFER_BYTES: usize = 500;
 
 /// The dedicated methods for choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum By {
+pub enum ChoiceMethod {
     Mode,
     Model,
 }
 
-impl By {
+impl ChoiceMethod {
     /// Returns the method's name, and the name of its parameter for the value.
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
@@ -40,9 +40,9 @@ impl By {
 
 /// How a choice is sent to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Way {
+pub enum ChoiceSetter {
     /// By a dedicated method.
-    Method(By),
+    Method(ChoiceMethod),
     /// As the option with this id.
     Option(String),
 }
@@ -50,7 +50,7 @@ pub enum Way {
 /// A choice that an agent offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    pub way: Way,
+    pub way: ChoiceSetter,
     /// The initial value of the session.
     pub current: Value,
     /// The ids to choose from; empty for a flag.
@@ -58,7 +58,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    fn of_list(way: Way, offer: &Value, list: &str, id: &str, current: &str) -> Option<Self> {
+    fn of_list(way: ChoiceSetter, offer: &Value, list: &str, id: &str, current: &str) -> Option<Self> {
         let values = offer[list].as_array()?.iter().filter_map(|entry| entry[id].as_str());
         let values: Vec<String> = values.map(str::to_owned).collect();
         (!values.is_empty()).then(|| Self { way, current: offer[current].clone(), values })
@@ -73,7 +73,7 @@ impl Choice {
             None => vec![entry],
         });
         let values = values.filter_map(|entry| entry["value"].as_str().map(str::to_owned)).collect();
-        Some(Self { way: Way::Option(id), current: option["currentValue"].clone(), values })
+        Some(Self { way: ChoiceSetter::Option(id), current: option["currentValue"].clone(), values })
     }
 
     /// Returns the offered id that ranks best in [`STRICT`].
@@ -116,23 +116,23 @@ impl Offer {
         let options = || answer["configOptions"].as_array().into_iter().flatten();
         let of_category =
             |category: &str| Choice::of_option(options().find(|option| option["category"] == category)?);
-        let by = Way::Method(By::Mode);
+        let by = ChoiceSetter::Method(ChoiceMethod::Mode);
         let modes = Choice::of_list(by, &answer["modes"], "availableModes", "id", "currentModeId");
-        let by = Way::Method(By::Model);
+        let by = ChoiceSetter::Method(ChoiceMethod::Model);
         Self {
             modes: modes.or_else(|| of_category("mode")),
             models: Choice::of_list(by, &answer["models"], "availableModels", "modelId", "currentModelId")
                 .or_else(|| of_category("model")),
             options: options().filter_map(Choice::of_option).collect(),
             mode_option: of_category("mode").and_then(|choice| match choice.way {
-                Way::Option(id) => Some(id),
-                Way::Method(_) => None,
+                ChoiceSetter::Option(id) => Some(id),
+                ChoiceSetter::Method(_) => None,
             }),
         }
     }
 
     /// Returns the choice that is set in this way.
-    pub fn choice(&self, way: &Way) -> Option<&Choice> {
+    pub fn choice(&self, way: &ChoiceSetter) -> Option<&Choice> {
         [&self.modes, &self.models]
             .into_iter()
             .flatten()
@@ -141,7 +141,7 @@ impl Offer {
     }
 
     /// Returns the position in the order of setting: the model first, as other choices may depend on it, the mode last.
-    pub fn rank(&self, way: &Way) -> u8 {
+    pub fn rank(&self, way: &ChoiceSetter) -> u8 {
         let is = |choice: &Option<Choice>| choice.as_ref().is_some_and(|choice| choice.way == *way);
         match (is(&self.models), is(&self.modes)) {
             (true, _) => 0,
@@ -151,7 +151,7 @@ impl Offer {
     }
 
     /// Converts a value to the type that this option accepts: the user who names it may not know whether it is a flag.
-    pub fn fit(&self, way: &Way, value: &Setting) -> Value {
+    pub fn fit(&self, way: &ChoiceSetter, value: &Setting) -> Value {
         let is_flag = self.choice(way).map(|choice| choice.values.is_empty());
         match (is_flag, value) {
             (Some(true), Setting::Text(text)) if text == "true" => true.into(),
@@ -196,14 +196,14 @@ pub struct Setup {
     /// Shared by sessions with the same offer: an agent may have a thousand models.
     pub offer: Arc<Offer>,
     /// The initial values of changed settings.
-    before: Mutex<BTreeMap<Way, Value>>,
+    before: Mutex<BTreeMap<ChoiceSetter, Value>>,
 }
 
 /// A session's setup, as carried over an upgrade.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SetupState {
     offer: Offer,
-    before: Vec<(Way, Value)>,
+    before: Vec<(ChoiceSetter, Value)>,
 }
 
 impl Setup {
@@ -220,7 +220,7 @@ impl Setup {
         Self::shared(offer, before.into_iter().collect(), last)
     }
 
-    fn shared(offer: Offer, before: BTreeMap<Way, Value>, last: &mut Arc<Self>) -> Arc<Self> {
+    fn shared(offer: Offer, before: BTreeMap<ChoiceSetter, Value>, last: &mut Arc<Self>) -> Arc<Self> {
         let offer = Arc::new(offer);
         let offer = if last.offer == offer { Arc::clone(&last.offer) } else { offer };
         let setup = Arc::new(Self { offer, before: Mutex::new(before) });
@@ -235,7 +235,7 @@ impl Setup {
     }
 
     /// Returns the initial values of changed settings.
-    pub fn before(&self) -> MutexGuard<'_, BTreeMap<Way, Value>> {
+    pub fn before(&self) -> MutexGuard<'_, BTreeMap<ChoiceSetter, Value>> {
         // No panic can leave the map half changed, so poisoning does not matter.
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,16 +254,18 @@ pub fn choosable<'a>(what: &str, value: &str, choice: Option<&'a Choice>) -> Res
 }
 
 /// Describes the agent's offer, for a value that the agent did not accept; `None` if the offer is unknown.
-pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
+pub fn offered(offer: &Offer, way: &ChoiceSetter) -> Option<String> {
     match (offer.choice(way), way) {
         (Some(choice), _) if choice.values.is_empty() => Some("it can be true or false".to_owned()),
         (Some(choice), _) => Some(format!("it can be: {}", listed(&choice.values))),
-        (None, Way::Method(_)) => None,
-        (None, Way::Option(_)) if offer.options.is_empty() => Some("the agent has no options".to_owned()),
-        (None, Way::Option(_)) => {
+        (None, ChoiceSetter::Method(_)) => None,
+        (None, ChoiceSetter::Option(_)) if offer.options.is_empty() => {
+            Some("the agent has no options".to_owned())
+        }
+        (None, ChoiceSetter::Option(_)) => {
             let ids = offer.options.iter().filter_map(|choice| match &choice.way {
-                Way::Option(id) => Some(id.clone()),
-                Way::Method(_) => None,
+                ChoiceSetter::Option(id) => Some(id.clone()),
+                ChoiceSetter::Method(_) => None,
             });
             Some(format!("its options are: {}", listed(&ids.collect::<Vec<_>>())))
         }
@@ -271,12 +273,12 @@ pub fn offered(offer: &Offer, way: &Way) -> Option<String> {
 }
 
 /// Describes a choice for people.
-pub fn shown(offer: &Offer, way: &Way, value: &Value) -> String {
+pub fn shown(offer: &Offer, way: &ChoiceSetter, value: &Value) -> String {
     match (offer.rank(way), way) {
         (0, _) => format!("the model {value}"),
         (2, _) => format!("the mode {value}"),
-        (_, Way::Option(id)) => format!("the value {value} of the option {id:?}"),
-        (_, Way::Method(_)) => value.to_string(),
+        (_, ChoiceSetter::Option(id)) => format!("the value {value} of the option {id:?}"),
+        (_, ChoiceSetter::Method(_)) => value.to_string(),
     }
 }
 
@@ -326,7 +328,7 @@ mod tests {
         let option = json!({"id": "m", "category": "mode", "currentValue": "auto", "options": values});
         let offer = Offer::of(&json!({"modes": null, "configOptions": [option]}));
         let choice = offer.modes.as_ref().unwrap();
-        assert_eq!((&choice.way, choice.strict()), (&Way::Option("m".into()), Some("default")));
+        assert_eq!((&choice.way, choice.strict()), (&ChoiceSetter::Option("m".into()), Some("default")));
         assert_eq!(offer.models, None);
     }
 
@@ -346,7 +348,7 @@ mod tests {
         let text = json!({"id": "t", "type": "select", "currentValue": "x", "options": [{"value": "true"}]});
         let flag = json!({"id": "f", "type": "boolean", "currentValue": false});
         let offer = Offer::of(&json!({"configOptions": [text, flag]}));
-        let fit = |id: &str, value: &Setting| offer.fit(&Way::Option(id.into()), value);
+        let fit = |id: &str, value: &Setting| offer.fit(&ChoiceSetter::Option(id.into()), value);
         let (yes, on) = (Setting::Text("true".into()), Setting::Flag(true));
         assert_eq!((fit("f", &yes), fit("f", &on)), (json!(true), json!(true)));
         assert_eq!((fit("t", &yes), fit("t", &on)), (json!("true"), json!("true")));

@@ -101,13 +101,13 @@ impl Api {
     }
 
     /// Sends a prompt to a session, without waiting for its answer.
-    pub async fn prompt(&self, on: On<'_>, message: &str, prompt: &str) -> Result<(), ApiError> {
+    pub async fn prompt(&self, on: SessionAddress<'_>, message: &str, prompt: &str) -> Result<(), ApiError> {
         let content = json!({ "messageID": message, "parts": [{ "type": "text", "text": prompt }] });
         with_timeout(self.tell(&on.target("/prompt_async"), &content)).await
     }
 
     /// Aborts a session's turn.
-    pub async fn abort(&self, on: On<'_>) -> Result<(), ApiError> {
+    pub async fn abort(&self, on: SessionAddress<'_>) -> Result<(), ApiError> {
         with_timeout(self.tell(&on.target("/abort"), &json!({}))).await
     }
 
@@ -119,7 +119,11 @@ impl Api {
     }
 
     /// Returns the newest messages of a session, oldest first, at least back to one for which `knows` is true.
-    pub async fn messages(&self, on: On<'_>, knows: impl Fn(&str) -> bool) -> Result<Vec<Message>, ApiError> {
+    pub async fn messages(
+        &self,
+        on: SessionAddress<'_>,
+        knows: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Message>, ApiError> {
         let mut newest_first = Vec::new();
         let mut before = None;
         for _ in 0..PAGES {
@@ -140,7 +144,7 @@ impl Api {
 
     async fn page(
         &self,
-        on: On<'_>,
+        on: SessionAddress<'_>,
         limit: usize,
         before: Option<&str>,
     ) -> Result<(Vec<Message>, Option<String>), ApiError> {
@@ -212,12 +216,12 @@ impl Api {
 /// A session, and the folder that the server keeps the session under. Without the folder, the server looks for the
 /// session elsewhere.
 #[derive(Clone, Copy, Debug)]
-pub struct On<'a> {
+pub struct SessionAddress<'a> {
     pub session: &'a str,
     pub directory: &'a str,
 }
 
-impl On<'_> {
+impl SessionAddress<'_> {
     fn target(&self, verb: &str) -> String {
         at("/session", self.session, verb, self.directory)
     }

@@ -29,7 +29,7 @@ use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::api::{Api, ApiError, On};
+use self::api::{Api, ApiError, SessionAddress};
 use self::follow::Routes;
 use self::session::{Order, Parts, Session, Stop, Timing, TurnState};
 pub use self::state::OpencodeState;
@@ -225,7 +225,7 @@ impl Opencode {
         stop.told.store(true, Ordering::Relaxed);
         // A look finds the result, even if this future is dropped before the server answers.
         stop.look.notify_one();
-        if let Err(error) = self.api.abort(On { session: key, directory: &directory }).await {
+        if let Err(error) = self.api.abort(SessionAddress { session: key, directory: &directory }).await {
             tracing::debug!(session = %key, %error, "cannot cancel");
         }
         stop.look.notify_one();

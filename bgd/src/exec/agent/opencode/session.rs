@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::super::connection::{TurnEnd, Update, Updates, plan};
-use super::api::{Api, ApiError, On};
+use super::api::{Api, ApiError, SessionAddress};
 use super::asks::{Asks, AsksState};
 use super::follow::{self, Routes, Signal};
 use super::turn::{News, Observation, Turn};
@@ -195,8 +195,8 @@ impl Session {
         *self.parts.shown.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    fn on(&self) -> On<'_> {
-        On { session: &self.parts.id, directory: &self.parts.directory }
+    fn on(&self) -> SessionAddress<'_> {
+        SessionAddress { session: &self.parts.id, directory: &self.parts.directory }
     }
 
     /// Sends the session a prompt. A turn that is still running is abandoned.
@@ -372,7 +372,7 @@ impl Session {
         let mut news = turn.read(&truth.messages);
         news.extend(turn.consumed());
         if let Some(question) = self.asks.unanswered() {
-            turn.nobody_answered(question);
+            turn.question_unanswered(question);
         }
         let timing = self.parts.timing;
         let sight = Observation {

@@ -194,7 +194,7 @@ impl Turn {
     }
 
     /// Notes that a question of the model got no answer.
-    pub fn nobody_answered(&mut self, question: String) {
+    pub fn question_unanswered(&mut self, question: String) {
         self.unanswered = Some(question);
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::Fact;
-use crate::exec::messages::{self, Seen};
+use crate::exec::messages::{self, ExecutorMessage};
 
 /// A drain that has begun, and the file that it fills.
 struct Begun {
@@ -174,7 +174,7 @@ async fn unwritable_output_file_does_not_block_the_writer() {
     drains.end().await;
     writers.join().unwrap();
     let (mut lost, mut reasons) = (0, BTreeSet::new());
-    while let Ok(Seen::Fact { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
+    while let Ok(ExecutorMessage::Fact { fact: Fact::Lost { bytes, why }, .. }) = reports.try_recv() {
         lost += bytes;
         reasons.insert(why.to_string());
     }

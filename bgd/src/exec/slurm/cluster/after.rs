@@ -105,7 +105,7 @@ impl Cluster {
             return false;
         };
         let has_failed = |other: &TaskId| self.runs.get(other).is_none_or(|other| !other.can_be_followed());
-        let is_left = run.follows_nothing() || !run.is_told_ended() && run.awaits.iter().any(has_failed);
+        let is_left = run.follows_nothing() || !run.is_reported_ended() && run.awaits.iter().any(has_failed);
         let is_unstarted = match conclusion.verdict {
             Verdict::Cancelled | Verdict::Failed(..) | Verdict::NotReady(_) => true,
             Verdict::ByExit => false,

@@ -13,7 +13,7 @@ use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::far;
 use crate::exec::slurm::folder::{Note, Scan};
-use crate::exec::slurm::look::{Look, Looked};
+use crate::exec::slurm::look::{FolderScan, Looked};
 use crate::exec::slurm::part::PARTS_BYTES;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::{NoteKind, Noted};
@@ -81,7 +81,7 @@ impl Cluster {
         &mut self,
         now: Instant,
         began: Instant,
-        mut look: Look,
+        mut look: FolderScan,
         result: Result<Looked, CommandError>,
     ) {
         let looked = match result {

@@ -28,7 +28,7 @@ use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
 use crate::exec::slurm::acts::Acts;
-use crate::exec::slurm::batch::{Gathering, Unsure, Unwritten};
+use crate::exec::slurm::batch::{Gathering, UnconfirmedSubmission, Unwritten};
 use crate::exec::slurm::check;
 use crate::exec::slurm::clusters::Clusters;
 use crate::exec::slurm::commands;
@@ -36,9 +36,9 @@ use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::login_work::LoginWork;
-use crate::exec::slurm::pace::Pace;
+use crate::exec::slurm::pace::PollSchedule;
 use crate::exec::slurm::parse::Settings;
-use crate::exec::slurm::reach::Reach;
+use crate::exec::slurm::reach::Availability;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
@@ -88,7 +88,7 @@ pub struct Cluster {
     before: Option<Before>,
     /// Runs that wait for the ids of the runs that they follow.
     parked: BTreeSet<TaskId>,
-    unsure: HashMap<Arc<str>, Unsure>,
+    unsure: HashMap<Arc<str>, UnconfirmedSubmission>,
     acts: Acts,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
     /// How many submissions and how many commands for orders are in progress.
@@ -113,13 +113,13 @@ pub struct Cluster {
     /// The start of the last look that has found all notes.
     looked: Option<Instant>,
     /// Whether the notes can be read.
-    reading: Reach,
+    reading: Availability,
     tick_at: Option<Instant>,
     watch: Option<AsyncFd<Changes>>,
-    pace: Pace,
-    reach: Reach,
+    pace: PollSchedule,
+    reach: Availability,
     /// Whether the cluster accepts more jobs.
-    room: Reach,
+    room: Availability,
     known: Option<Settings>,
     /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
@@ -181,12 +181,12 @@ impl Cluster {
             scan_at: None,
             last_scan: None,
             looked: None,
-            reading: Reach::default(),
+            reading: Availability::default(),
             tick_at: None,
             watch: None,
-            pace: Pace::default(),
-            reach: Reach::default(),
-            room: Reach::default(),
+            pace: PollSchedule::default(),
+            reach: Availability::default(),
+            room: Availability::default(),
             known: None,
             is_learning: false,
             sweep_at: None,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 
 use super::Cluster;
-use crate::exec::slurm::batch::{Batch, JobRequest, Unsure};
+use crate::exec::slurm::batch::{Batch, JobRequest, UnconfirmedSubmission};
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
 use crate::exec::slurm::run::Run;
@@ -48,7 +48,7 @@ impl Cluster {
     fn doubt(&mut self, now: Instant, (key, index): (Arc<str>, u32), run: (TaskId, u32)) {
         let unsure = self.unsure.entry(Arc::clone(&key)).or_insert_with(|| {
             let wish = JobRequest::default();
-            Unsure::new(now, Batch { key, wish, tasks: Vec::new() })
+            UnconfirmedSubmission::new(now, Batch { key, wish, tasks: Vec::new() })
         });
         // The runs of the same submission that are unknown here have no owner.
         let nobody = (TaskId::from_u128(0), 0);

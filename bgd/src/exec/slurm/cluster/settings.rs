@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Cluster;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::program::Programs;
-use crate::exec::slurm::reach::Reach;
+use crate::exec::slurm::reach::Availability;
 use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::remotes::Slurm;
@@ -75,7 +75,8 @@ impl Cluster {
         });
         self.settings = settings;
         (self.known, self.watch, self.looked) = (None, None, None);
-        (self.reach, self.reading, self.room) = (Reach::default(), Reach::default(), Reach::default());
+        (self.reach, self.reading, self.room) =
+            (Availability::default(), Availability::default(), Availability::default());
         self.login_work = LoginWork::default();
     }
 }

@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::batch::{Batch, Unsure, Unwritten};
+use crate::exec::slurm::batch::{Batch, UnconfirmedSubmission, Unwritten};
 use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::error::{self, CommandError};
 use crate::exec::slurm::job::JobId;
@@ -125,7 +125,7 @@ impl Cluster {
             Err(NotSubmitted::CommandError(CommandError::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
                 self.has_submitted = true;
-                self.unsure.insert(Arc::clone(&batch.key), Unsure::new(now, batch));
+                self.unsure.insert(Arc::clone(&batch.key), UnconfirmedSubmission::new(now, batch));
                 self.failed(now, &CommandError::Unanswered(why));
             }
             Err(NotSubmitted::CommandError(CommandError::Full(why))) => {

@@ -18,12 +18,12 @@ fn folder(home: &tempfile::TempDir) -> WorkFolder {
     folder
 }
 
-fn asks(outputs: &[&str]) -> Look {
-    Look { outputs: outputs.iter().map(|name| (*name).to_owned()).collect(), ..Look::default() }
+fn asks(outputs: &[&str]) -> FolderScan {
+    FolderScan { outputs: outputs.iter().map(|name| (*name).to_owned()).collect(), ..FolderScan::default() }
 }
 
 /// Runs a look, and returns its exit code with the result.
-fn find(shell: &str, folder: &WorkFolder, what: &Look) -> (i32, Option<Looked>) {
+fn find(shell: &str, folder: &WorkFolder, what: &FolderScan) -> (i32, Option<Looked>) {
     let (code, printed) = run(shell, &look(folder, what));
     (code, looked(&printed, &what.outputs))
 }
@@ -37,7 +37,7 @@ fn r147_look_finds_notes_and_sizes_and_removes_finished_files() {
     for shell in SHELLS {
         let home = tempfile::tempdir().unwrap();
         let folder = folder(&home);
-        assert_eq!(find(shell, &folder, &Look::default()), (0, Some(Looked::default())), "{shell}");
+        assert_eq!(find(shell, &folder, &FolderScan::default()), (0, Some(Looked::default())), "{shell}");
         for (name, text) in [
             ("k1.0.0.start", "n1 7\n"),
             ("k1.0.0.exit", "0 0\n"),
@@ -70,10 +70,15 @@ fn r147_look_finds_notes_and_sizes_and_removes_finished_files() {
         let mut removed = files_of("k1", 0, false, 0);
         removed.push("notes/k1.0.0.start".to_owned());
         let keys = vec!["k1".to_owned()];
-        let (_, left) = find(shell, &folder, &Look { removed, keys: keys.clone(), ..Look::default() });
+        let (_, left) =
+            find(shell, &folder, &FolderScan { removed, keys: keys.clone(), ..FolderScan::default() });
         assert_eq!(names(&left.unwrap()), ["k1.1.0.fail"]);
         assert!(folder.jobs("k1").exists() && !folder.path().join("output/k1.0.out").exists());
-        find(shell, &folder, &Look { removed: files_of("k1", 1, false, 0), keys, ..Look::default() });
+        find(
+            shell,
+            &folder,
+            &FolderScan { removed: files_of("k1", 1, false, 0), keys, ..FolderScan::default() },
+        );
         assert!(!folder.jobs("k1").exists());
         fs::remove_dir_all(folder.path().join("output")).unwrap();
         let (code, found) = find(shell, &folder, &what);
@@ -126,20 +131,20 @@ fn r149_look_at_many_notes_uses_little_cpu_time() {
     }
     fs::write(folder.notes().join("k9.0.0.start"), "n1 7\n").unwrap();
     for shell in SHELLS {
-        let find = |what: &Look| {
+        let find = |what: &FolderScan| {
             let script = [LIMIT, look(&folder, what).bytes()].concat();
             let (code, printed) = run_bytes(shell, "/usr/bin:/bin", &script);
             looked(&printed, &[]).unwrap_or_else(|| panic!("{shell}: {code}"))
         };
-        let found = find(&Look::default());
+        let found = find(&FolderScan::default());
         assert!(found.has_more && found.notes.len() == NOTES, "{shell}");
         assert_eq!(names(&found)[0], "k9.0.0.start", "{shell}");
         // Some of the known notes may be gone.
         let mut kept = all[..all.len() - 10].to_vec();
         kept.push("k0.0.0.exit".to_owned());
-        let found = find(&Look { kept, ..Look::default() });
+        let found = find(&FolderScan { kept, ..FolderScan::default() });
         assert!(!found.has_more && all[all.len() - 10..].iter().all(|name| names(&found).contains(&&**name)));
-        let found = find(&Look { kept: all.clone(), ..Look::default() });
+        let found = find(&FolderScan { kept: all.clone(), ..FolderScan::default() });
         assert_eq!((found.has_more, names(&found)), (false, vec!["k9.0.0.start"]), "{shell}");
     }
 }

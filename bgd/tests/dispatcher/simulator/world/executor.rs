@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd::carry::{Named, Obstacle};
+use bgd::carry::{CarriedFds, Obstacle};
 use bgd::core::Control;
 use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
-use bgd::exec::left::{Left, Resumed};
+use bgd::exec::left::{HeldRun, Resumed};
 use bgd_shared::id::TaskId;
 use tokio::sync::oneshot;
 
@@ -114,7 +114,7 @@ impl Executor for Simulated {
 impl Interactive for Simulated {}
 
 impl Durable for Simulated {
-    fn adopt(&mut self, left: Left, resumed: &Resumed) -> io::Result<i32> {
+    fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         self.0.gone_on_with(left.key, resumed)
     }
 
@@ -132,7 +132,7 @@ impl Durable for Simulated {
 }
 
 impl Upgradable for Simulated {
-    fn carry(&mut self, _: &mut Named) -> Result<Carried, Obstacle> {
+    fn carry(&mut self, _: &mut CarriedFds) -> Result<Carried, Obstacle> {
         // The world holds the processes, as the kernel would.
         Ok(Carried::Nothing)
     }

@@ -269,7 +269,9 @@ impl Core {
         if grew == Some(true) {
             self.note_activity(now, ordinal);
         }
-        if tell && self.registry.get(ordinal).is_some_and(|task| task.status().is_active()) {
+        // No event may precede the start event, which includes the size.
+        let is_active = self.registry.get(ordinal).is_some_and(|task| task.status().is_active());
+        if tell && is_active && !self.is_starting(ordinal) {
             self.event(now, EventKind::Output, ordinal);
         }
     }

@@ -13,7 +13,7 @@ use bgd_shared::consumption::PlanStep;
 use bgd_shared::ready::Ready;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::text::{Env, OsText};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use super::agent::AgentPart;
 use super::consumed::Consumed;
@@ -238,11 +238,10 @@ impl Shared {
 }
 
 /// The cost of values that several tasks hold: each counts once.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 pub struct SharedBytes {
     bytes: usize,
     /// The number of holders of each value, by address.
-    #[serde(skip)]
     holders: HashMap<usize, usize>,
 }
 
@@ -290,8 +289,8 @@ impl Changing {
     }
 }
 
-/// The cost of all tasks together.
-#[derive(Debug, Default, Serialize)]
+/// The cost of all tasks together. Written for the curious only: a reader counts again.
+#[derive(Debug, Default)]
 pub struct Held {
     /// The cost that tasks do not share.
     own: usize,
@@ -344,5 +343,13 @@ impl Held {
     fn end(&mut self, changing: Changing) {
         self.own = self.own.saturating_sub(changing.own);
         changing.envs.into_iter().flatten().for_each(|shared| self.shared.release(shared));
+    }
+}
+
+impl Serialize for Held {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut total = serializer.serialize_struct("Held", 1)?;
+        total.serialize_field("bytes", &self.bytes())?;
+        total.end()
     }
 }

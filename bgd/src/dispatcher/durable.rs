@@ -122,7 +122,7 @@ impl Dispatcher {
         }
         let (mut ran, mut over) = (Vec::new(), Vec::new());
         for task in self.core.with_runs() {
-            if task.spec.output_file.is_none() && task.agent.is_none() {
+            if task.spec.output_file.is_none() {
                 self.look_at_output(&task);
             }
             let key = Key { task: task.id, run: task.run };

@@ -256,7 +256,7 @@ impl Core {
     }
 
     fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {
-        let grew = self.registry.change_unnoted(ordinal, |task| {
+        let update = |task: &mut Task| {
             let grew = bytes.iter().zip(task.output_bytes).any(|(bytes, before)| *bytes > before);
             if grew {
                 task.updated_at = Some(now.wall);
@@ -265,7 +265,15 @@ impl Core {
             task.output_bytes = [0, 1].map(|stream| task.output_bytes[stream].max(bytes[stream]));
             task.dropped = [0, 1].map(|stream| task.dropped[stream].max(dropped[stream]));
             grew
-        });
+        };
+        // A file shows its size to the next daemon, but not how much of it was dropped.
+        let task = self.registry.get(ordinal);
+        let is_noted = task.is_some_and(|task| dropped.iter().zip(task.dropped).any(|(new, old)| *new > old));
+        let grew = if is_noted {
+            self.registry.change(ordinal, update)
+        } else {
+            self.registry.change_unnoted(ordinal, update)
+        };
         if grew == Some(true) {
             self.note_activity(now, ordinal);
         }

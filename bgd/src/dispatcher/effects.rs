@@ -101,12 +101,12 @@ impl Dispatcher {
     fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {
         if kind.is_terminal() {
             self.inherited.remove(&task.id);
-            if task.spec.kind() == Kind::Agent {
-                self.notifier.ended(task.id);
-            }
         }
         if kind.is_terminal() || kind == EventKind::Retrying {
             self.notifier.end_typing(task.id);
+            if task.spec.kind() == Kind::Agent {
+                self.notifier.ended(task.id);
+            }
         }
         self.figures.count(kind, at, task);
         let session = task.spec.session.clone();

@@ -34,7 +34,7 @@ impl Dispatcher {
     }
 
     /// Reports whether somebody sees the end of a task in the terminal that the notice is for, having waited for the
-    /// task or cancelled it there. The reply to a wait says nothing about a start or a question.
+    /// task or cancelled it there. A wait shows there that the task runs, but not every question.
     fn is_seen(&self, notice: &Notice, seen_by: &BTreeSet<u64>) -> bool {
         let spec = &notice.task.spec;
         let terminal = spec.place.as_ref().and_then(|place| place.terminal.as_ref());

@@ -298,13 +298,12 @@ impl Notifier {
     /// Reports that a task was removed and that its notices no longer need its output. Waiting lines must not refer to
     /// it any more.
     pub fn forget(&self, task: TaskId) {
-        let waits = |counts: &Counts| counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0;
-        self.send_event(&ChannelEvent::Forgotten(task), waits);
+        self.send_event(&ChannelEvent::Forgotten(task), has_lines);
     }
 
     /// Reports that the run of an agent's task has ended. Waiting lines must not ask its questions any more.
     pub fn ended(&self, task: TaskId) {
-        self.send_event(&ChannelEvent::Ended(task), |counts| counts.waiting() > 0);
+        self.send_event(&ChannelEvent::Ended(task), has_lines);
     }
 
     /// Sends an event to the terminal channels whose counters satisfy the condition.
@@ -496,4 +495,9 @@ fn start(context: Context, internals: Internals) -> io::Result<mpsc::UnboundedSe
         internals.send(Internal::ChannelsDone);
     })?;
     Ok(orders)
+}
+
+/// Reports whether lines of a channel wait, or are for closed terminals.
+fn has_lines(counts: &Counts) -> bool {
+    counts.waiting() > 0 || counts.missed.load(Ordering::Relaxed) > 0
 }

@@ -135,11 +135,11 @@ impl Adapter for Terminals {
     fn visited(&self, leader: i32) {
         let Some(terminal) = device::terminal_of(leader) else { return };
         let lines = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
-        self.outcomes.counts.missed.store(0, Ordering::Relaxed);
-        let numbers = self.missed_numbers.take();
         if lines.count() == 0 {
             return;
         }
+        self.outcomes.counts.missed.store(0, Ordering::Relaxed);
+        let numbers = self.missed_numbers.take();
         tracing::debug!(path = terminal.path, "missed notices are passed on to a terminal");
         let mut all = self.held.borrow_mut();
         if let Some(held) = all.get_mut(&terminal) {
@@ -165,7 +165,19 @@ impl Adapter for Terminals {
     }
 
     fn ended(&self, task: TaskId) {
-        self.held.borrow_mut().values_mut().for_each(|held| held.lines.drop_questions(task));
+        for held in self.held.borrow_mut().values_mut() {
+            if held.lines.drop_questions(task) == 0 {
+                held.again.notify_one();
+            }
+        }
+        let count = self.missed.borrow_mut().drop_questions(task);
+        self.outcomes.counts.missed.store(count, Ordering::Relaxed);
+        if count == 0 {
+            // They asked what no longer matters.
+            let mut reports = self.no_reports();
+            reports.add_missed(self.missed_numbers.take());
+            reports.report(&Ok(()));
+        }
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
@@ -519,6 +531,9 @@ impl Serving {
     async fn until_ready(&self, mut at: LinePosition) -> Result<Ready, String> {
         let mut looks = 0;
         loop {
+            if !self.has_lines() {
+                return Ok(Ready { at, never_edits: false });
+            }
             if let Some(writes) = &self.writes {
                 writes.arm(&self.terminal);
             }

@@ -63,14 +63,16 @@ impl Lines {
         self.counts.get_mut(at)
     }
 
-    /// Drops the questions of a task whose run has ended; those that are only counted stay counted.
-    pub(super) fn drop_questions(&mut self, task: TaskId) {
+    /// Drops the questions of a task whose run has ended; those that are only counted stay counted. Returns the number of
+    /// notices that are left.
+    pub(super) fn drop_questions(&mut self, task: TaskId) -> u64 {
         let before = self.each.len();
         self.each.retain(|line| !line.is_question_of(task));
         let dropped = (before - self.each.len()) as u64;
         if let Some(count) = self.count_of(NoticeKind::NeedsInput) {
             *count = count.saturating_sub(dropped);
         }
+        self.count()
     }
 
     /// Adds lines that were meant for a closed terminal.

@@ -1,5 +1,6 @@
 //! How a supervisor pauses a tree, and when it continues it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::process::{SIGCONT, Supervisor};
@@ -78,9 +79,18 @@ impl Supervisor {
 
     /// Continues the tree if it is paused. Otherwise, processes that have stopped by themselves stay stopped.
     pub(super) async fn unpause(&mut self) {
-        if let Some(before) = self.paused.take() {
-            let tree = self.tree.clone();
-            let _ = self.context.workers.walk(move || tree.continue_all(&before)).await;
+        let Some(paused) = self.paused.take().map(Arc::new) else { return };
+        let end = Instant::now() + STOP_TIMEOUT;
+        loop {
+            let (tree, paused) = (self.tree.clone(), Arc::clone(&paused));
+            let continued = self.context.workers.walk(move || tree.continue_all(&paused)).await;
+            if continued != Some(false) {
+                return;
+            }
+            if Instant::now() > end {
+                return tracing::warn!(task = %self.tree.task, "not every process of a task could be continued");
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 }

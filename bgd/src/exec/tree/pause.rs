@@ -39,10 +39,11 @@ impl Tree {
         (paused, had_stopped && is_frozen)
     }
 
-    /// Continues the processes of a paused tree. Blocks for a short time: call it on a worker.
-    pub fn continue_all(&self, paused: &Paused) {
+    /// Continues the processes of a paused tree. Returns false if one could not be reached. Blocks for a short time: call
+    /// it on a worker.
+    pub fn continue_all(&self, paused: &Paused) -> bool {
         // Children first: a process that continues may end, which makes its children hard to find.
-        self.visit_not_frozen(Order::ChildrenFirst, |member| {
+        let has_reached_all = self.visit_not_frozen(Order::ChildrenFirst, |member| {
             if !paused.before.contains(&member.pid) {
                 member.send(libc::SIGCONT);
             }
@@ -50,6 +51,7 @@ impl Tree {
         if let Some(cgroup) = &self.cgroup {
             self.freeze(cgroup, false);
         }
+        has_reached_all
     }
 
     /// Has all processes of a paused tree continue with the tree, including those that had stopped before the pause.

@@ -464,6 +464,9 @@ impl Lifecycle for Local {
         // A process that is being started is not yet among those to be left; and tasks outlive the daemon only in a
         // keeper that has them.
         let is_starting = || !(self.processes.starting.is_empty() && self.starts.is_empty());
-        self.helpers.is_busy() || self.leaves && (is_starting() || self.replaced.lacks_runs())
+        let has_tasks = || self.processes.supervised.keys().any(|task| !self.helpers.owns(*task));
+        let has_runs = || has_tasks() || !self.handoffs.drained.is_empty();
+        let lacks_runs = || self.replaced.lacks_runs() && has_runs();
+        self.helpers.is_busy() || self.leaves && (is_starting() || lacks_runs())
     }
 }

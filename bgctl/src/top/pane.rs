@@ -122,9 +122,13 @@ impl Pane {
         self.next = offset.saturating_add(bytes.len() as u64);
     }
 
-    /// Reports whether the output could not be read.
-    pub const fn is_unreadable(&self) -> bool {
-        matches!(self.source, Source::Unreadable(_))
+    /// Reports whether it shows no output, because there was none or it could not be read.
+    pub fn is_blank(&self) -> bool {
+        match &self.source {
+            Source::Tail(tail) => tail.is_empty(),
+            Source::Nothing | Source::Unreadable(_) => true,
+            Source::Screen(_) => false,
+        }
     }
 
     /// Shows why the output can't be read, in its place. Counts as known, so that it is not read again until the task

@@ -333,9 +333,9 @@ impl Wire {
                 }
                 continue;
             }
-            // An unpinned preview stays as it was when selected; a pinned one stays attached to its terminal. The file of an
-            // output may appear only after the start.
-            let is_followed = is_pinned || pane.is_unreadable();
+            // An unpinned preview stays as it was when selected, once it has shown any output; a pinned one stays attached
+            // to its terminal.
+            let is_followed = is_pinned || pane.is_blank();
             let is_needed = !is_known || (is_followed && pane.is_stale) || (is_pinned && has_screen);
             if pane.is_asked || !is_needed {
                 continue;

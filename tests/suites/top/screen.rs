@@ -152,6 +152,22 @@ fn r161_preview_shows_agent_text_and_tools() {
 }
 
 #[test]
+fn r161_preview_of_a_job_without_output_shows_its_first_output() {
+    let daemon = TestDaemon::start();
+    let id = task_waiting_at(&daemon, "gate", "echo first; read x < next; echo second; read x < next");
+    mkfifo(&daemon.home().join("next"), Mode::S_IRWXU).unwrap();
+    let mut top = sized(&daemon, &[], (20, 120));
+    // Counts CPU time, so the preview beside it has been asked for.
+    top.wait("the task's memory", |screen| screen.contents().contains("MiB"));
+    open_gate(&daemon, "gate");
+    top.wait("its output", |screen| preview(screen).contains("first\n"));
+    open_gate(&daemon, "next");
+    wait_output(&daemon, id, "second");
+    top.type_keys("f");
+    top.wait("both lines, once it is pinned", |screen| preview(screen).contains("first\nsecond\n"));
+}
+
+#[test]
 fn r165_progress_column_follows_task_output() {
     let daemon = TestDaemon::start();
     let id =

@@ -2,7 +2,7 @@
 //! Drawn on standard error on each update and once per second, and erased at the end.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -54,6 +54,8 @@ enum State {
 #[derive(Debug)]
 struct Many {
     statuses: HashMap<TaskId, Status>,
+    /// The tasks that ask their user something.
+    asking: BTreeSet<TaskId>,
     begun: Instant,
     /// Number of tasks that had already ended at `begun`.
     ended_before: usize,
@@ -103,8 +105,8 @@ impl Bar {
                 State::One(known, _) if known.id == task.id => **known = task.clone(),
                 State::One(..) => {}
                 State::Many(many) => {
-                    if let Some(status) = many.statuses.get_mut(&task.id) {
-                        *status = task.status;
+                    if many.statuses.contains_key(&task.id) {
+                        many.note(task);
                     }
                 }
             }
@@ -183,10 +185,27 @@ fn of_one(task: &Task, percent: Option<u8>, clock: &Clock) -> String {
 
 impl Many {
     fn new(tasks: &[Task], begun: Instant) -> Self {
-        let statuses = tasks.iter().map(|task| (task.id, task.status)).collect();
-        let mut many = Self { statuses, begun, ended_before: 0, percent: Percent::default() };
+        let mut many = Self {
+            statuses: HashMap::new(),
+            asking: BTreeSet::new(),
+            begun,
+            ended_before: 0,
+            percent: Percent::default(),
+        };
+        for task in tasks {
+            many.note(task);
+        }
         many.ended_before = many.count(|status| !status.is_active());
         many
+    }
+
+    fn note(&mut self, task: &Task) {
+        self.statuses.insert(task.id, task.status);
+        if task.progress.needs_input.is_some() {
+            self.asking.insert(task.id);
+        } else {
+            self.asking.remove(&task.id);
+        }
     }
 
     fn count(&self, is_so: impl Fn(Status) -> bool) -> usize {
@@ -197,7 +216,10 @@ impl Many {
     fn words(&self, now: Instant) -> String {
         let all = self.statuses.len();
         let ended = self.count(|status| !status.is_active());
-        let mut words = vec![format!("{ended}/{all}")];
+        let asks = |id: &TaskId| format!("{0} asks (bgctl answer {0})", id.short());
+        // First, as the line may be cut at its end.
+        let mut words: Vec<String> = self.asking.first().map(asks).into_iter().collect();
+        words.push(format!("{ended}/{all}"));
         for (count, name) in [
             (self.count(|status| status == Status::Failed), "failed"),
             (self.count(|status| status == Status::Cancelled), "cancelled"),
@@ -258,6 +280,12 @@ mod tests {
         assert_eq!(many.words(later), "3/5, 1 failed, 1 cancelled, about 2m");
         many.statuses.insert(all[3].id, Running);
         assert_eq!(many.words(begun), "3/5, 1 failed, 1 cancelled, 1 running, about 0s");
+        many.asking.insert(all[3].id);
+        let id = all[3].id.short();
+        let asks = format!("{id} asks (bgctl answer {id}), 3/5, 1 failed");
+        assert!(many.words(begun).starts_with(&asks), "{}", many.words(begun));
+        many.note(&Task { status: Status::Completed, ..all[3].clone() });
+        assert_eq!(many.words(begun), "4/5, 1 failed, 1 cancelled, about 0s");
     }
 
     #[test]

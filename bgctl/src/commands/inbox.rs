@@ -132,7 +132,8 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
                 0
             }
         };
-        page = reading.wait(wait_ms, context);
+        // A slow answer is no reason to drop a connection that others share.
+        page = reading.wait(wait_ms, None, context);
     }
 }
 
@@ -207,9 +208,14 @@ impl Reading {
         }
     }
 
-    /// Waits for an item as long as standard output has a reader.
-    fn wait(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
-        let takes = (wait_ms < DURATION_MS).then(|| Duration::from_millis(wait_ms));
+    /// Waits for an item as long as standard output has a reader. The answer is late after `takes`; `None` for the usual
+    /// patience with a silent daemon.
+    fn wait(
+        &self,
+        wait_ms: u64,
+        takes: Option<Duration>,
+        context: &mut Context,
+    ) -> Result<InboxReadResult, Failure> {
         let call = context.link.client()?.send_within::<InboxRead>(&self.params(wait_ms), takes)?;
         let due = takes.map(|takes| Instant::now() + takes + FIRST_ANSWER / 2);
         context.link.wait(due)?;
@@ -223,7 +229,7 @@ impl Reading {
         let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         let mut left = wait_ms;
         loop {
-            match self.wait(left, context) {
+            match self.wait(left, limit.map(|_| Duration::from_millis(left)), context) {
                 // The timeout has expired. Reconnecting would only drop a connection that others share.
                 Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
                 Err(failure) => context.link.recover_until(failure, until)?,

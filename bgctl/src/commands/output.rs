@@ -156,7 +156,7 @@ fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     if args.stream.is_none() && task.output.stderr_path.is_some() {
         context.flush()?;
         let stderr = Remote { id: &args.id, stream: Some(Stream::Stderr) };
-        report_stderr(&task, stderr.size(context)?);
+        report_stderr(&task, stderr.size(context).unwrap_or(0));
     }
     Ok(task)
 }

@@ -107,10 +107,7 @@ class Connection:
     def close(self) -> None:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost."""
         self._fail(ConnectionLost("the connection was closed"))
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        self._shut_down()
         with self._writing, self._changed:
             # Nobody else may open a descriptor of the same number while a thread waits for this one.
             self._changed.wait_for(lambda: not self._is_read, timeout=5.0)
@@ -120,6 +117,18 @@ class Connection:
         """Closes the descriptor in a process that was forked, without ending the connection of the other process."""
         self._failure = ConnectionLost("the connection belongs to the parent process")
         self._socket.close()
+
+    def _shut_down(self) -> None:
+        """Ends the wait of the thread that reads."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def _is_readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _fail(self, failure: BgdError) -> None:
         with self._changed:
@@ -155,7 +164,8 @@ class Connection:
                     # Whoever reads may have begun when no answer was due, and would check on the daemon too late.
                     due = self._watchdog.until() - now() if self._pending else left
                     self._changed.wait(max(0.0, min(left, due)))
-                    if self._pending:
+                    # What has arrived shows whether the daemon is silent, but only once it is read.
+                    if self._pending and not self._is_readable():
                         self._look(True)
                     continue
                 self._is_read = True
@@ -280,3 +290,4 @@ class Connection:
         elif step is Step.GIVE_UP:
             if not (_socket.is_busy(self._path) and self._watchdog.excuse(now())):
                 self._fail(_socket.no_answer(self._path, self._watchdog.silent))
+                self._shut_down()

@@ -170,7 +170,6 @@ class Ends(Case):
             until(lambda: connection._is_read)
             with mock.patch("bgd._watchdog.LATER_ANSWER", 0.2), self.assertRaises(bgd.NoAnswer):
                 client.task_list(timeout=PATIENCE)
-            connection.close()
             thread.join(PATIENCE)
             self.assertIsInstance(caught[0], bgd.NoAnswer)
 

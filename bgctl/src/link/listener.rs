@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// Maximum number of tasks to name in a subscription; with more, it covers all events.
 const NAMED: usize = 1000;
 
-/// Receives the events of some tasks from now on.
+/// Receives the events of some tasks, from now on or after a given one.
 pub struct Listener {
     client: Client,
     params: SubscribeParams,

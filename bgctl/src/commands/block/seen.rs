@@ -12,7 +12,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remaining::{is_missing, remaining};
 
-/// The tasks as last seen, in the order given; none if the wait does not name several.
+/// The tasks as last seen, in the order given; none if the wait names one by its whole id.
 #[derive(Default)]
 pub struct Seen {
     all: Vec<Task>,

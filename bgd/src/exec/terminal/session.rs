@@ -133,7 +133,8 @@ impl Session {
         loop {
             self.catch_up().await;
             self.notify_stop().await;
-            let may_read = !self.is_at_end && !self.viewers.hold_back();
+            let holds_back = self.viewers.hold_back();
+            let may_read = !self.is_at_end && !holds_back;
             tokio::select! {
                 biased;
                 order = self.orders.recv() => match order {
@@ -167,7 +168,7 @@ impl Session {
                     }
                     tokio::task::yield_now().await;
                 }
-                () = self.viewers.have_room() => {}
+                () = self.viewers.have_room(holds_back) => {}
             }
         }
     }

@@ -221,12 +221,25 @@ impl Viewers {
         }
     }
 
-    /// Waits until an owner that held the terminal back can be sent more, a viewer that fell behind has read
+    /// Returns the clients that read too slowly to be sent more.
+    fn slow(&self) -> impl Iterator<Item = u64> {
+        let clients = self.0.iter().map(|shown| &shown.viewer.client);
+        clients.filter(|client| client.is_slow()).map(|client| client.id)
+    }
+
+    /// Waits until an owner can be sent more if one has held the terminal back, a viewer that fell behind has read
     /// everything, or a viewer can be notified that the job has stopped.
-    pub async fn have_room(&self) {
-        let lacks_something = |shown: &&Shown| shown.is_behind || shown.viewer.is_owner || shown.stop_pending;
-        let waits = self.0.iter().filter(lacks_something);
-        let waits = waits.filter(|shown| shown.is_behind || shown.viewer.client.is_slow());
+    pub async fn have_room(&self, has_held_back: bool) {
+        // Asked once: viewers read meanwhile, and one that is no longer slow would be waited for in vain.
+        let slow: Vec<u64> = self.slow().collect();
+        let is_slow = |shown: &Shown| slow.contains(&shown.viewer.client.id);
+        let holds_back = self.0.iter().any(|shown| shown.viewer.is_owner && is_slow(shown));
+        let can_notify = |shown: &Shown| shown.stop_pending && !shown.is_behind && !is_slow(shown);
+        if !holds_back && (has_held_back || self.0.iter().any(can_notify)) {
+            return;
+        }
+        let lacks_room = |shown: &Shown| is_slow(shown) && (shown.viewer.is_owner || shown.stop_pending);
+        let waits = self.0.iter().filter(|shown| shown.is_behind || lacks_room(shown));
         let mut waits =
             waits.map(|shown| Box::pin(shown.viewer.client.wait_until_read(shown.is_behind))).peekable();
         if waits.peek().is_none() {
@@ -238,6 +251,8 @@ impl Viewers {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::client::ClientLimits;
 
@@ -252,6 +267,19 @@ mod tests {
         let bytes = client.next_bytes(|| true).await.unwrap_or_default();
         let _ = client.wrote();
         bytes
+    }
+
+    #[tokio::test]
+    async fn r61_terminal_is_read_again_if_its_owner_reads_just_before_it_is_waited_for() {
+        let mut viewers = Viewers::default();
+        let (owner, client) = viewer(1);
+        viewers.add(owner, true);
+        client.tell(&[b'x'; 600]);
+        let has_held_back = viewers.hold_back();
+        assert!(has_held_back && viewers.have_room(true).now_or_never().is_none());
+        assert_eq!(read(&client).await.len(), 600);
+        assert!(viewers.have_room(has_held_back).now_or_never().is_some());
+        assert!(viewers.have_room(false).now_or_never().is_none(), "there is nothing to wait for");
     }
 
     #[tokio::test]

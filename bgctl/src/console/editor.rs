@@ -178,6 +178,8 @@ impl Editor {
         // Reset the event before looking, so that a message that arrives afterwards wakes us again.
         let _ = self.wake.read();
         let heard = self.early.pop_front().or_else(|| self.heard.try_recv().ok())?;
+        // The caller may stop here, and those that are left would not wake it again.
+        let _ = self.wake.write(1);
         match heard {
             Heard::Printed => {
                 self.is_printing = false;

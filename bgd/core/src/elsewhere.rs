@@ -1,6 +1,7 @@
 //! Tasks on another machine or a cluster: the requests to that place, its reports about a run, and how a run there can
 //! end.
 
+use std::num::NonZeroI32;
 use std::sync::Arc;
 
 use bgd_shared::request::Chosen;
@@ -46,7 +47,7 @@ pub struct Elsewhere {
     pub submission: Option<(Arc<str>, u32)>,
     /// The last signal that was sent to end it, other than SIGKILL.
     #[serde(default)]
-    pub signal: Option<i32>,
+    pub signal: Option<NonZeroI32>,
 }
 
 impl Elsewhere {

@@ -1,6 +1,8 @@
 //! Orders that a run's processes may not have received when a durable daemon is killed (R126): to continue after a
 //! pause, and to end by a signal. They are persisted with the task until the executor reports their delivery.
 
+use std::num::NonZeroI32;
+
 use super::{Core, orders};
 use crate::control::Control;
 use crate::effect::Effect;
@@ -14,7 +16,7 @@ impl Core {
         if self.registry.get(ordinal).is_some_and(Task::runs_elsewhere) {
             // The next daemon or program may have to repeat it.
             self.registry.change(ordinal, |task| {
-                task.elsewhere.get_or_insert_default().signal = Some(signal);
+                task.elsewhere.get_or_insert_default().signal = NonZeroI32::new(signal);
             });
         }
         let grace_ms = kill_at.0.saturating_sub(now.mono.0);

@@ -2,6 +2,7 @@
 //! handling of tasks that were running meanwhile (R125 to R128).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroI32;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -250,7 +251,8 @@ impl Core {
             }
             State::Running { .. } => (true, None),
             State::Stopping { kill_at: Some(kill_at), .. } => {
-                let signal = task.elsewhere.as_ref().and_then(|known| known.signal).unwrap_or(SIGTERM);
+                let signal =
+                    task.elsewhere.as_ref().and_then(|known| known.signal).map_or(SIGTERM, NonZeroI32::get);
                 (true, Some(KnownStop { signal, grace_ms: kill_at.0.saturating_sub(now.mono.0) }))
             }
             State::Stopping { kill_at: None, .. } => (true, Some(KnownStop { signal: SIGKILL, grace_ms: 0 })),

@@ -551,17 +551,6 @@ fn request_with_one_unknown_id_does_nothing() {
 }
 
 #[test]
-fn r26_output_seen_before_start_is_reported_by_the_start() {
-    let mut desk = Desk::new(1);
-    let task = desk.submit(1);
-    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true };
-    assert_eq!(events(&desk.fact(task, output(3))), []);
-    assert_eq!(events(&desk.fact(task, Fact::Started { pid: None })), [(EventKind::Started, task)]);
-    assert_eq!(desk.task(task).output_bytes, [3, 0]);
-    assert_eq!(events(&desk.fact(task, output(4))), [(EventKind::Output, task)]);
-}
-
-#[test]
 fn lost_output_is_recorded_without_changing_the_status() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);

@@ -170,3 +170,14 @@ fn r103_dependent_is_cancelled_if_dependency_ends_unready() {
     let effects = desk.fact(task, exited(0, false));
     assert_eq!(events(&effects), [(EventKind::Completed, task), (EventKind::Cancelled, id(2))]);
 }
+
+#[test]
+fn r26_output_seen_before_start_is_reported_by_the_start() {
+    let mut desk = Desk::new(1);
+    let task = desk.submit(1);
+    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true };
+    assert_eq!(events(&desk.fact(task, output(3))), []);
+    assert_eq!(events(&desk.fact(task, Fact::Started { pid: None })), [(EventKind::Started, task)]);
+    assert_eq!(desk.task(task).output_bytes, [3, 0]);
+    assert_eq!(events(&desk.fact(task, output(4))), [(EventKind::Output, task)]);
+}

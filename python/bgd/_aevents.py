@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Optional
 
-from . import types
 from ._aconnection import AsyncConnection
 from ._connection import after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
-from ._kinds import TaskNotFound
 from ._socket import PAUSES
 from ._streams import ENDED_HINT, Item, Place
 
@@ -110,29 +108,18 @@ class AsyncEventStream(AsyncIterator[Item]):
             await self._drop()
 
     async def _begin(self, connection: AsyncConnection) -> None:
-        async def call(method: str, params: dict[str, Any]) -> Any:
-            return await connection.call(method, present(params), timeout=self._client.timeout)
-
-        look = self._place.look()
-        if look is not None:
-            self._place.fix(await call("task.block", look))
-        gone = None
+        steps = self._place.subscribing()
         try:
-            result = await call("events.subscribe", self._place.params())
-        except TaskNotFound as error:
-            if not self._place.has_begun:
-                raise
-            # Some were cleared meanwhile, and their last events may not have been taken yet.
-            gone = error
-            for one in self._place.ids:
+            method, params = next(steps)
+            while True:
                 try:
-                    await call("task.get", {"id": one})
-                except TaskNotFound:
-                    continue
-                gone = None
-                break
-            result = await call("events.subscribe", self._place.params(of_all=True))
-        self._place.begin(cast(types.SubscribeResult, result), gone)
+                    answer = await connection.call(method, present(params), timeout=self._client.timeout)
+                except BgdError as error:
+                    method, params = steps.throw(error)
+                else:
+                    method, params = steps.send(answer)
+        except StopIteration:
+            pass
 
     async def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

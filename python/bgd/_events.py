@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Optional, cast
+from typing import TYPE_CHECKING, Optional
 
-from . import types
 from ._connection import Connection, after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
-from ._kinds import TaskNotFound
 from ._socket import PAUSES
 from ._streams import ENDED_HINT, Item, Place
 
@@ -114,30 +112,18 @@ class EventStream(Iterator[Item]):
 
     def _begin(self, connection: Connection) -> None:
         deadline = after(self._client.timeout)
-
-        def call(method: str, params: dict[str, Any]) -> Any:
-            return connection.call(method, present(params), deadline=deadline)
-
-        look = self._place.look()
-        if look is not None:
-            self._place.fix(call("task.block", look))
-        gone = None
+        steps = self._place.subscribing()
         try:
-            result = call("events.subscribe", self._place.params())
-        except TaskNotFound as error:
-            if not self._place.has_begun:
-                raise
-            # Some were cleared meanwhile, and their last events may not have been taken yet.
-            gone = error
-            for one in self._place.ids:
+            method, params = next(steps)
+            while True:
                 try:
-                    call("task.get", {"id": one})
-                except TaskNotFound:
-                    continue
-                gone = None
-                break
-            result = call("events.subscribe", self._place.params(of_all=True))
-        self._place.begin(cast(types.SubscribeResult, result), gone)
+                    answer = connection.call(method, present(params), deadline=deadline)
+                except BgdError as error:
+                    method, params = steps.throw(error)
+                else:
+                    method, params = steps.send(answer)
+        except StopIteration:
+            pass
 
     def _pause(self, pauses: int, deadline: Optional[float], error: BgdError) -> None:
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Literal, Optional, TypedDict, Union
 
 from . import types
@@ -37,6 +38,10 @@ Item = Union[types.Event, types.Gap, Restarted]
 """An event, a gap where events are missing, or, with `on_restart="continue"`, the news of another daemon."""
 
 
+Call = tuple[str, dict[str, Any]]
+"""A method and its params."""
+
+
 class Place:
     """Where a stream of events is."""
 
@@ -58,22 +63,32 @@ class Place:
         self._gone: Optional[TaskNotFound] = None
         self._over_at = 0
 
-    def look(self) -> Optional[dict[str, Any]]:
-        """Returns the params of a `task.block` whose result `fix` takes, before the first subscription; None if all ids
-        are complete."""
-        if all(len(digits(one)) == ID_DIGITS for one in self.ids):
-            return None
-        return {"ids": self.ids, "timeout_ms": 0}
-
-    def fix(self, result: types.BlockResult) -> None:
-        """Replaces prefixes by the ids: later, a prefix could mean another task, too."""
-        self.ids = [task["id"] for task in result["tasks"]]
-        self._named = {digits(one) for one in self.ids}
-
-    def params(self, of_all: bool = False) -> dict[str, Any]:
-        """Returns the params of a subscription from here on. `of_all`: to the events of all tasks, which `take` filters."""
+    def subscribing(self) -> Generator[Call, Any, None]:
+        """Yields the calls of a subscription from here on, one after the other. The caller sends each answer, or throws
+        the error."""
+        if any(len(digits(one)) != ID_DIGITS for one in self.ids):
+            # Later, a prefix could mean another task, too.
+            tasks = (yield "task.block", {"ids": self.ids, "timeout_ms": 0})["tasks"]
+            self.ids = [task["id"] for task in tasks]
+            self._named = {digits(one) for one in self.ids}
         place = {"since": self.since, "instance": self.instance}
-        return {"ids": [], **place} if of_all else {"ids": self.ids, "session": self.session, **place}
+        gone = None
+        try:
+            result = yield "events.subscribe", {"ids": self.ids, "session": self.session, **place}
+        except TaskNotFound as error:
+            if not self.has_begun:
+                raise
+            # Some were cleared meanwhile, and their last events may not have been taken yet: `take` filters those of all.
+            gone = error
+            for one in self.ids:
+                try:
+                    yield "task.get", {"id": one}
+                except TaskNotFound:
+                    continue
+                gone = None
+                break
+            result = yield "events.subscribe", {"ids": [], **place}
+        self._begin(result, gone)
 
     def meets(self, instance: str) -> Optional[Restarted]:
         """Compares the daemon that is running with the one that the place is from. Raises OtherInstance if that has
@@ -88,7 +103,7 @@ class Place:
         self.has_begun = False
         return {"kind": "restarted", "instance": instance}
 
-    def begin(self, result: types.SubscribeResult, gone: Optional[TaskNotFound] = None) -> None:
+    def _begin(self, result: types.SubscribeResult, gone: Optional[TaskNotFound]) -> None:
         """Takes the answer to a subscription. `gone`: all tasks of the stream have been cleared, so that it ends with the
         newest event of now."""
         self.subscription, self.instance = result["subscription"], result["instance"]

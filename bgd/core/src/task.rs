@@ -462,7 +462,7 @@ impl Task {
 
     /// Reports whether another machine or a cluster has it, or is about to get it, and has not started it.
     pub fn waits_elsewhere(&self) -> bool {
-        matches!(self.state, State::Starting { .. }) && self.agent.is_none() && self.spec.on.is_some()
+        matches!(self.state, State::Starting { .. }) && self.runs_elsewhere()
     }
 
     /// Returns the size of its texts in lists, on which the size of its task object depends.

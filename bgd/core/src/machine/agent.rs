@@ -349,7 +349,7 @@ impl Core {
         self.notify_question(now, ordinal);
     }
 
-    pub(super) fn is_starting(&self, ordinal: Ordinal) -> bool {
+    fn is_starting(&self, ordinal: Ordinal) -> bool {
         self.registry.get(ordinal).is_some_and(|task| matches!(task.state, State::Starting { .. }))
     }
 

@@ -278,8 +278,9 @@ impl Core {
             self.note_activity(now, ordinal);
         }
         // No event may precede the start event, which includes the size.
-        let is_active = self.registry.get(ordinal).is_some_and(|task| task.status().is_active());
-        if tell && is_active && !self.is_starting(ordinal) {
+        let has_started =
+            |task: &Task| task.status().is_active() && !matches!(task.state, State::Starting { .. });
+        if tell && self.registry.get(ordinal).is_some_and(has_started) {
             self.event(now, EventKind::Output, ordinal);
         }
     }

@@ -503,7 +503,10 @@ impl Drop for TestDaemon {
         }
         self.end();
         let left = self.sweep();
-        assert!(left.is_empty() || self.may_leave, "processes are left: {left:#?}");
+        if !left.is_empty() && !self.may_leave {
+            self.explain();
+            panic!("processes are left: {left:#?}");
+        }
     }
 }
 

@@ -194,6 +194,12 @@ fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
         let submitted = watch.until_kind(next, EventKind::Submitted).seq;
         assert!(submitted > last, "{submitted} after {last}");
         daemon.block(&[next]);
+        // Its end is not in the journal, so this daemon reports it again, once the process was reaped. No event of it may
+        // follow the last one of the next task, and no keeper may hold it when this daemon is stopped.
+        wait::poll_until("the task has ended for this daemon, too", || {
+            let task = daemon.task(task);
+            (task.completed_at.is_some() && !task.lingering).then_some(())
+        });
     }
 }
 

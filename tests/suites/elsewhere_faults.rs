@@ -326,6 +326,16 @@ fn r145_long_environment_is_sent_to_remote_machine() {
 }
 
 #[test]
+fn r145_task_fails_if_there_is_no_ssh() {
+    let mut far = Far::start();
+    far.start_here("[executors.bare]\ntype = \"ssh\"\nhost = \"far\"\nssh = \"/nonexistent/ssh\"\n");
+    let id: TaskId = far.run_here(&["submit", "--on", "bare", "--", "true"]).word();
+    let task = far.ended(id);
+    let why = task.error.unwrap();
+    assert!(task.status == Status::Failed && why.contains("can't start /nonexistent/ssh"), "{why}");
+}
+
+#[test]
 fn r145_largest_base64_write_reaches_remote_machine() {
     let mut far = two();
     let id = far.submit_on(&["--stdin-pipe"], "tr '\\1' x | wc -c");

@@ -495,6 +495,10 @@ fn start(mut command: Command) -> Result<(Child, File), Failure> {
 fn spawn(command: &mut Command) -> Result<Child, Failure> {
     children::spawn(command).map_err(|error| {
         let message = format!("can't start {}: {error}", program().display());
+        let is_missing = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied);
+        if !is_missing {
+            return Failure::new(Code::NO_DAEMON, UNREACHABLE, message);
+        }
         Failure::new(Code::NO_DAEMON, "no_ssh", message)
             .hint("install OpenSSH's client, or set BGD_SSH to its path")
     })

@@ -24,7 +24,8 @@ const MARGIN: Duration = Duration::from_secs(10);
 const MESSAGE_BYTES: u64 = 16 * 1024;
 
 /// The error kinds that do not resolve by themselves: a person must act.
-const FINAL: [&str; 7] = [
+const FINAL: [&str; 8] = [
+    "no_ssh",
     "host_refused",
     "no_remote_bgctl",
     "bootstrap_failed",

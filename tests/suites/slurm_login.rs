@@ -47,6 +47,9 @@ fn r151_submission_cut_at_any_stage_runs_once_as_root() {
     let file = site.login().daemon.home().join("times");
     let whole = site.submit(&[], "true");
     assert_eq!(site.ended(whole).status, Status::Completed);
+    // The user has set no interval; with BatchMode, Debian's ssh has one of 5 minutes.
+    let is_kept_alive = |ssh: &bgd_tests::Process| ssh.cmdline().contains("ServerAliveInterval=15");
+    assert!(site.connections().iter().any(is_kept_alive), "{:?}", site.connections());
     let bytes = wire.carried();
     for stage in 1..8 {
         site.connections().iter().for_each(bgd_tests::Process::kill);

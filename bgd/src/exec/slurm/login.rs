@@ -55,6 +55,10 @@ const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev
 /// Options for keep-alive messages, used if the user has set no interval.
 const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
 
+/// Options that print the user's settings. With BatchMode, Debian's ssh has an interval of 5 minutes that the user has not
+/// set.
+const OF_USER: [&str; 3] = ["-G", "-o", "BatchMode=no"];
+
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
 
@@ -183,7 +187,7 @@ impl Login {
     /// Returns whether the user's configuration leaves the detection of a dead connection to the operating system,
     /// which takes hours.
     async fn needs_keep_alive(&self) -> bool {
-        let Ok(Session { process: _process, mut streams, .. }) = self.start(&["-G"], "").await else {
+        let Ok(Session { process: _process, mut streams, .. }) = self.start_ssh(&OF_USER, "").await else {
             return false;
         };
         let mut text = Vec::new();
@@ -194,12 +198,16 @@ impl Login {
     }
 
     async fn start(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {
+        self.start_ssh(&[&["-T", "-o", "BatchMode=yes"], options].concat(), line).await
+    }
+
+    async fn start_ssh(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {
         let cant = |error: io::Error| CommandError::Unreachable(format!("cannot run ssh: {error}"));
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(cant)?;
         ours.set_nonblocking(true).map_err(cant)?;
         let output = theirs.try_clone().map_err(cant)?;
         let (stderr, errors) = host::pipe(PipeEnd::Writing).map_err(cant)?;
-        let words = [&[&*self.shell.ssh, "-T", "-o", "BatchMode=yes"], options, &["--", &self.shell.host]];
+        let words = [&[&*self.shell.ssh], options, &["--", &self.shell.host]];
         let words = words.concat().into_iter().chain((!line.is_empty()).then_some(line));
         let launch = Launch {
             argv: words.map(OsText::from).collect(),

@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::ExecutorCheck;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Fact;
 use crate::exec::host::SIGKILL;
@@ -296,21 +297,29 @@ impl Cluster {
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
-            Order::Check { mut tell } => {
-                let (tools, settings) = (self.tools.clone(), self.settings.clone());
-                tokio::spawn(async move {
-                    tokio::select! {
-                        check = check::check(tools, &settings) => drop(tell.send(check)),
-                        // The result is no longer awaited: leave the session on the login node to the tasks.
-                        () = tell.closed() => {}
-                    }
-                });
-            }
+            Order::Check { tell } => self.check(tell),
             Order::Configure(settings) => {
                 self.configure(settings);
             }
             Order::Close => {}
         }
+    }
+
+    /// Checks whether the cluster works, with the configured host and folder, even if jobs still have the previous ones.
+    fn check(&self, mut tell: oneshot::Sender<ExecutorCheck>) {
+        let (tools, settings) = match &self.next {
+            Some(next) => (self.kind.tools(&self.tools.name, next), next.clone()),
+            None => (self.tools.clone(), self.settings.clone()),
+        };
+        // As work, so that the connection to the login node stays open meanwhile, and is closed some time afterwards.
+        self.works.push(Box::pin(async move {
+            tokio::select! {
+                check = check::check(tools, &settings) => drop(tell.send(check)),
+                // The result is no longer awaited: leave the session on the login node to the tasks.
+                () = tell.closed() => {}
+            }
+            Done::Abandoned
+        }));
     }
 
     fn send(&self, task: TaskId, run: u32, fact: Fact) {

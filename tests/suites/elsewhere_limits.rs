@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use bgd_tests::TestDaemon;
 use bgd_tests::far::{Far, HOST};
 use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
 
@@ -77,6 +78,26 @@ fn r145_cancel_passes_its_grace_on_to_the_machine() {
     assert_eq!((task.cancel_reason, task.exit), (Some(CancelReason::User), Some(Exit::Code(7))));
 }
 
+/// A cancel is answered only when its task has ended, so the machine's daemon could accept only a few at once.
+#[test]
+fn r145_every_cancelled_task_gets_its_signal_from_machine_that_accepts_few_requests() {
+    const TASKS: usize = 12;
+    let config = format!("max_concurrent_tasks = {TASKS}\n[limits]\nrequests = 4\n");
+    let mut far = Far::of(TestDaemon::builder().config(config).start());
+    far.start_here("");
+    let (gate, line) = gate(&far);
+    let line = format!("trap 'echo term; {line}; exit 7' TERM; echo up; while :; do sleep 0.05; done");
+    let ids: Vec<TaskId> = (0..TASKS).map(|_| far.submit_on(&[], &line)).collect();
+    ids.iter().for_each(|id| far.here().wait_output(*id, "up"));
+    let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let args: Vec<&str> = ["--grace", "1h"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut cancelling = cancel(&mut far, &args);
+    ids.iter().for_each(|id| far.here().wait_output(*id, "term"));
+    fs::write(gate, "").unwrap();
+    assert!(cancelling.wait().unwrap().success());
+    ids.iter().for_each(|id| assert_eq!(far.ended(*id).exit, Some(Exit::Code(7))));
+}
+
 #[test]
 fn r145_task_that_is_not_ready_in_time_fails_without_another_attempt() {
     let mut far = two();
@@ -106,6 +127,9 @@ fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
         reason.is_some_and(|reason| reason.contains("the previous host"))
     });
     assert!(near.tasks_there().is_empty());
+    // What new tasks need is checked.
+    let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
+    assert!(checked.contains("tasks: 0 running, 0 pending"), "{checked}");
     // A broken connection is made again to the machine that has the task.
     far.cut_here();
     far.until(old, "it is not known", unknown);

@@ -64,6 +64,15 @@ pub struct Stop {
     pub kill_at: Instant,
 }
 
+/// A run that its machine is ordered to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending {
+    pub task: TaskId,
+    pub run: u32,
+    /// Its id on the machine.
+    pub there: TaskId,
+}
+
 /// A run on another machine.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -204,6 +213,11 @@ impl Run {
         (self.is_busy, self.is_current, self.told) = (false, false, None);
         // A read may have been pending.
         self.bytes = 0;
+    }
+
+    /// Notes that its state must be requested, as an order for it was refused.
+    pub const fn look_again(&mut self) {
+        self.is_current = false;
     }
 
     /// Notes that it is to be ended. SIGKILL stays the last signal, and can only come sooner.

@@ -121,6 +121,8 @@ impl Machine {
         }
         self.runs.values_mut().for_each(Run::cut);
         self.early.clear();
+        self.to_end.clear();
+        self.ends_at = None;
         if self.runs.is_empty() {
             return self.disconnect_idle();
         }

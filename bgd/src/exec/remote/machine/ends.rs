@@ -1,6 +1,7 @@
 //! The ends of runs on a machine: reported to the dispatcher, then written to the journal, and cleared on the machine.
 //! Also handles ends caused by failed calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,11 +17,25 @@ use crate::exec::host::SIGKILL;
 use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::Link;
-use crate::exec::remote::run::{Run, Stop, conclusion};
+use crate::exec::remote::run::{Ending, Run, Stop, conclusion};
 use crate::exec::remote::sweep;
 
 /// How many tasks are cleared by one call, which has room for many times more.
 const CLEARED_AT_ONCE: usize = 1000;
+
+/// How many tasks are ended by one call, which is answered when the last of them has ended.
+const ENDED_AT_ONCE: usize = 1000;
+
+/// The unit in milliseconds to which the grace of a run is rounded up, so that runs that are cancelled together are
+/// ended by one call. This daemon sends SIGKILL on time.
+const GRACE_UNIT_MS: u64 = 100;
+
+/// Returns how long the machine waits before it sends SIGKILL; `None` if SIGKILL is the signal.
+fn grace_ms(signal: i32, kill_at: Instant) -> Option<u64> {
+    let grace = kill_at.saturating_duration_since(Instant::now()).as_millis();
+    let grace_ms = u64::try_from(grace).ok().filter(|_| signal != SIGKILL)?;
+    grace_ms.checked_next_multiple_of(GRACE_UNIT_MS)
+}
 
 /// Clears tasks one by one. Returns those that could not be cleared for now, without refused ones: a refusal would be
 /// repeated.
@@ -50,28 +65,85 @@ impl Machine {
         self.ready.push_back(task);
     }
 
-    /// Orders the machine to end a run, unless that was already ordered at least as strongly.
+    /// Marks a run that the machine must be ordered to end, which [`Self::order_ends`] does.
     pub(super) fn order_end(&mut self, task: TaskId) {
-        let Some(bridge) = self.bridge() else { return };
-        let Some(run) = self.runs.get_mut(&task) else { return };
-        let (Some(there), Some(Stop { signal, kill_at })) = (run.there, run.stop) else { return };
-        if run.told == Some(signal) || run.told == Some(SIGKILL) {
+        self.to_end.insert(task);
+    }
+
+    /// Orders the machine to end the marked runs, unless that was already ordered at least as strongly. One call stands
+    /// for many runs: it is answered only once they have ended, and the machine's daemon limits pending calls.
+    pub(super) fn order_ends(&mut self) {
+        let Some(bridge) = self.bridge() else { return self.to_end.clear() };
+        if self.ends_at.is_some() {
             return;
         }
-        run.told = Some(signal);
-        // The machine kills it at that time even if it can't be reached then.
-        let grace = kill_at.saturating_duration_since(Instant::now());
-        let grace_ms = u64::try_from(grace.as_millis()).ok().filter(|_| signal != SIGKILL);
-        let (number, caller) = (run.number, Arc::clone(&bridge));
-        self.spawn(task, number, Some(bridge), async move {
-            let params = CancelParams {
-                ids: vec![there.into()],
-                signal: Some(signal.to_string()),
-                grace_ms,
-                ..CancelParams::default()
-            };
-            Outcome::Told(signal, caller.wait::<TaskCancel>(&params).await.map(drop))
+        let mut groups: BTreeMap<(i32, Option<u64>), Vec<Ending>> = BTreeMap::new();
+        for task in std::mem::take(&mut self.to_end) {
+            let Some(run) = self.runs.get_mut(&task) else { continue };
+            let (Some(there), Some(Stop { signal, kill_at })) = (run.there, run.stop) else { continue };
+            if run.told == Some(signal) || run.told == Some(SIGKILL) {
+                continue;
+            }
+            run.told = Some(signal);
+            let ending = Ending { task, run: run.number, there };
+            groups.entry((signal, grace_ms(signal, kill_at))).or_default().push(ending);
+        }
+        for ((signal, grace_ms), endings) in groups {
+            for part in endings.chunks(ENDED_AT_ONCE) {
+                self.cancel(&bridge, signal, grace_ms, part.to_vec());
+            }
+        }
+    }
+
+    fn cancel(&mut self, bridge: &Arc<Bridge>, signal: i32, grace_ms: Option<u64>, endings: Vec<Ending>) {
+        let params = CancelParams {
+            ids: endings.iter().map(|ending| ending.there.into()).collect(),
+            signal: Some(signal.to_string()),
+            // The machine kills them at that time even if it can't be reached then.
+            grace_ms,
+            ..CancelParams::default()
+        };
+        let caller = Arc::clone(bridge);
+        self.ending += 1;
+        self.spawn(TaskId::from_u128(0), 0, Some(Arc::clone(bridge)), async move {
+            let result = caller.wait::<TaskCancel>(&params).await.map(drop);
+            Outcome::Told { signal, grace_ms, endings, result }
         });
+    }
+
+    /// Handles the answer to an order to end runs. A refused order is repeated, so that no run misses its signal.
+    pub(super) fn told(
+        &mut self,
+        bridge: &Arc<Bridge>,
+        (signal, grace_ms): (i32, Option<u64>),
+        endings: Vec<Ending>,
+        error: &ClientError,
+    ) {
+        if !self.is_current(bridge) {
+            return;
+        }
+        let Some(kind) = error.kind() else { return self.cut(&error.to_string()) };
+        // One of the tasks may be gone; the others must be ended.
+        if endings.len() > 1 && !matches!(kind, ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) {
+            return endings.into_iter().for_each(|one| self.cancel(bridge, signal, grace_ms, vec![one]));
+        }
+        for Ending { task, run: number, .. } in endings {
+            let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { continue };
+            if run.told == Some(signal) {
+                run.told = None;
+            }
+            match kind {
+                ErrorKind::ShuttingDown | ErrorKind::TooManyRequests => {
+                    self.to_end.insert(task);
+                    self.ends_at.get_or_insert_with(|| Instant::now() + PAUSES[0]);
+                }
+                ErrorKind::TaskNotFound => {
+                    run.look_again();
+                    self.ready.push_back(task);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Reports how a run has ended.

@@ -7,6 +7,7 @@ mod ends;
 mod recovery;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,11 +28,12 @@ use crate::exec::remote::bridge::{self, Bridge};
 use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
-use crate::exec::remote::run::{Run, Step, Stop};
+use crate::exec::remote::run::{Ending, Run, Step, Stop};
 use crate::exec::remote::sweep::{self, Origin};
 use crate::remotes::Ssh;
 
-/// The maximum number of pending calls. A daemon accepts 256 by default.
+/// The maximum number of pending calls, except those that end runs, which may take long. A daemon accepts 256 by
+/// default; of a lower limit, half is used.
 const CALLS: usize = 64;
 
 /// The pauses between attempts to connect: the first, and the longest.
@@ -67,6 +69,12 @@ pub struct Machine {
     link: Link,
     /// The instance of the daemon that has the runs.
     instance: Option<String>,
+    /// Runs that the machine is yet to be ordered to end.
+    to_end: BTreeSet<TaskId>,
+    /// How many calls that end runs are pending.
+    ending: usize,
+    /// When these orders are given again, if the machine's daemon had no room for one.
+    ends_at: Option<Instant>,
     /// The times at which the ends of these runs are no longer waited for.
     give_up: BTreeSet<(Instant, TaskId, u32)>,
     /// The ids on the machine of concluded tasks that were not cleared yet.
@@ -113,7 +121,13 @@ enum Outcome {
     Prepared(Result<[u64; 2], String>),
     Known(Result<Box<Task>, ClientError>),
     Read(Stream, Result<Box<OutputResult>, ClientError>, Losses),
-    Told(i32, Result<(), ClientError>),
+    /// The answer to an order to end runs.
+    Told {
+        signal: i32,
+        grace_ms: Option<u64>,
+        endings: Vec<Ending>,
+        result: Result<(), ClientError>,
+    },
     Settled(Box<Task>, Option<Fact>),
     Left(Vec<Task>),
     /// Whether all tasks left on the machine were ended.
@@ -148,6 +162,9 @@ impl Machine {
             calls: FuturesUnordered::new(),
             link: Link::Idle,
             instance,
+            to_end: BTreeSet::new(),
+            ending: 0,
+            ends_at: None,
             give_up: BTreeSet::new(),
             concluded: Vec::new(),
             is_clearing: false,
@@ -182,7 +199,13 @@ impl Machine {
             tokio::select! {
                 order = self.orders.recv() => match order {
                     Some(Order::Close) | None => break,
-                    Some(order) => self.order(order),
+                    Some(order) => {
+                        self.order(order);
+                        // Orders that were given together are carried out together.
+                        if self.order_all().is_break() {
+                            break;
+                        }
+                    }
                 },
                 Some(called) = self.calls.next(), if !self.calls.is_empty() => self.called(called),
                 event = self.link.next() => self.linked(event),
@@ -191,6 +214,17 @@ impl Machine {
             self.advance();
         }
         self.close().await;
+    }
+
+    /// Handles all orders that have arrived. Breaks if the machine is no longer needed.
+    fn order_all(&mut self) -> ControlFlow<()> {
+        while let Ok(order) = self.orders.try_recv() {
+            if matches!(order, Order::Close) {
+                return ControlFlow::Break(());
+            }
+            self.order(order);
+        }
+        ControlFlow::Continue(())
     }
 
     /// Ends this daemon's session on the machine, if it can be reached and the runs are not left to the next daemon.
@@ -303,8 +337,13 @@ impl Machine {
         self.context.facts.send(task, run, Fact::Elsewhere(fact));
     }
 
+    /// Checks whether the machine works: the configured one, even if there are still tasks on the previous one.
     fn check(&self, tell: oneshot::Sender<ExecutorCheck>) {
-        let (host, ssh, bridge) = (self.host.clone(), self.ssh.clone(), self.bridge());
+        let (host, mut ssh, mut bridge) = (self.host.clone(), self.ssh.clone(), self.bridge());
+        if let Some(next) = &self.next_host {
+            ssh.shell.host.clone_from(next);
+            bridge = None;
+        }
         let session = self.origin.session.clone();
         tokio::spawn(async move {
             let _ = tell.send(order::check(&host, &ssh, session, bridge).await);
@@ -340,6 +379,7 @@ impl Machine {
 
     /// Takes the next steps of the runs, as far as calls are allowed.
     fn advance(&mut self) {
+        self.order_ends();
         if self.is_held {
             return;
         }
@@ -348,11 +388,17 @@ impl Machine {
             self.open();
         }
         self.clear_concluded();
-        while self.calls.len() < CALLS
+        let at_once = self.calls_at_once() + self.ending;
+        while self.calls.len() < at_once
             && let Some(task) = self.ready.pop_front()
         {
             self.step(task);
         }
+    }
+
+    fn calls_at_once(&self) -> usize {
+        let accepted = self.bridge().map(|bridge| bridge.hello.limits.requests / 2);
+        accepted.map_or(CALLS, |accepted| usize::try_from(accepted).unwrap_or(CALLS).clamp(1, CALLS))
     }
 
     fn open(&mut self) {
@@ -423,14 +469,20 @@ impl Machine {
             Outcome::Cleared(left) => return self.cleared(bridge.as_ref(), left),
             Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),
             Outcome::Swept(is_done) => return self.swept(is_done),
+            Outcome::Told { signal, grace_ms, endings, result } => {
+                self.ending -= 1;
+                if let (Some(asked), Err(error)) = (bridge, result) {
+                    self.told(&asked, (signal, grace_ms), endings, &error);
+                }
+                return;
+            }
             outcome => outcome,
         };
         let is_current = bridge.is_none_or(|asked| self.is_current(&asked));
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number && is_current) else {
             return;
         };
-        let told = matches!(outcome, Outcome::Told(..) | Outcome::Done);
-        if !told {
+        if !matches!(outcome, Outcome::Done) {
             run.is_busy = false;
         }
         self.ready.push_back(task);
@@ -456,15 +508,7 @@ impl Machine {
                 }
                 self.learn(task, &part.task);
             }
-            Outcome::Told(signal, Err(error)) => {
-                if run.told == Some(signal) {
-                    run.told = None;
-                }
-                if error.kind().is_none() {
-                    self.cut(&error.to_string());
-                }
-            }
-            Outcome::Told(_, Ok(()))
+            Outcome::Told { .. }
             | Outcome::Cleared(_)
             | Outcome::Left(_)
             | Outcome::Swept(_)
@@ -496,6 +540,7 @@ impl Machine {
         if let Some(there) = self.runs.remove(&task).and_then(|run| run.there) {
             self.by_id.remove(&there);
         }
+        self.release_kept(task);
         if let (true, Link::Open(_, idle_at)) = (self.runs.is_empty(), &mut self.link) {
             *idle_at = Instant::now() + IDLE;
         }
@@ -513,7 +558,7 @@ impl Machine {
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
         let give_up = self.give_up.first().map(|(at, ..)| *at);
-        link.into_iter().chain(sweeps).chain(give_up).min()
+        link.into_iter().chain(sweeps).chain(give_up).chain(self.ends_at).min()
     }
 
     /// Performs the actions that are due.
@@ -525,6 +570,7 @@ impl Machine {
             self.give_up.pop_first();
             self.report_unconfirmed_end(task, number);
         }
+        self.ends_at = self.ends_at.filter(|at| *at > now);
         let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),

@@ -59,6 +59,16 @@ impl Machine {
             }
             drop(waiters);
         });
+        self.order_kept(task);
+    }
+
+    /// Refuses the orders that were kept for a run that is gone.
+    pub(super) fn release_kept(&mut self, task: TaskId) {
+        self.early_done.remove(&task);
+        self.order_kept(task);
+    }
+
+    fn order_kept(&mut self, task: TaskId) {
         let kept: Vec<Order> =
             self.early_orders.extract_if(.., |order| task_of(order) == Some(task)).collect();
         for order in kept {

@@ -157,6 +157,9 @@ fn job_can_end_or_be_cancelled_while_viewers_do_not_read() {
     let mut sleeper = Viewer::attach(&daemon, flood, None);
     sleeper.type_keys(flood, "go\r");
     assert_eq!(daemon.block(&[flood])[0].status, Status::Completed);
+    // It is shown the end as soon as it reads again.
+    assert_eq!(sleeper.ended(flood).status, Status::Completed);
+    assert!(sleeper.screen().ends_with("\n300000"), "{sleeper:?}");
     // An owner that reads nothing blocks its own job, as every terminal does; but the job can be cancelled.
     let (owner, long) = Viewer::run(&daemon, &daemon.in_terminal("echo $$ > note; exec seq 1000000"));
     wait::for_line(&daemon.home().join("note"), "");

@@ -191,6 +191,10 @@ impl Session {
             Order::Write(write) => return self.writes.push_back(write),
             Order::Drain(done) => {
                 self.drain().await;
+                // No viewer can catch up after the end: the job's terminal is closed then. It is one screen each.
+                if self.viewers.is_any_behind() {
+                    self.draw(true).await;
+                }
                 // The caller reports the job's exit next, and a loss must be known by then.
                 self.output.loss.report();
                 self.read_leader_reports();
@@ -264,14 +268,18 @@ impl Session {
 
     /// Draws the screen for viewers that lack it.
     async fn catch_up(&mut self) {
-        if !self.viewers.is_any_due() {
-            return;
+        if self.viewers.is_any_due() {
+            self.draw(false).await;
         }
+    }
+
+    /// Draws the screen for viewers that lack it: those that have read everything sent before, or if it `is_last`, all.
+    async fn draw(&mut self, is_last: bool) {
         self.parse().await;
         let Self { task, screen, viewers, told, .. } = self;
         let modes = screen.modes().clone();
         let rows = screen.size().rows;
-        viewers.catch_up(&modes, |theirs, their_rows| {
+        viewers.catch_up(&modes, is_last, |theirs, their_rows| {
             let mut bytes = theirs.restore().into_bytes();
             // Before the job has written anything, the content of the user's terminal stays, as in the foreground.
             if !screen.is_untouched() {

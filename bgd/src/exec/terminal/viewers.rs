@@ -210,10 +210,20 @@ impl Viewers {
         self.0.iter().any(Shown::is_due)
     }
 
-    /// Draws the screen for every viewer that is behind and has read everything sent before: `line` draws it for a
-    /// terminal in these modes with this many rows, if known.
-    pub fn catch_up(&mut self, modes: &Modes, mut line: impl FnMut(&Modes, Option<u16>) -> Vec<u8>) {
-        for shown in self.0.iter_mut().filter(|shown| shown.is_due()) {
+    /// Reports whether a viewer lacks the screen.
+    pub fn is_any_behind(&self) -> bool {
+        self.0.iter().any(|shown| shown.is_behind)
+    }
+
+    /// Draws the screen for every viewer that is behind: `line` draws it for a terminal in these modes with this many
+    /// rows, if known. Unless it `is_last`, a viewer must have read everything sent before.
+    pub fn catch_up(
+        &mut self,
+        modes: &Modes,
+        is_last: bool,
+        mut line: impl FnMut(&Modes, Option<u16>) -> Vec<u8>,
+    ) {
+        for shown in self.0.iter_mut().filter(|shown| shown.is_due() || (is_last && shown.is_behind)) {
             let line = line(&shown.modes, shown.viewer.size.map(|size| size.rows));
             shown.viewer.door.tell(&shown.viewer.client, &line);
             shown.modes.clone_from(modes);

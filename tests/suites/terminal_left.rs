@@ -60,6 +60,34 @@ fn r62_job_that_stops_after_backgrounding_is_continued() {
 }
 
 #[test]
+fn r62_job_that_stops_after_backgrounding_is_continued_though_a_viewer_looks() {
+    let daemon = with_gate();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(STOPS_LATE));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until_shown("stopping");
+    moves(&daemon, &mut viewer, task.id);
+    // As `top` does for its preview: it would not continue the job.
+    let mut looks = Viewer::attach(&daemon, task.id, None);
+    looks.until_seen("stopping");
+    stops_and_goes_on(&daemon, task.id);
+}
+
+#[test]
+fn r62_job_that_a_new_viewer_stops_stays_stopped() {
+    let daemon = with_gate();
+    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal("exec sleep 1000"));
+    let job = daemon.wait_running(task.id);
+    viewer.type_keys(task.id, "x");
+    moves(&daemon, &mut viewer, task.id);
+    let mut types = Viewer::attach(&daemon, task.id, None);
+    types.type_keys(task.id, "\x1a");
+    types.until("a stopped job", |viewer| viewer.stops == 1);
+    stays_stopped(&daemon, &job);
+    daemon.cancel(&[task.id]);
+}
+
+#[test]
 fn r62_job_stopped_before_backgrounding_is_continued() {
     let daemon = with_gate();
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(SAYS_GOES_ON));

@@ -292,8 +292,12 @@ impl Shown {
             return self.terminal.draw_again(client.id, size);
         }
         let viewer = new_viewer(client, size, owns);
-        self.goes_on = None;
-        self.viewers.insert(client.id, Seat::new(viewer.door.clone(), owns));
+        let seat = Seat::new(viewer.door.clone(), owns);
+        // A viewer that only looks, as `top` does, would leave the job stopped.
+        if seat.would_continue_job() {
+            self.goes_on = None;
+        }
+        self.viewers.insert(client.id, seat);
         self.terminal.attach(viewer);
     }
 
@@ -319,6 +323,7 @@ impl Shown {
         }
         if let Some(seat) = self.viewers.get_mut(&answer.client().id) {
             seat.has_typed = true;
+            self.goes_on = None;
         }
         let number = self.owed.keep(answer);
         self.answer_write(id, number, unread, self.terminal.write(number, data));

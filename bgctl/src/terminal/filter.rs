@@ -6,9 +6,12 @@ use std::fmt::Write as _;
 
 use vte::{Params, Parser, Perform};
 
+use super::titles::TitleFilter;
+
 /// Passes on text and colours, except those for the alternate screen.
 #[derive(Default)]
 pub struct TextFilter {
+    titles: TitleFilter,
     parser: Parser,
     shown: Shown,
 }
@@ -26,7 +29,7 @@ impl TextFilter {
 
     /// Returns the showable part of the next bytes. Invalid UTF-8 becomes U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
-        self.parser.advance(&mut self.shown, bytes);
+        self.parser.advance(&mut self.shown, &self.titles.push(bytes));
         std::mem::take(&mut self.shown.text)
     }
 }
@@ -84,7 +87,7 @@ mod tests {
 
     const OUTPUT: &[u8] =
         "one\r\n\x1b[1;31;48:2:1mré\u{9b}d\x1b[m\x1b[6n\x07\x1b[2Jtwo\x1b]0;title\x07\x1b]2;t\x1b\\three\
-        \x1bP+q\x1b\\\x1b(Bfour\x1b[?1049h\x1b[Hthe alternate\x1b[m\x1b[?1049l\x1b[>0;1mfive\x1b7\tsix"
+        \x1bP+q\x1b\\\x1b(B\x1bktitle\x1b\\four\x1b[?1049h\x1b[Hthe alternate\x1b[m\x1b[?1049l\x1b[>0;1mfive\x1b7\tsix"
             .as_bytes();
 
     const SHOWN: &str = "one\r\n\x1b[1;31;48:2:1mréd\x1b[0mtwothreefourfive\tsix";

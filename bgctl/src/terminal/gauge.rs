@@ -22,7 +22,7 @@ enum Part {
     Escape,
     /// In a sequence that starts with ESC `[`.
     Control,
-    /// In a string, such as one that starts with ESC `]`.
+    /// In a string, such as one that starts with ESC `]`, or with ESC `k`: the title of a window in tmux.
     Words,
     /// In a string after an ESC, which may end it.
     WordsEscape,
@@ -67,7 +67,7 @@ impl Gauge {
             }
             (_, 0x1b) | (Part::Escape, 0x20..=0x2f) => Part::Escape,
             (Part::Escape | Part::WordsEscape, b'[') => Part::Control,
-            (Part::Escape | Part::WordsEscape, b']' | b'P' | b'X' | b'^' | b'_') => {
+            (Part::Escape | Part::WordsEscape, b']' | b'P' | b'X' | b'^' | b'_' | b'k') => {
                 self.words.clear();
                 self.words.push(byte);
                 Part::Words
@@ -170,6 +170,7 @@ mod tests {
             assert_eq!(percent(told.as_bytes()), (false, None));
         }
         assert!(!gauge(b"\x1b]0;9;4;1;42\x07").reports_itself());
+        assert_eq!(percent(b"7%\n\x1bk99%\n\x1b\\"), (true, Some(7)));
         assert_eq!(percent(b"\x1b]0;a title\x07 7%"), (true, Some(7)));
     }
 

@@ -8,6 +8,7 @@ use bgd_shared::show;
 use bgd_shared::task::Task;
 
 use crate::render::clean;
+use crate::terminal::TitleFilter;
 
 /// Maximum number of bytes kept of an output, from its end.
 pub const TAIL: u64 = 64 * 1024;
@@ -49,7 +50,7 @@ enum Source {
     /// The reason why the output can't be read.
     Unreadable(String),
     /// The screen of a task's own terminal.
-    Screen(Box<vt100::Parser>),
+    Screen(Box<vt100::Parser>, TitleFilter),
 }
 
 impl Default for Pane {
@@ -101,7 +102,7 @@ impl Pane {
             Source::Tail(_) if self.end <= self.next.saturating_add(TAIL) => {
                 i64::try_from(self.next).unwrap_or(i64::MAX)
             }
-            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(_) => {
+            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(..) => {
                 -i64::try_from(TAIL).unwrap_or(i64::MAX)
             }
         }
@@ -112,7 +113,7 @@ impl Pane {
         let follows = offset == self.next;
         let mut tail = match std::mem::replace(&mut self.source, Source::Nothing) {
             Source::Tail(tail) if follows => tail,
-            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(_) => Vec::new(),
+            Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(..) => Vec::new(),
         };
         tail.extend_from_slice(bytes);
         let most = usize::try_from(TAIL).unwrap_or(usize::MAX);
@@ -127,7 +128,7 @@ impl Pane {
         match &self.source {
             Source::Tail(tail) => tail.is_empty(),
             Source::Nothing | Source::Unreadable(_) => true,
-            Source::Screen(_) => false,
+            Source::Screen(..) => false,
         }
     }
 
@@ -139,12 +140,12 @@ impl Pane {
 
     /// Adds output of the task's terminal.
     pub fn set_screen(&mut self, bytes: &[u8], is_redraw: bool) {
-        if is_redraw || !matches!(self.source, Source::Screen(_)) {
+        if is_redraw || !matches!(self.source, Source::Screen(..)) {
             let parser = vt100::Parser::new(side(SCREEN.0), side(SCREEN.1), 0);
-            self.source = Source::Screen(Box::new(parser));
+            self.source = Source::Screen(Box::new(parser), TitleFilter::default());
         }
-        if let Source::Screen(parser) = &mut self.source {
-            parser.process(bytes);
+        if let Source::Screen(parser, titles) = &mut self.source {
+            parser.process(&titles.push(bytes));
         }
     }
 
@@ -176,7 +177,7 @@ impl Pane {
             Source::Nothing => Drawn { screen: None, from: 0 },
             Source::Tail(tail) => drawn(&as_shown(tail), rows, cols),
             Source::Unreadable(why) => drawn(why.as_bytes(), rows, cols),
-            Source::Screen(parser) => {
+            Source::Screen(parser, _) => {
                 let screen = parser.screen();
                 let last = last_row(screen);
                 Drawn { screen: Some(screen.clone()), from: (last + 1).saturating_sub(rows) }
@@ -195,7 +196,7 @@ pub struct Drawn {
 /// Draws bytes on an empty screen of this size.
 fn drawn(bytes: &[u8], rows: u16, cols: u16) -> Drawn {
     let mut parser = vt100::Parser::new(side(rows), side(cols), 0);
-    parser.process(bytes);
+    parser.process(&TitleFilter::default().push(bytes));
     Drawn { screen: Some(parser.screen().clone()), from: 0 }
 }
 
@@ -236,7 +237,7 @@ mod tests {
     fn r161_preview_shows_the_end_of_the_output() {
         let mut pane = Pane::default();
         assert!(!pane.is_known());
-        pane.set_output(0, b"one\ntwo\n\x1b[31mthree\x1b[m\n");
+        pane.set_output(0, b"one\ntwo\n\x1b[31mthree\x1b[m\x1bktitle\x1b\\\n");
         assert_eq!(text(&pane, 2, 20).trim_end(), "two\nthree");
         let red = pane.screen(2, 20).screen.unwrap().cell(1, 0).unwrap().fgcolor();
         assert_eq!(red, vt100::Color::Idx(1));
@@ -273,7 +274,8 @@ mod tests {
     fn r161_preview_shows_terminal_screen_as_drawn() {
         let mut pane = Pane::default();
         pane.set_screen(b"\x1b[2J\x1b[5;1Hfive\x1b[7;1Hseven", true);
-        pane.set_screen(b"!", false);
+        pane.set_screen(b"!\x1bkti", false);
+        pane.set_screen(b"tle\x1b\\", false);
         let drawn = pane.screen(3, 20);
         assert_eq!(drawn.from, 4);
         assert!(drawn.screen.unwrap().contents().ends_with("seven!"));

@@ -13,6 +13,8 @@ const ESC: u8 = 0x1b;
 const SHIFT_OUT: u8 = 0x0e;
 const SHIFT_IN: u8 = 0x0f;
 const BEL: u8 = 0x07;
+/// Begins the title of a window of tmux or screen, which is a string in their terminals.
+const WINDOW_TITLE: u8 = b'k';
 /// Either of these ends a sequence without an effect.
 const CANCEL: [u8; 2] = [0x18, 0x1a];
 
@@ -178,7 +180,7 @@ impl Sequences {
             byte if CANCEL.contains(&byte) => self.end(),
             0x00..=0x1f => self.execute(byte, screen),
             b'[' if self.unfinished.len() == 1 => self.continue_sequence(byte, ParseState::Control),
-            b']' | b'P' | b'X' | b'^' | b'_' if self.unfinished.len() == 1 => {
+            b']' | b'P' | b'X' | b'^' | b'_' | WINDOW_TITLE if self.unfinished.len() == 1 => {
                 self.continue_sequence(byte, ParseState::String);
             }
             0x20..=0x2f => self.continue_sequence(byte, ParseState::Escape),
@@ -345,6 +347,7 @@ mod tests {
     fn text_and_sequences_are_passed_on_without_control_strings() {
         let text = "a\x1b]2;title\x07b\x1b[1mc\x1bPq#0\x1b\\d\x1b]8;;uri\x1b\\e";
         assert_eq!(follow(text.as_bytes()).0, "ab\x1b[1mc\x1b\\d\x1b\\e");
+        assert_eq!(follow(b"\x1bktitle\x1b\\x\x1b(k").0, "\x1b\\x\x1b(k", "the title of a window in tmux");
         assert_eq!(follow(b"\x1b[1;2\x18x\x1b]2;t\x1ay").0, "xy", "cancelled");
         assert_eq!(follow(b"\x1b[2\r\nJ").0, "\r\n\x1b[2J", "controls work inside of sequences");
     }

@@ -139,16 +139,15 @@ impl Wire {
                 None => Ok(()),
             },
             Received::News(news) => match news.news {
-                News::Event(event) => {
-                    self.event(&event, ui);
-                    Ok(())
-                }
+                News::Event(event) => self.event(&event, ui),
                 // Events are missing, so everything is listed again. Subscribing again would duplicate a subscription
                 // that has not ended.
                 News::Gap(gap) => {
                     if gap.ended {
                         self.subscribe()?;
                     }
+                    let shown: Vec<TaskId> = self.panes.keys().copied().collect();
+                    shown.into_iter().try_for_each(|id| self.lose_terminal(id))?;
                     self.list(ui)
                 }
             },
@@ -160,7 +159,7 @@ impl Wire {
         }
     }
 
-    fn event(&mut self, event: &Event, ui: &mut Ui) {
+    fn event(&mut self, event: &Event, ui: &mut Ui) -> Result<(), ClientError> {
         let task = &event.task;
         if let Some(touched) = &mut self.touched {
             touched.insert(task.id);
@@ -168,7 +167,10 @@ impl Wire {
         if event.kind == EventKind::Cleared {
             ui.model.remove(self.host.task(task.id));
             self.panes.remove(&task.id);
-            return;
+            return Ok(());
+        }
+        if changes_terminal(event.kind) {
+            self.lose_terminal(task.id)?;
         }
         self.clock.now = event.at;
         ui.model.put(self.host, task, &self.clock);
@@ -178,6 +180,19 @@ impl Wire {
             pane.end = task.output.bytes;
             pane.set_task(task);
         }
+        Ok(())
+    }
+
+    /// Notes that the terminal of a task is gone, or may be that of another attempt, to which we are not attached.
+    fn lose_terminal(&mut self, id: TaskId) -> Result<(), ClientError> {
+        let was_attached = self.attached.contains(&id);
+        if let Some(pane) = self.panes.get_mut(&id) {
+            pane.has_no_screen = false;
+            // The screen that was awaited may never be drawn.
+            pane.is_asked &= !was_attached;
+        }
+        // The news may be late, and the terminal the one that it is about.
+        if was_attached { self.detach(id) } else { Ok(()) }
     }
 
     fn answered(&mut self, asked: Asked, outcome: Outcome, ui: &mut Ui) -> Result<(), ClientError> {
@@ -468,6 +483,18 @@ impl Wire {
             }
         }
     }
+}
+
+/// Reports whether a task has another terminal after this event, or none any more.
+fn changes_terminal(kind: EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Started
+            | EventKind::Retrying
+            | EventKind::Completed
+            | EventKind::Failed
+            | EventKind::Cancelled
+    )
 }
 
 fn refs(ids: &[TaskId]) -> Vec<TaskRef> {

@@ -106,3 +106,83 @@ fn r163_output_that_cannot_be_read_is_asked_for_once() {
     let screen = scene.wire.panes[&key.id].screen(2, 60).screen.unwrap();
     assert_eq!(screen.contents().trim_end(), "the output can't be read");
 }
+
+/// A pinned task with a terminal.
+const PINNED: TaskId = TaskId::from_u128(1);
+
+fn in_terminal(status: Status) -> Task {
+    Task { id: PINNED, pty: true, status, ..samples::task() }
+}
+
+impl Scene {
+    /// Shows the terminal of a pinned task, which runs. Returns what is looked at, and the number of the request.
+    fn pinned() -> (Self, Frame, Value) {
+        let mut scene = Self::begin();
+        scene.asked("events.subscribe");
+        let listed = scene.asked("task.list");
+        let tasks = vec![in_terminal(Status::Running)];
+        scene.give(&listed, &ListResult { tasks, next: None, summary: Summary::default() });
+        scene.ui.model.window(9);
+        scene.ui.model.select_end(true);
+        assert!(scene.ui.model.pin());
+        let key = HostNo::default().task(PINNED);
+        assert_eq!(scene.ui.model.pins(), [key]);
+        let frame = Frame { previews: vec![(key, Rect::new(0, 0, 60, 10))], ..Frame::default() };
+        scene.wire.tend(&mut scene.ui, &frame).unwrap();
+        let attached = scene.asked("task.attach");
+        (scene, frame, attached)
+    }
+
+    fn draw(&mut self, text: &str) {
+        let params = json!({"id": PINNED, "offset": 0, "data": text, "encoding": "utf-8", "redraw": true});
+        self.say(&json!({"jsonrpc": "2.0", "method": "output", "params": params}));
+    }
+
+    fn tell(&mut self, kind: EventKind, status: Status) {
+        let event = Event { seq: 1, at: Timestamp::now(), kind, task: in_terminal(status) };
+        let mut params = serde_json::to_value(event).unwrap();
+        params["subscription"] = 1.into();
+        self.say(&json!({"jsonrpc": "2.0", "method": "event", "params": params}));
+    }
+
+    fn preview(&self) -> String {
+        self.wire.panes[&PINNED].screen(2, 60).screen.unwrap().contents().trim_end().to_owned()
+    }
+}
+
+#[test]
+fn r161_pinned_preview_follows_the_terminal_of_the_next_attempt() {
+    let (mut scene, frame, attached) = Scene::pinned();
+    scene.give(&attached, &json!({"task": in_terminal(Status::Running)}));
+    scene.draw("the first attempt");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    // Both are heard before the next look at what is visible.
+    scene.tell(EventKind::Retrying, Status::Pending);
+    scene.tell(EventKind::Started, Status::Running);
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.detach");
+    scene.asked("task.attach");
+    scene.draw("the second attempt");
+    assert_eq!(scene.preview(), "the second attempt");
+}
+
+#[test]
+fn r161_preview_of_terminal_that_closes_undrawn_shows_the_output() {
+    let (mut scene, frame, attached) = Scene::pinned();
+    scene.give(&attached, &json!({"task": in_terminal(Status::Running)}));
+    scene.tell(EventKind::Completed, Status::Completed);
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.detach");
+    scene.asked("task.output");
+}
+
+#[test]
+fn r161_terminal_is_shown_again_after_an_attempt_that_was_not_attached_to() {
+    let (mut scene, frame, attached) = Scene::pinned();
+    let error = RpcError::new(ErrorKind::NotRunning, "the task is not running");
+    scene.say(&json!({"jsonrpc": "2.0", "id": attached, "error": error}));
+    scene.tell(EventKind::Retrying, Status::Pending);
+    scene.tell(EventKind::Started, Status::Running);
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.attach");
+}

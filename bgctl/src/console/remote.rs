@@ -8,8 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::Client;
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockParams, ClearParams, OutputParams, SubmitParams, TaskBlock, TaskClear, TaskOutput, TaskSubmit,
+    BlockParams, ClearParams, OutputParams, Stream, SubmitParams, TaskBlock, TaskClear, TaskOutput,
+    TaskSubmit,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::Status;
@@ -31,23 +33,32 @@ impl Console {
             return self.folder.change(words, &self.signals, &mut self.ends_with);
         }
         let params = self.params("cd", Work::Shell(Folder::finding(words).into()))?;
-        let task = self.call::<TaskSubmit>(&SubmitParams { foreground: true, ..params })?.task;
+        // Split, as only standard output is the path: a login there may have warnings in every shell's standard error.
+        let params = SubmitParams { foreground: true, split: true, ..params };
+        let task = self.call::<TaskSubmit>(&params)?.task;
         let until_ended = BlockParams::until_ended(task.id);
         let ended = self.call_about::<TaskBlock>(&until_ended, Some(task.id))?.tasks.pop();
-        let output = OutputParams { id: task.id.into(), offset: None, limit: Some(PATH_BYTES), stream: None };
-        let output = self.call::<TaskOutput>(&output)?;
-        let said = output.encoding.decode(output.data).map_err(Failure::unreadable_output)?;
+        let found = self.output_of(task.id, Stream::Stdout)?;
+        let said = self.output_of(task.id, Stream::Stderr)?;
         // Keep this task out of lists.
         let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
         match ended.map(|task| task.status) {
             Some(Status::Completed) => {
-                self.folder.changed(said);
+                self.folder.changed(found);
                 Ok(())
             }
             Some(Status::Cancelled) => Err(interrupted("cd")),
             _ => Err(Folder::refused(&String::from_utf8_lossy(&said))),
         }
+    }
+
+    /// Returns the beginning of one of a task's outputs.
+    fn output_of(&mut self, task: TaskId, stream: Stream) -> Result<Vec<u8>, Failure> {
+        let limit = Some(PATH_BYTES);
+        let params = OutputParams { id: task.into(), offset: None, limit, stream: Some(stream) };
+        let output = self.call::<TaskOutput>(&params)?;
+        output.encoding.decode(output.data).map_err(Failure::unreadable_output)
     }
 
     /// Reconnects to the other machine after this failure, and reports that.

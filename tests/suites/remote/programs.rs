@@ -98,6 +98,18 @@ fn r141_console_runs_lines_on_remote_machine() {
 }
 
 #[test]
+fn r141_remote_console_takes_no_warning_for_a_folder() {
+    let far = Far::start();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    console.type_line("cd \"$(echo warn >&2; echo /tmp)\"");
+    console.wait_line("far:/tmp>");
+    console.type_line("cd \"$(echo warn >&2; echo /nowhere)\"");
+    console.wait_text("bgctl: cd: can't cd to /nowhere");
+    console.wait_line("far:/tmp>");
+}
+
+#[test]
 fn r142_console_reports_connection_loss_and_continues() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);

@@ -76,6 +76,25 @@ impl Folder {
         format!("cd {words} >/dev/null && pwd")
     }
 
+    /// Returns the command line of a shell that does the same on another machine. It must be started in the home folder:
+    /// in the current one, which may be gone, it could not be started, and the user could not leave that folder.
+    pub fn finding_there(&self, words: &str) -> Vec<OsString> {
+        let (mut script, mut given) = (String::new(), Vec::new());
+        if let Some(path) = &self.path {
+            script.push_str("cd -- \"$1\" 2>/dev/null; ");
+            given.push(path.clone().into_os_string());
+            if let Some(before) = &self.before {
+                script.push_str("OLDPWD=$2; ");
+                given.push(before.clone().into_os_string());
+            }
+            // The words may not see these arguments.
+            script.push_str("shift $#; ");
+        }
+        script.push_str(&Self::finding(words));
+        let shell = ["/bin/sh", "-c"].map(OsString::from).into_iter();
+        shell.chain([script.into(), "sh".into()]).chain(given).collect()
+    }
+
     /// Changes to a folder on another machine, given the output of the shell that has found it there.
     pub fn changed(&mut self, found: Vec<u8>) {
         self.before = self.path.replace(path_of(found));

@@ -32,9 +32,9 @@ impl Console {
         if self.way.host().is_none() {
             return self.folder.change(words, &self.signals, &mut self.ends_with);
         }
-        let params = self.params("cd", Work::Shell(Folder::finding(words).into()))?;
+        let params = self.params("cd", Work::Argv(self.folder.finding_there(words)))?;
         // Split, as only standard output is the path: a login there may have warnings in every shell's standard error.
-        let params = SubmitParams { foreground: true, split: true, ..params };
+        let params = SubmitParams { foreground: true, split: true, cwd: None, ..params };
         let task = self.call::<TaskSubmit>(&params)?.task;
         let until_ended = BlockParams::until_ended(task.id);
         let ended = self.call_about::<TaskBlock>(&until_ended, Some(task.id))?.tasks.pop();
@@ -43,12 +43,15 @@ impl Console {
         // Keep this task out of lists.
         let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
-        match ended.map(|task| task.status) {
+        let (status, error) = ended.map(|task| (task.status, task.error)).unzip();
+        match status {
             Some(Status::Completed) => {
                 self.folder.changed(found);
                 Ok(())
             }
             Some(Status::Cancelled) => Err(interrupted("cd")),
+            // The shell may not have been started at all.
+            _ if said.is_empty() => Err(Folder::refused(&error.flatten().unwrap_or_default())),
             _ => Err(Folder::refused(&String::from_utf8_lossy(&said))),
         }
     }

@@ -98,6 +98,29 @@ fn r141_console_runs_lines_on_remote_machine() {
 }
 
 #[test]
+fn r141_remote_console_leaves_folder_that_is_gone() {
+    let far = Far::start();
+    let folder = far.daemon.home().join("d");
+    fs::create_dir(&folder).unwrap();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    console.type_line(&format!("cd {}", folder.display()));
+    console.wait_text(&format!("far:{}>", folder.display()));
+    fs::remove_dir(&folder).unwrap();
+    console.type_line("cd nowhere");
+    console.wait_text("bgctl: cd: can't cd to nowhere");
+    console.type_line("cd /");
+    console.wait_line("far:/>");
+    // The folders before are known to the shell there.
+    console.type_line("cd tmp");
+    console.wait_line("far:/tmp>");
+    console.type_line("cd \"$OLDPWD$1\"");
+    console.wait_line("far:/>");
+    console.type_line("cd -");
+    console.wait_line("far:/tmp>");
+}
+
+#[test]
 fn r141_remote_console_takes_no_warning_for_a_folder() {
     let far = Far::start();
     let mut console = far.terminal(&["console"]);

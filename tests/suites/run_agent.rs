@@ -198,6 +198,21 @@ fn r69_console_backgrounds_and_cancels_agent_tasks() {
 }
 
 #[test]
+fn r69_key_that_terminals_turn_into_signal_moves_agent_task_to_background() {
+    let daemon = FakeDaemon::with("background_key = \"ctrl-\\\\\"", &[], "");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line("bgctl run --agent fake 'say half; await go'");
+    shell.wait_line("half");
+    shell.type_keys("\x1c");
+    shell.wait_prompt();
+    let id = moved(&shell);
+    assert!(!daemon.task(id).foreground);
+    daemon.touch("go");
+    daemon.ends_as(id, Status::Completed);
+    assert_sane(&mut shell);
+}
+
+#[test]
 fn r69_ctrl_z_stops_agent_run_blocked_on_full_pipe() {
     let daemon = FakeDaemon::start(&[], "");
     fs::write(daemon.home().join("reader"), "read x < gate; wc -c").unwrap();

@@ -257,13 +257,13 @@ fn reader(key: Key, speaker: &MessageSender) -> rustyline::Result<Reader> {
         .history_ignore_space(true)
         .build();
     let mut reader = Reader::with_config(config)?;
+    // Shells ignore Ctrl-Z at their prompts, too. The key comes after it, as it may be Ctrl-Z itself.
+    reader.bind_sequence(KeyEvent::ctrl('Z'), Cmd::Noop);
     if let Some(byte) = key.byte() {
         let press: Box<dyn ConditionalEventHandler> = Box::new(Press(speaker.clone()));
         let key = KeyEvent::new(char::from(byte), Modifiers::NONE);
         reader.bind_sequence(key, EventHandler::Conditional(press));
     }
-    // Shells ignore Ctrl-Z at their prompts, too.
-    reader.bind_sequence(KeyEvent::ctrl('Z'), Cmd::Noop);
     Ok(reader)
 }
 

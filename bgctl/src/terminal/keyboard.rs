@@ -21,8 +21,8 @@ use rustix::termios::{
 pub enum Mode {
     /// Each byte immediately and unchanged, including Ctrl-C: for a job with its own terminal.
     Raw,
-    /// Each byte immediately and without echo, but Ctrl-C and the like still send signals.
-    Keys,
+    /// Each byte immediately and without echo, but Ctrl-C and the like still send signals, except for this key.
+    Keys(Key),
 }
 
 /// Interval at which a job in the background of a shell checks whether it is in the foreground. There is no event for
@@ -223,11 +223,35 @@ impl Drop for Keyboard {
 fn modes(mut modes: Termios, mode: Mode) -> Termios {
     match mode {
         Mode::Raw => modes.make_raw(),
-        Mode::Keys => modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO),
+        Mode::Keys(key) => {
+            modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            pass_on(&mut modes, key);
+        }
     }
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
     modes.special_codes[SpecialCodeIndex::VTIME] = 0;
     modes
+}
+
+/// Makes the terminal pass on the key even if it is one of those that send a signal or stop the output, such as Ctrl-\.
+fn pass_on(modes: &mut Termios, key: Key) {
+    let Some(byte) = key.byte() else { return };
+    let codes = &mut modes.special_codes;
+    if codes[SpecialCodeIndex::VSTART] == byte {
+        // Nothing would resume stopped output any more.
+        codes[SpecialCodeIndex::VSTOP] = 0;
+    }
+    for index in [
+        SpecialCodeIndex::VINTR,
+        SpecialCodeIndex::VQUIT,
+        SpecialCodeIndex::VSUSP,
+        SpecialCodeIndex::VSTART,
+        SpecialCodeIndex::VSTOP,
+    ] {
+        if codes[index] == byte {
+            codes[index] = 0;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +259,8 @@ mod tests {
     use super::*;
     use nix::pty::openpty;
     use std::io::Write as _;
+
+    const KEYS: Mode = Mode::Keys(Key::NONE);
 
     fn terminal(mode: Mode) -> (File, Keyboard) {
         let pty = openpty(None, None).unwrap();
@@ -247,14 +273,14 @@ mod tests {
 
     #[test]
     fn terminal_modes_are_restored_on_drop() {
-        for mode in [Mode::Raw, Mode::Keys] {
+        for mode in [Mode::Raw, KEYS] {
             let (_master, mut keyboard) = terminal(mode);
             let before = local(&keyboard);
             assert!(before.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG));
             assert!(keyboard.take());
             let taken = local(&keyboard);
             assert!(!taken.intersects(LocalModes::ICANON | LocalModes::ECHO));
-            assert_eq!(taken.contains(LocalModes::ISIG), mode == Mode::Keys);
+            assert_eq!(taken.contains(LocalModes::ISIG), mode == KEYS);
             let slave = keyboard.terminal.try_clone().unwrap();
             drop(keyboard);
             assert_eq!(tcgetattr(&slave).unwrap().local_modes, before, "by the drop, too");
@@ -263,7 +289,7 @@ mod tests {
 
     #[test]
     fn retake_sets_modes_again_after_shell_restored_them() {
-        for mode in [Mode::Raw, Mode::Keys] {
+        for mode in [Mode::Raw, KEYS] {
             let (_master, mut keyboard) = terminal(mode);
             let mut shells = tcgetattr(&keyboard).unwrap();
             assert!(keyboard.retake(), "it was not taken before");
@@ -309,6 +335,30 @@ mod tests {
         master.write_all(b"\x02").unwrap();
         assert_eq!(keyboard.read(&mut buffer).unwrap(), 1);
         assert_eq!(keyboard.waiting(), 0);
+    }
+
+    #[test]
+    fn r60_key_that_a_terminal_handles_itself_is_read_like_any_other() {
+        for (name, byte) in [("^\\", 0x1c), ("^z", 0x1a), ("^s", 0x13), ("^q", 0x11), ("^b", 0x02)] {
+            let (mut master, mut keyboard) = terminal(Mode::Keys(name.parse().unwrap()));
+            assert!(keyboard.take());
+            let codes = tcgetattr(&keyboard).unwrap().special_codes;
+            assert_eq!(codes[SpecialCodeIndex::VINTR], 0x03, "Ctrl-C is still a signal");
+            assert_eq!(
+                codes[SpecialCodeIndex::VQUIT] == 0,
+                byte == 0x1c,
+                "so is Ctrl-\\ if it is not the key"
+            );
+            // Followed by another one, so that a key that is not passed on is no reason to wait for ever.
+            master.write_all(&[byte, b'x']).unwrap();
+            let mut buffer = [0; 64];
+            let mut got = Vec::new();
+            while !got.ends_with(b"x") {
+                let count = keyboard.read(&mut buffer).unwrap();
+                got.extend_from_slice(&buffer[..count]);
+            }
+            assert_eq!(got, [byte, b'x'], "{name}");
+        }
     }
 
     #[test]

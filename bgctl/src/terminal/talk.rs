@@ -89,7 +89,7 @@ impl<'a> TextView<'a> {
         let key = subject.key;
         // Without a key to detect, leave typed input to the next reader.
         let keyboard = |out: &Sink| {
-            if out.is_screen() && key != Key::NONE { Keyboard::open(Mode::Keys) } else { None }
+            if out.is_screen() && key != Key::NONE { Keyboard::open(Mode::Keys(key)) } else { None }
         };
         let mut job = Attachment::begin(subject, out, SIGNALS, keyboard)?;
         job.gone = Some(DAEMON_ENDED);

@@ -29,9 +29,11 @@ fn r60_key_hint_is_shown_while_backgroundable_job_runs() {
 #[test]
 fn r60_configured_background_key_is_shown_and_works() {
     let daemon = TestDaemon::builder().config("background_key = \"ctrl-]\"").start();
-    for (args, key, name) in
-        [(&["console"][..], "\x1d", "Ctrl-]"), (&["console", "--key", "C-t"], "\x14", "Ctrl-T")]
-    {
+    for (args, key, name) in [
+        (&["console"][..], "\x1d", "Ctrl-]"),
+        (&["console", "--key", "C-t"], "\x14", "Ctrl-T"),
+        (&["console", "--key", "C-z"], "\x1a", "Ctrl-Z"),
+    ] {
         let mut console = Terminal::bgctl(&daemon, args);
         at_prompt(&mut console);
         console.type_line("sleep 1000");
@@ -40,6 +42,14 @@ fn r60_configured_background_key_is_shown_and_works() {
         console.wait_text("manually backgrounded by user");
         at_prompt(&mut console);
         daemon.cancel(&moved(&console));
+        console.type_line("sleep 1001 &");
+        console.wait_text(&format!("sleep 1001  [{name}] Background"));
+        let id = task_of(&daemon, "sleep 1001").id;
+        console.type_keys(key);
+        console.wait_text(&format!("manually backgrounded by user with ID {id}"));
+        daemon.cancel(&[id]);
+        // The next console has a task of the same name.
+        daemon.run(&["clear", "--all-sessions"]).success();
     }
 }
 

@@ -198,6 +198,37 @@ fn r69_console_backgrounds_and_cancels_agent_tasks() {
 }
 
 #[test]
+fn r69_console_shows_backgrounded_agent_again() {
+    let daemon = FakeDaemon::start(&[], "");
+    let mut console = terminal(&daemon, Some(&["console", "--session", "here"]));
+    console.wait_line("~>");
+    console.type_line("@fake say one; await go; say  and two; await end");
+    console.wait_line("one");
+    console.type_keys("\x02");
+    console.wait_text("\nCommand was manually backgrounded by user with ID ");
+    console.wait_line("~>");
+    let id = moved(&console);
+    console.type_line(&format!("fg {}", id.short()));
+    console.wait_text("\n[Ctrl-B] Detach (the task keeps running)\none");
+    daemon.touch("go");
+    console.wait_line("one and two");
+    console.type_keys("\x02");
+    console.wait_line("~>");
+    assert_eq!(daemon.task(id).status, Status::Running);
+    // Ctrl-C is for what is shown, and neither for the task nor for the console.
+    console.type_line(&format!("fg {}", id.short()));
+    console.wait_line("one and two");
+    console.type_keys("\x03");
+    console.wait_line("~>");
+    assert_eq!(daemon.task(id).status, Status::Running);
+    console.type_line(&format!("fg {}", id.short()));
+    console.wait_line("one and two");
+    daemon.touch("end");
+    console.wait_line("~>");
+    assert_eq!(daemon.ends_as(id, Status::Completed).id, id);
+}
+
+#[test]
 fn r69_key_that_terminals_turn_into_signal_moves_agent_task_to_background() {
     let daemon = FakeDaemon::with("background_key = \"ctrl-\\\\\"", &[], "");
     let mut shell = terminal(&daemon, None);

@@ -2,11 +2,12 @@
 
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::client::Client;
-use bgd_shared::request::{SubmitParams, TaskSubmit};
+use bgd_shared::id::TaskRef;
+use bgd_shared::request::{IdParams, SubmitParams, TaskGet, TaskSubmit};
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
 
-use super::jobs::Job;
+use super::jobs::{Job, Visit};
 use super::{Console, jobs, say};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -64,6 +65,24 @@ impl Console {
             AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => {}
         }
         Ok(None)
+    }
+}
+
+impl Console {
+    /// Shows the text of a background task without a terminal, from its beginning. The key detaches from it.
+    pub(super) fn visit_text(&mut self, task: TaskRef) -> Result<Option<Code>, Failure> {
+        let task = self.call::<TaskGet>(&IdParams { id: task })?.task.id;
+        let news = self.way.client()?;
+        let mut visit = Visit::of(&mut self.jobs, task, self.key);
+        let subject =
+            Subject { link: &mut self.link, host: &mut visit, task, role: Role::Attached, key: self.key };
+        match TextView::begin(subject, news)?.run()? {
+            AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => {
+                self.tell_visited_end(&task).map(|()| None)
+            }
+            AttachmentEnd::Signalled(code) => Ok(ends_console(code).then_some(Code(code))),
+            AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => Ok(None),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::client::{Client, PolledClient, Protocol};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
@@ -329,8 +330,12 @@ impl Console {
         let TerminalSize { rows, cols } = self.size;
         let params = AttachParams { id: task, rows: Some(rows), cols: Some(cols) };
         let Some(mut job) = job else {
-            let task = self.call::<TaskAttach>(&params)?.task;
-            return self.visit(&task);
+            return match self.call::<TaskAttach>(&params) {
+                Ok(attached) => self.visit(&attached.task),
+                // It has no terminal, such as an agent.
+                Err(failure) if failure.kind == ErrorKind::Unsupported.as_str() => self.visit_text(params.id),
+                Err(failure) => Err(failure),
+            };
         };
         if job.is_agent {
             return self.show_text(job, None);
@@ -352,6 +357,15 @@ impl Console {
         terminal::run(&mut Moving { link, jobs, signals, ends_with })
     }
 
+    /// Reports how a visited task ended, if nothing else does.
+    fn tell_visited_end(&self, task: &Task) -> Result<(), Failure> {
+        // A notification reports the end of a task of this session.
+        if task.session.as_ref() != Some(&self.session) && task.status != Status::Completed {
+            say(&format!("[{}]\n", jobs::how(task)))?;
+        }
+        Ok(())
+    }
+
     /// Shows a background task. The key detaches from it, regardless of other foreground jobs.
     fn visit(&mut self, task: &Task) -> Result<Option<Code>, Failure> {
         let id = task.id;
@@ -361,12 +375,8 @@ impl Console {
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
         match ScreenView::attached(subject, task, news, screen, self.size)?.run()? {
-            // A notification reports the end of a task of this session.
             AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => {
-                if task.session.as_ref() != Some(&self.session) && task.status != Status::Completed {
-                    say(&format!("[{}]\n", jobs::how(&task)))?;
-                }
-                Ok(None)
+                self.tell_visited_end(&task).map(|()| None)
             }
             AttachmentEnd::Signalled(code) => Ok(Some(Code(code))),
             AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => {

@@ -17,6 +17,7 @@ use bgd_shared::time::Timestamp;
 use super::line::JobSelector;
 use super::lines::Lines;
 use crate::ending;
+use crate::exit::Code;
 use crate::render::wall::Clock;
 use crate::render::{bounded_line, clean, table};
 use crate::terminal::Host;
@@ -32,6 +33,8 @@ pub struct Jobs {
     calls: HashMap<u64, Call>,
     /// Messages and output lines to show at the prompt.
     said: String,
+    /// The exit code for a signal that has asked the console to end while a job had the terminal.
+    asked_to_end: Option<Code>,
 }
 
 /// A job next to the prompt.
@@ -65,7 +68,18 @@ enum Call {
 impl Jobs {
     /// Creates an empty set of jobs.
     pub fn new(key: Key) -> Self {
-        Self { rules: Foreground::new(key), beside: Vec::new(), calls: HashMap::new(), said: String::new() }
+        Self {
+            rules: Foreground::new(key),
+            beside: Vec::new(),
+            calls: HashMap::new(),
+            said: String::new(),
+            asked_to_end: None,
+        }
+    }
+
+    /// Takes the exit code for a signal that has asked the console to end while a job had the terminal.
+    pub fn take_asked_to_end(&mut self) -> Option<Code> {
+        self.asked_to_end.take()
     }
 
     /// Returns the jobs next to the prompt, latest last.
@@ -291,6 +305,10 @@ impl Host for Jobs {
         self.calls.insert(call, Call::End(task));
     }
 
+    fn asked_to_end(&mut self, code: u8) {
+        self.asked_to_end = Some(Code(code));
+    }
+
     fn received(&mut self, received: Received) -> Result<(), ClientError> {
         match received {
             Received::Output(news) => self.output(*news)?,
@@ -361,6 +379,10 @@ impl Host for Visit<'_> {
 
     fn keep_end_call(&mut self, task: TaskId, call: u64) {
         self.jobs.keep_end_call(task, call);
+    }
+
+    fn asked_to_end(&mut self, code: u8) {
+        self.jobs.asked_to_end(code);
     }
 
     fn received(&mut self, received: Received) -> Result<(), ClientError> {

@@ -190,7 +190,9 @@ impl Console {
             };
             match typed {
                 Typed::Line(text) => {
-                    if let Some(code) = self.settle(|console| console.line(&text))?.flatten() {
+                    let code = self.settle(|console| console.line(&text))?.flatten();
+                    self.ends_with = self.jobs.take_asked_to_end().or(self.ends_with);
+                    if let Some(code) = code {
                         break code;
                     }
                 }
@@ -224,6 +226,10 @@ impl Console {
             // Messages that arrived while a job had the terminal come before the prompt.
             let said = self.editor.take_pending() + &self.jobs.take_output();
             say(&said)?;
+            // The thread that reads lines might take over the terminal only after it was restored.
+            if let Some(code) = self.ends_with {
+                return Ok(Typed::Signal(code));
+            }
             self.editor.open(self.folder.prompt());
         }
         let Self { link, jobs, editor, signals, ends_with, .. } = self;

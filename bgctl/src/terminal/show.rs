@@ -497,6 +497,9 @@ impl View for ScreenView<'_> {
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        if caught.signal == Signal::SIGTERM {
+            self.job.host.asked_to_end(caught.shell_code());
+        }
         match (caught.signal, self.job.role) {
             (Signal::SIGWINCH, _) => self.tell_size()?,
             (Signal::SIGCONT, _) => self.continue_job()?,

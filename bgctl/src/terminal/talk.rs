@@ -225,6 +225,9 @@ impl View for TextView<'_> {
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        if caught.signal == Signal::SIGTERM {
+            self.job.host.asked_to_end(caught.shell_code());
+        }
         match caught.signal {
             Signal::SIGHUP => self.job.hang_up(),
             Signal::SIGCONT => {

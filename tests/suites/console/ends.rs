@@ -69,6 +69,18 @@ fn sigterm_ends_console_and_restores_terminal() {
 }
 
 #[test]
+fn sigterm_ends_job_on_terminal_and_console() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.type_line("trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.02; done");
+    console.wait_text("\nup");
+    console.process().signal(rustix::process::Signal::TERM).unwrap();
+    assert_eq!(console.ended().code(), Some(143));
+    assert!(console.is_sane());
+    assert!(console.screen().contains("\ntold"), "{console:?}");
+}
+
+#[test]
 fn hanging_cd_does_not_keep_console_from_ending() {
     for closes in [false, true] {
         let daemon = TestDaemon::start();

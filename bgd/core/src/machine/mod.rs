@@ -166,10 +166,12 @@ impl Core {
             Input::Continue => {}
             Input::HoldStarts(holds) => self.holds_starts = holds,
         }
-        if adds {
-            self.add_next_members(now);
-        }
         self.propagate(now);
+        if adds {
+            // After the consequences for the rest of the batch: a task that it comes after may be gone already.
+            self.add_next_members(now);
+            self.propagate(now);
+        }
         self.fill_slots();
         self.forget_old(now);
         self.take_effects()

@@ -1,8 +1,8 @@
 //! R112 in the core: batches too large to be added in one step, unlike the small ones of the random histories.
 
 use bgd_core::{
-    BatchItem, BatchLimits, CoreError, Effect, Fact, Filter, Input, LeavePolicy, OrderError, Part, Reply,
-    Request, Selection,
+    BatchItem, BatchLimits, CoreError, Effect, Fact, Filter, Input, LeavePolicy, OrderError, Outcome, Part,
+    Reply, Request, Selection, StopReason,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -215,6 +215,29 @@ fn r112_dependency_may_end_and_be_cleared_while_batch_enters() {
             assert_eq!(desk.status(member(number)), expected, "{number} after {code}");
         }
         assert!(desk.core.list(&bgd_core::ListQuery::default()).is_ok());
+    }
+}
+
+#[test]
+fn r103_pending_dependency_cleared_while_batch_enters_cancels_all_its_tasks() {
+    let mut desk = desk();
+    desk.ask(Request::PauseGroup { name: "default".into(), paused: true });
+    let first = desk.submit(1);
+    submit(&mut desk, part(1000, &[first], false));
+    assert!(desk.core.has_more());
+    // It ends and is removed in the step that adds the next tasks.
+    let which = Selection::Ids(vec![first.into()]);
+    desk.ask_as(2, Request::Clear { which, active_too: true });
+    assert!(desk.core.get(&first.into()).is_err() && desk.core.has_more());
+    enter(&mut desk);
+    assert_eq!(desk.core.summary().total(), 1000);
+    for number in 0..1000 {
+        let finished = desk.task(member(number)).finished().cloned();
+        let outcome = finished.map(|finished| finished.outcome);
+        assert!(
+            matches!(outcome, Some(Outcome::Cancelled(StopReason::Dependency(..)))),
+            "{number}: {outcome:?}"
+        );
     }
 }
 

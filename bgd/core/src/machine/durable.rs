@@ -385,6 +385,8 @@ impl Core {
                 if is_stopped {
                     self.end(now, ordinal, unstarted);
                 } else {
+                    // Only an attempt that has begun is followed by another.
+                    self.note_attempt(now, ordinal);
                     self.finish(now, ordinal, unstarted);
                 }
                 return;

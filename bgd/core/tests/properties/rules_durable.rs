@@ -12,7 +12,9 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
 use bgd_shared::task::Status;
 
-use super::support::{Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, refusal, starts};
+use super::support::{
+    Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, prompt, refusal, starts,
+};
 
 const INT: i32 = 2;
 
@@ -388,6 +390,30 @@ fn r126_attempt_lost_while_starting_has_no_exit() {
     let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
     let finished = durable.desk.task(task).finished().cloned().unwrap();
     assert_eq!((durable.desk.status(task), finished.exit, finished.pid), (Status::Failed, None, None));
+}
+
+/// It may have begun: the daemon is told of a start only afterwards.
+#[test]
+fn r126_first_attempt_lost_while_starting_is_followed_by_another() {
+    let retry = Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    for (is_agent, rule) in [
+        (true, retry.clone()),
+        (false, retry),
+        (true, Rule::Restart(Restart::Always)),
+        (false, Rule::Restart(Restart::OnFailure)),
+    ] {
+        let mut durable = Durable::new();
+        let task = id(1);
+        let mut command = if is_agent { prompt(task, 1000, 1000) } else { command(task) };
+        command.plan = repeated(rule.clone());
+        durable.desk.ask(Request::Submit(Box::new(command)));
+        assert_eq!(durable.desk.status(task), Status::Running, "it is being started");
+        let mut durable = durable.killed_for(10);
+        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+        let lost = durable.desk.task(task);
+        let attempts = lost.plan().again.as_ref().map(|again| again.attempts.len());
+        assert_eq!((lost.status(), attempts), (Status::Pending, Some(1)), "{rule:?}");
+    }
 }
 
 #[test]

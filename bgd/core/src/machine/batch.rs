@@ -215,6 +215,10 @@ impl Core {
         let (dropped, rest): (VecDeque<_>, VecDeque<_>) = entering.into_iter().partition(is_meant);
         self.batches.entering = rest;
         for entering in dropped {
+            // Otherwise the dropped tasks would count as lost if the journal is damaged later.
+            if let Some(known) = self.batches.known.get_mut(&entering.batch) {
+                known.left = None;
+            }
             self.drop_batch_without_tasks(entering.batch);
             self.entered(entering);
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
 use bgd_core::{
-    BatchItem, BatchLimits, Core, Effect, Fact, Input, LeavePolicy, Ordinal, Part, Reply, Request, Selection,
+    BatchItem, BatchLimits, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part, Reply, Request,
+    Selection,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -53,13 +54,27 @@ impl Rows {
 
     /// Kills the daemon and starts the next one.
     fn restart(&self, desk: &mut Desk) {
-        let kept = Kept {
+        Self::start(desk, self.kept());
+    }
+
+    /// Kills the daemon, damages its journal so that it must be salvaged, though it is readable, and starts the next one.
+    fn restart_damaged(&self, desk: &mut Desk) {
+        let mut kept = self.kept();
+        assert_eq!(kept.recount_batches(), 0);
+        Self::start(desk, kept);
+    }
+
+    fn kept(&self) -> Kept {
+        Kept {
             tasks: self.tasks.iter().map(|(ordinal, row)| (*ordinal, read::<TaskRow>(row))).collect(),
             batches: self.batches.iter().map(|(id, row)| (*id, read(row))).collect(),
             entering: self.entering.values().map(|row| read(row)).collect(),
             counters: self.counters.clone(),
             ..Kept::default()
-        };
+        }
+    }
+
+    fn start(desk: &mut Desk, kept: Kept) {
         desk.core = Core::restore(limits(1), BTreeMap::new(), kept);
         desk.core.track();
     }
@@ -126,6 +141,40 @@ fn r127_cancel_during_batch_entry_survives_a_kill() {
     rows.restart(&mut desk);
     enter(&mut desk);
     assert_eq!((desk.core.summary().cancelled, desk.core.summary().total()), (TASKS, TASKS));
+}
+
+#[test]
+fn r142_batch_whose_rest_was_cleared_is_not_torn_after_a_salvage() {
+    let (mut desk, mut rows) = durable();
+    let part = || {
+        let mut common = command(BATCH);
+        (common.key, common.plan.hold) = (Some("key".into()), true);
+        let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+        let first = Some((Box::new(common), BatchLimits::default()));
+        Request::SubmitMany(Box::new(Part {
+            batch: BATCH,
+            first,
+            items: (0..TASKS).map(item).collect(),
+            more: false,
+        }))
+    };
+    desk.ask(part());
+    rows.note(&mut desk);
+    let stays = BATCH.member(0);
+    desk.cancel(super::support::ids(&[stays]));
+    rows.note(&mut desk);
+    assert!(desk.core.has_more());
+    let pending = Filter { status: [Status::Pending].into(), ..Filter::default() };
+    desk.ask(Request::Clear { which: Selection::Matching(Box::new(pending)), active_too: true });
+    rows.note(&mut desk);
+    assert_eq!((desk.core.has_more(), desk.core.summary().total()), (false, 1));
+    rows.restart_damaged(&mut desk);
+    let repeated = desk.ask(part());
+    assert!(
+        matches!(replies(&repeated)[..], [Reply::Many { ids, .. }] if ids.len() as u64 == TASKS),
+        "{repeated:?}"
+    );
+    assert_eq!(desk.core.summary().total(), 1);
 }
 
 /// The rest of a batch is pending like the tasks that were already added, and pending tasks outlive the daemon.

@@ -324,12 +324,12 @@ impl Dispatcher {
         withdrawn.extend(added.iter().copied());
         let (mut rest, mut held_back) = (Vec::with_capacity(effects.len()), Vec::new());
         let (mut unaccepted, mut unaccepted_resumes) = (Vec::new(), Vec::new());
+        // A step may add tasks of a batch besides carrying out a request: only replies about these tasks are refused.
         let is_refused = |reply: &Reply, accepted: &BTreeSet<TaskId>| match reply {
-            Reply::Task(task) => !added.is_empty() || withdrawn.contains(&task.id),
-            Reply::Rerun(pairs) => !added.is_empty() || pairs.iter().any(|(new, _)| withdrawn.contains(new)),
+            Reply::Task(task) => withdrawn.contains(&task.id),
+            Reply::Rerun(pairs) => pairs.iter().any(|(new, _)| withdrawn.contains(new)),
             Reply::Many { batch, ids } => {
-                let is_withdrawn = || ids.iter().any(|id| withdrawn.contains(id));
-                !accepted.contains(batch) && (!added.is_empty() || is_withdrawn())
+                !accepted.contains(batch) && ids.iter().any(|id| withdrawn.contains(id))
             }
             _ => false,
         };

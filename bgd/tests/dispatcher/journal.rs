@@ -236,3 +236,36 @@ fn r130_batch_not_yet_in_journal_is_refused_entirely_although_disk_has_room_agai
         assert_eq!(daemon.count_tasks().await, 0);
     });
 }
+
+#[test]
+fn r130_request_about_another_task_is_answered_although_a_batch_is_refused() {
+    run(async {
+        let mut daemon = Daemon::new();
+        let held = SubmitParams {
+            argv: Some(vec!["true".into()]),
+            cwd: Some("/".into()),
+            env: Some(Env::default()),
+            hold: true,
+            ..Default::default()
+        };
+        daemon.call("task.submit", &serde_json::to_value(held).unwrap());
+        daemon.rest().await;
+        daemon.written();
+        daemon.rest().await;
+        let [old] = &daemon.lines()[..] else { panic!("it is answered") };
+        let old = old["result"]["task"]["id"].clone();
+        // The steps of both requests add tasks of the batch.
+        daemon.submit_batch(1000);
+        daemon.call("task.edit", &json!({ "id": old, "description": "edited" }));
+        daemon.rest().await;
+        assert!(daemon.lines().is_empty(), "nothing is answered before it is written");
+        daemon.unwritten();
+        daemon.rest().await;
+        let mut answers = daemon.lines();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        let [batch, edit] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!(batch["error"]["data"]["kind"], "journal_unwritable", "{batch}");
+        assert_eq!(edit["result"]["task"]["description"], "edited", "{edit}");
+        assert_eq!(daemon.count_tasks().await, 1);
+    });
+}

@@ -320,8 +320,7 @@ impl AgentPart {
             self.note_activity(now);
         }
         for question in &over {
-            // The first line names the command, or whatever else the agent asked to do.
-            self.deny(1, question.text.lines().next().unwrap_or_default().into());
+            self.deny(1, first_line(&question.text).into());
         }
         over
     }
@@ -336,6 +335,11 @@ impl AgentPart {
     fn silence_ends(&self) -> Option<Mono> {
         self.stalls_at.filter(|_| self.questions.is_empty())
     }
+}
+
+/// Returns the line of a question that names the command, or whatever else the agent asked to do.
+pub fn first_line(question: &str) -> &str {
+    question.lines().next().unwrap_or_default()
 }
 
 #[cfg(test)]

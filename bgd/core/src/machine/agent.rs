@@ -11,7 +11,7 @@ use bgd_shared::task::Kind;
 
 use super::stop::verdict_of_stop;
 use super::{Core, Phase, orders};
-use crate::agent::{AgentPart, Note, Question};
+use crate::agent::{AgentPart, Note, Question, first_line};
 use crate::caller::ReplyTo;
 use crate::consumed::Report;
 use crate::control::Control;
@@ -267,18 +267,24 @@ impl Core {
             State::Stopping { .. } | State::Starting { .. } | State::Resuming(_) => false,
             State::Queued { .. } | State::Finished(_) => return,
         };
-        let waits = is_running
-            && self.change_agent(ordinal, |agent| {
-                agent.note_activity(now);
-                agent.ask(now, wait_ms, key, question, options)
-            }) == Some(true);
-        if waits {
+        if !is_running {
+            return self.effects.push(denial);
+        }
+        let what = first_line(&question).into();
+        let waits = self.change_agent(ordinal, |agent| {
+            agent.note_activity(now);
+            agent.ask(now, wait_ms, key, question, options)
+        });
+        if waits == Some(true) {
             self.registry.change(ordinal, |task| task.updated_at = Some(now.wall));
             self.event(now, EventKind::NeedsInput, ordinal);
             self.notify_question(now, ordinal);
             self.wake_by_question(now, ordinal);
         } else {
+            // Too many questions are open.
             self.effects.push(denial);
+            self.change_agent(ordinal, |agent| agent.deny(1, what));
+            self.note_progress(now, ordinal);
         }
     }
 

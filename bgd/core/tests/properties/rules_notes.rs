@@ -3,7 +3,7 @@
 use bgd_core::{Fact, Note, Snapshot};
 use bgd_shared::event::EventKind;
 
-use super::support::{Desk, consumed, events, planned, turn_ended};
+use super::support::{Desk, asked, consumed, decisions, events, ids, planned, turn_ended};
 
 #[test]
 fn new_run_clears_the_notes_of_the_previous_one() {
@@ -23,6 +23,24 @@ fn new_run_clears_the_notes_of_the_previous_one() {
     assert_eq!(notes.texts().collect::<Vec<_>>(), [""; 0], "it may have another mode now");
     desk.fact_of_run(task, 2, fact(Note::Warning, "asks nobody"));
     assert_eq!(desk.task(task).agent.unwrap().notes.warning.as_deref(), Some("asks nobody"));
+}
+
+#[test]
+fn request_denied_because_too_many_questions_are_open_is_counted() {
+    let mut desk = Desk::new(1);
+    let task = desk.at_work(1);
+    for key in 0..64 {
+        assert_eq!(events(&desk.fact(task, asked(key))), [(EventKind::NeedsInput, task)]);
+    }
+    let effects = desk.fact(task, asked(64));
+    assert_eq!(decisions(&effects), [(64, None)]);
+    assert_eq!(events(&effects), [(EventKind::Progress, task)]);
+    let agent = desk.task(task).agent.unwrap();
+    assert_eq!((agent.denied, agent.last_denied.as_deref()), (1, Some("may I?")));
+    // A turn that is being ended gets no more permissions: that is the user's decision.
+    desk.cancel(ids(&[task]));
+    assert_eq!(decisions(&desk.fact(task, asked(65))), [(65, None)]);
+    assert_eq!(desk.task(task).agent.unwrap().denied, 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bgd_core::{
     AgentPart, Command, Consumed, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Report, Work,
 };
-use bgd_shared::agent::AgentSettings;
+use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
@@ -291,21 +291,7 @@ impl Model {
             }
             (Fact::Activity, _) => self.moved(now, number),
             (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotTold => {
-                (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
-                if chat.questions.len() == QUESTIONS {
-                    return self.expected.decisions.push(Decision { task: id, key: *key, option: None });
-                }
-                chat.asked += 1;
-                chat.questions.push(Question {
-                    request: chat.asked,
-                    key: *key,
-                    options: options.iter().map(|option| option.id.clone()).collect(),
-                    due: now.mono.plus_ms(chat.question_ms).0,
-                    expires_at: now.wall.plus_ms(chat.question_ms),
-                });
-                self.expected.events.push((id, EventKind::NeedsInput));
-                self.notify_question(now, number);
-                self.answer();
+                self.asked(now, number, *key, options);
             }
             (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
                 self.expected.decisions.push(Decision { task: id, key: *key, option: None });
@@ -333,6 +319,29 @@ impl Model {
         let Some(chat) = &mut task.chat else { return };
         match fact {
             Fact::Planned { steps } if is_running => chat.steps = steps.clone(),
+    /// Handles a question of an agent at work. Too many open questions count as denied.
+    fn asked(&mut self, now: Now, number: u64, key: u64, options: &[InputOption]) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, Some(chat)) = (task.id, &mut task.chat) else { return };
+        (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
+        if chat.questions.len() == QUESTIONS {
+            chat.denied.push("may I?".into());
+            self.expected.events.push((id, EventKind::Progress));
+            return self.expected.decisions.push(Decision { task: id, key, option: None });
+        }
+        chat.asked += 1;
+        chat.questions.push(Question {
+            request: chat.asked,
+            key,
+            options: options.iter().map(|option| option.id.clone()).collect(),
+            due: now.mono.plus_ms(chat.question_ms).0,
+            expires_at: now.wall.plus_ms(chat.question_ms),
+        });
+        self.expected.events.push((id, EventKind::NeedsInput));
+        self.notify_question(now, number);
+        self.answer();
+    }
+
             Fact::Consumed(report) if is_running || is_done => {
                 if let Some((_, reports)) = chat.reports.last_mut() {
                     reports.push(Report::clone(report));

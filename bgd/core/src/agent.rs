@@ -98,7 +98,7 @@ pub struct AgentPart {
     pub steps: Arc<[PlanStep]>,
     /// Its consumption; `None` unless it reports that.
     pub consumed: Option<Box<Consumed>>,
-    /// The number of requests denied because of the configuration, or for lack of an answer.
+    /// The number of requests denied in the current run because of the configuration, or for lack of an answer.
     pub denied: u64,
     /// The request that was denied last.
     pub last_denied: Option<Box<str>>,
@@ -182,9 +182,10 @@ impl AgentPart {
         self.begin(now);
     }
 
-    /// Starts counting another run's consumption, without a plan.
+    /// Starts counting another run's consumption and denied requests, without a plan.
     fn begin_count(&mut self, is_new_session: bool) {
         self.steps = Arc::default();
+        (self.denied, self.last_denied) = (0, None);
         if let Some(consumed) = &mut self.consumed {
             consumed.begin_run(is_new_session);
         }

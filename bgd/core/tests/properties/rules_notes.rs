@@ -1,9 +1,12 @@
 //! Example tests of the notes about an agent's turn, and of its consumption.
 
-use bgd_core::{Fact, Note, Snapshot};
+use bgd_core::{Fact, Note, Request, Rule, Snapshot};
 use bgd_shared::event::EventKind;
 
-use super::support::{Desk, asked, consumed, decisions, events, ids, planned, turn_ended};
+use super::support::{
+    ASK_TIMEOUT, Desk, STALLED_AFTER, asked, consumed, decisions, denied, events, id, ids, planned, prompt,
+    turn_ended, turn_failed,
+};
 
 #[test]
 fn new_run_clears_the_notes_of_the_previous_one() {
@@ -23,6 +26,34 @@ fn new_run_clears_the_notes_of_the_previous_one() {
     assert_eq!(notes.texts().collect::<Vec<_>>(), [""; 0], "it may have another mode now");
     desk.fact_of_run(task, 2, fact(Note::Warning, "asks nobody"));
     assert_eq!(desk.task(task).agent.unwrap().notes.warning.as_deref(), Some("asks nobody"));
+}
+
+#[test]
+fn new_run_has_no_denied_requests_of_the_previous_one() {
+    let of = |desk: &Desk, task| {
+        let agent = desk.task(task).agent.unwrap();
+        (agent.denied, agent.last_denied.as_deref().map(str::to_owned))
+    };
+    let mut desk = Desk::new(1);
+    let task = desk.at_work(1);
+    desk.fact(task, denied(2, "run rm"));
+    desk.fact(task, turn_ended());
+    assert_eq!(of(&desk, task), (2, Some("run rm".to_owned())), "until the next run");
+    desk.resumed(task, 2);
+    assert_eq!(of(&desk, task), (0, None));
+    desk.fact_of_run(task, 2, denied(1, "write"));
+    assert_eq!(of(&desk, task), (1, Some("write".to_owned())));
+    // Another attempt is a run of its own, too.
+    let mut retried = prompt(id(2), STALLED_AFTER, ASK_TIMEOUT);
+    retried.plan.again =
+        Some(Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false });
+    let mut desk = Desk::new(1);
+    desk.ask(Request::Submit(Box::new(retried)));
+    desk.fact(id(2), Fact::Started { pid: None });
+    desk.fact(id(2), denied(1, "run rm"));
+    desk.fact(id(2), turn_failed("the model is overloaded"));
+    desk.fact_of_run(id(2), 2, Fact::Started { pid: None });
+    assert_eq!(of(&desk, id(2)), (0, None));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub struct Chat {
     steps: Arc<[PlanStep]>,
     /// Its consumption reports in each run, and whether the run began a conversation.
     reports: Vec<(bool, Vec<Report>)>,
-    /// Requests that were denied without a client's answer.
+    /// Requests of the latest run that were denied without a client's answer.
     denied: Vec<Box<str>>,
     stalled: bool,
     /// Settings in effect in its session.
@@ -87,6 +87,7 @@ impl Chat {
         self.reports.push((is_new_session, Vec::new()));
         (self.notes.last_words, self.notes.suspect) = (None, None);
         self.steps = Arc::default();
+        self.denied.clear();
         self.begin(now);
     }
 

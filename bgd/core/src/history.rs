@@ -19,7 +19,7 @@ pub struct HistoryLimits {
     pub age_ms: u64,
     /// Bytes of output of all finished tasks. The task that ended last is kept, regardless of its size.
     pub bytes: u64,
-    /// How many finished tasks are kept, at least 1.
+    /// How many finished tasks are kept.
     #[serde(default = "unlimited")]
     pub tasks: usize,
     /// Bytes of memory of all finished tasks. The task that ended last is kept, regardless of its size.
@@ -141,11 +141,10 @@ impl History {
     /// Reports whether a limit other than the age is exceeded.
     pub fn is_too_large(&self) -> bool {
         let count = self.ended.len();
-        count > 1
-            && self.limits.is_some_and(|limits| {
-                let memory = self.memory.saturating_add(self.shared.total());
-                self.bytes > limits.bytes || count > limits.tasks || memory > limits.memory
-            })
+        self.limits.is_some_and(|limits| {
+            let memory = self.memory.saturating_add(self.shared.total());
+            count > limits.tasks || count > 1 && (self.bytes > limits.bytes || memory > limits.memory)
+        })
     }
 
     /// Returns the task to remove next; `None` if all may stay.

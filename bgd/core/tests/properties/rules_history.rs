@@ -80,6 +80,20 @@ fn r129_history_is_trimmed_to_its_task_and_memory_limits() {
 }
 
 #[test]
+fn r129_history_of_few_tasks_keeps_no_new_task_out() {
+    for tasks in 1..=3 {
+        let mut desk = Desk::new(1);
+        let history = Some(HistoryLimits { tasks: tasks - 1, ..MINUTE });
+        desk.input(configure(CoreLimits { history, tasks, ..limits(1) }));
+        for number in 1..10 {
+            let task = desk.running(number);
+            desk.fact(task, exited(0, false));
+        }
+        assert_eq!(desk.core.summary().total(), tasks as u64 - 1);
+    }
+}
+
+#[test]
 fn r129_old_tasks_are_removed_by_wall_clock() {
     let mut desk = desk();
     let ended = desk.finished(1, 0);

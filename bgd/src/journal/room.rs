@@ -35,7 +35,7 @@ impl Room {
     /// Reports whether the disk is full, apart from the log's reserve. If it is not, refills a reserve that is less
     /// than half full. A disk whose free space is unknown counts as not full: writing will show.
     pub fn is_short(&mut self) -> bool {
-        let Ok(free) = self.free() else { return false };
+        let Some(free) = self.free() else { return false };
         if free >= LEAST {
             self.take(AHEAD.min(free / PART));
         }
@@ -53,10 +53,29 @@ impl Room {
         self.taken = wanted;
     }
 
-    /// Returns how many bytes of the disk the user may fill.
-    fn free(&self) -> nix::Result<u64> {
-        let disk = fstatvfs(&self.log)?;
-        let blocks = if geteuid().is_root() { disk.blocks_free() } else { disk.blocks_available() };
-        Ok(blocks.saturating_mul(disk.fragment_size()))
+    /// Returns how many bytes of the disk the user may fill; `None` if unknown.
+    fn free(&self) -> Option<u64> {
+        let disk = fstatvfs(&self.log).ok()?;
+        let free = if geteuid().is_root() { disk.blocks_free() } else { disk.blocks_available() };
+        free_bytes(disk.blocks(), free, disk.fragment_size())
+    }
+}
+
+/// Returns how many bytes are free on a disk with this many blocks of this many bytes; `None` for a file system that
+/// reports no sizes, such as some network and FUSE file systems: all its values are zero.
+const fn free_bytes(blocks: u64, free: u64, of_block: u64) -> Option<u64> {
+    if blocks == 0 { None } else { Some(free.saturating_mul(of_block)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r130_disk_that_reports_no_sizes_does_not_count_as_full() {
+        assert_eq!(free_bytes(0, 0, 0), None);
+        assert_eq!(free_bytes(0, 0, 4096), None);
+        assert_eq!(free_bytes(1000, 0, 4096), Some(0));
+        assert_eq!(free_bytes(1000, 3, 4096), Some(3 * 4096));
     }
 }

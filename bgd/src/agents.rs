@@ -161,6 +161,16 @@ impl Agent {
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(how))
     }
 
+    /// Returns [`Self::stalled_after`] in milliseconds.
+    pub fn stalled_after_ms(&self) -> u64 {
+        ms(self.stalled_after)
+    }
+
+    /// Returns [`Self::ask_timeout`] in milliseconds.
+    pub fn ask_timeout_ms(&self) -> u64 {
+        ms(self.ask_timeout)
+    }
+
     /// Reports whether the user has configured what the agent asks for by means other than a mode.
     pub fn is_configured_to_ask(&self, submitter: &Env) -> bool {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
@@ -371,6 +381,10 @@ impl Agents {
         };
         Ok(chosen.into_iter().map(with_info).collect())
     }
+}
+
+fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use bgd_shared::request::{AgentList, DaemonReload, NoParams, ReloadResult, Submi
 use bgd_shared::task::Status;
 use bgd_shared::text::{Env, OsText};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
-use bgd_tests::{Process, TestDaemon, executable};
+use bgd_tests::{FakeDaemon, Process, TestDaemon, executable};
 
 /// Invalid lines for `[agents.x]`, and what the error must mention.
 const WRONG: &[(&str, &[&str])] = &[
@@ -346,4 +346,25 @@ fn removed_agent_program_refuses_resume_and_submit() {
     let refused = daemon.client().call::<TaskSubmit>(&daemon.prompt_for("x", "three")).unwrap_err();
     assert_eq!(refused.kind(), Some(ErrorKind::AgentUnavailable), "{refused}");
     assert!(refused.to_string().contains(name), "{refused}");
+}
+
+#[test]
+fn reload_applies_ask_timeout_and_silence_limit_to_the_next_turn() {
+    let limits = |ask_timeout: &str, stalled_after: &str| {
+        format!("permissions = \"ask\"\nask_timeout = \"{ask_timeout}\"\nstalled_after = \"{stalled_after}\"")
+    };
+    let daemon = FakeDaemon::start(&[], &limits("1h", "1h"));
+    let task = daemon.completed("say x");
+    daemon.configure(&[], &limits("200ms", "1h"));
+    reload(&daemon).unwrap();
+    daemon.resume(task.id, "ask Anybody here?");
+    let task = daemon.ends_as(task.id, Status::Completed);
+    assert_eq!((daemon.result(task.id).as_str(), task.progress.denied), ("denied", 1));
+    daemon.configure(&[], &limits("1h", "200ms"));
+    reload(&daemon).unwrap();
+    let mut watch = daemon.watch();
+    daemon.resume(task.id, "await go");
+    watch.until(|event| event.task.progress.stalled);
+    daemon.touch("go");
+    daemon.ends_as(task.id, Status::Completed);
 }

@@ -167,6 +167,11 @@ impl AgentPart {
             + settings
     }
 
+    /// Changes how long it may be silent, from its next activity on.
+    pub fn limit_silence(&mut self, stalled_after_ms: u64) {
+        self.stalled_after_ms = stalled_after_ms;
+    }
+
     /// Starts the first run. Keeps the warning known before it.
     pub fn begin_run(&mut self, now: Now) {
         self.notes = Notes { warning: self.notes.warning.take(), ..Notes::default() };

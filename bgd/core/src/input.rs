@@ -395,6 +395,14 @@ pub enum Fact {
     },
     /// The agent did not accept the prompt.
     Refused(Box<Refusal>),
+    /// The limits of the agent in this run, which the configuration may have changed since the prompt was submitted.
+    /// Comes before [`Fact::Started`], and before any warning about the run.
+    Limits {
+        /// How long it may be silent before it is marked as stalled, in milliseconds.
+        stalled_after_ms: u64,
+        /// How long its questions wait before they are denied, in milliseconds.
+        ask_timeout_ms: u64,
+    },
     /// The agent's id for the conversation is known.
     Session {
         /// The agent's own id for the conversation.

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtocol, AgentSettings};
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -28,14 +27,13 @@ impl Dispatcher {
             Ok(agent) => Arc::clone(agent),
             Err(error) => return answer.refuse(&error),
         };
-        let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         if let Err(error) = agent.takes(&settings) {
             return answer.refuse(&error);
         }
         let work = Work::Agent(AgentWork {
             name: Arc::clone(&agent.name),
-            stalled_after_ms: ms(agent.stalled_after),
-            ask_timeout_ms: ms(agent.ask_timeout),
+            stalled_after_ms: agent.stalled_after_ms(),
+            ask_timeout_ms: agent.ask_timeout_ms(),
             warning: agent
                 .warning(&task.env, &settings)
                 .map(Arc::from)

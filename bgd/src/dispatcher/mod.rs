@@ -324,6 +324,7 @@ impl Dispatcher {
             | Fact::Output { .. }
             | Fact::Lost { .. }
             | Fact::Erased { .. }
+            | Fact::Limits { .. }
             | Fact::Session { .. }
             | Fact::Tools { .. }
             | Fact::Denied { .. }

@@ -176,6 +176,35 @@ impl Core {
         }
     }
 
+    /// Applies the limits of a run that is about to start. A warning that was known before is dropped: if it still
+    /// holds, it is reported again.
+    pub(super) fn limited(&mut self, ordinal: Ordinal, stalled_after_ms: u64, ask_timeout_ms: u64) {
+        let Some(task) = self.registry.get(ordinal) else { return };
+        let is_first_prompt = match &task.state {
+            State::Starting { .. } => true,
+            State::Resuming(_) => false,
+            State::Queued { .. } | State::Running { .. } | State::Stopping { .. } | State::Finished(_) => {
+                return;
+            }
+        };
+        let (Work::Agent(work), Some(agent)) = (&task.spec.work, &task.agent) else { return };
+        let is_new = (work.stalled_after_ms, work.ask_timeout_ms) != (stalled_after_ms, ask_timeout_ms);
+        if is_first_prompt && agent.notes.warning.is_some() {
+            self.change_agent(ordinal, |agent| agent.notes.warning = None);
+        }
+        if !is_new {
+            return;
+        }
+        self.registry.change(ordinal, |task| {
+            if let Some(agent) = task.agent.as_deref_mut() {
+                agent.limit_silence(stalled_after_ms);
+            }
+            if let Work::Agent(work) = &mut Arc::make_mut(&mut task.spec).work {
+                (work.stalled_after_ms, work.ask_timeout_ms) = (stalled_after_ms, ask_timeout_ms);
+            }
+        });
+    }
+
     pub(super) fn session_named(&mut self, ordinal: Ordinal, id: Arc<str>) {
         if self.is_at_work(ordinal) || self.is_starting(ordinal) {
             self.change_agent(ordinal, |agent| agent.session = Some(id));

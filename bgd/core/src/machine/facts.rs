@@ -45,6 +45,9 @@ impl Core {
             Fact::Started { pid } => self.started(now, ordinal, pid),
             Fact::StartFailed { failure } => self.start_failed(now, ordinal, failure),
             Fact::Refused(refusal) => self.refused(now, ordinal, refusal),
+            Fact::Limits { stalled_after_ms, ask_timeout_ms } => {
+                self.limited(ordinal, stalled_after_ms, ask_timeout_ms);
+            }
             Fact::Session { id } => self.session_named(ordinal, id),
             Fact::Tools { calls, latest } => self.tools_called(now, ordinal, calls, latest),
             Fact::Consumed(report) => self.consumed(now, ordinal, &report),

@@ -17,7 +17,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply, Unrepeatable};
 use crate::input::{Rerun, Selection};
 use crate::plan::{Dependency, Plan, Repetition, draw};
-use crate::task::{Ordinal, Outcome, Spec, StopReason, Task};
+use crate::task::{Ordinal, Outcome, Spec, StopReason, Task, Work};
 use crate::time::Now;
 
 /// A task about to be submitted again.
@@ -193,7 +193,11 @@ impl Core {
             again: plan.again.as_ref().map(|again| Box::new(Repetition::new(again.rule.clone()))),
             rerun_of: Some(task.id),
         };
-        let spec = Spec::clone(&task.spec);
+        let mut spec = Spec::clone(&task.spec);
+        if let Work::Agent(work) = &mut spec.work {
+            // The configuration may have made it obsolete; otherwise, the new run reports it.
+            work.warning = None;
+        }
         let prompt = task.agent.as_deref().map(|agent| agent.prompt.clone());
         let id = new_ids.get(&task.id).copied().unwrap_or(task.id);
         let new = NewTask { id, spec, env, prompt, key: None, client: None, plan: Some(Box::new(new_plan)) };

@@ -3,7 +3,7 @@
 
 use bgd_core::{
     BatchItem, BatchLimits, Command, CoreError, Effect, Fact, OrderError, Part, Reply, Request, Rerun, Rule,
-    Selection, Unrepeatable,
+    Selection, Unrepeatable, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -206,6 +206,23 @@ fn r116_rerun_with_an_unrepeatable_task_is_refused_entirely() {
     let task = desk.task(new);
     let part = task.agent.as_deref().unwrap();
     assert_eq!((&*part.prompt, &part.session), (super::support::FIRST_PROMPT, &None));
+}
+
+/// The configuration may have changed since; a warning that still holds comes with the new run.
+#[test]
+fn r116_rerun_does_not_repeat_the_warning_of_the_old_task() {
+    let mut desk = Desk::new(1);
+    let mut old = prompt(id(1), 0, 0);
+    if let Work::Agent(work) = &mut old.spec.work {
+        work.warning = Some("asks nobody".into());
+    }
+    desk.ask(Request::Submit(Box::new(old)));
+    let warning = |desk: &Desk, task| desk.task(task).agent.unwrap().notes.warning;
+    assert_eq!(warning(&desk, id(1)).as_deref(), Some("asks nobody"));
+    desk.fact(id(1), Fact::Started { pid: None });
+    desk.fact(id(1), turn_ended());
+    let [(new, _)] = pairs(&desk.ask(rerun(&[id(1)], false, false)))[..] else { panic!("it is submitted") };
+    assert_eq!((warning(&desk, id(1)).as_deref(), warning(&desk, new)), (Some("asks nobody"), None));
 }
 
 #[test]

@@ -191,14 +191,20 @@ impl Turn {
         self.tell(Fact::Refused(Box::new(refusal)));
     }
 
+    /// Reports the limits that the agent's current configuration sets for this turn.
+    fn limit(&self) {
+        let agent = &self.order.agent;
+        let (stalled_after_ms, ask_timeout_ms) = (agent.stalled_after_ms(), agent.ask_timeout_ms());
+        self.tell(Fact::Limits { stalled_after_ms, ask_timeout_ms });
+    }
+
     /// Warns about actions that the agent can take in this session without asking, unless the user has configured when
     /// it asks.
     fn warn(&self, opened: &Opened) {
-        let TurnOrder { agent, env, settings, session, .. } = &self.order;
+        let TurnOrder { agent, env, settings, .. } = &self.order;
         let seen = opened.warning.clone().filter(|_| !agent.is_configured_to_ask(env));
-        // A warning that needs no session was reported at submit, but another run clears it, so report it again.
-        let known = || session.as_ref().and_then(|_| agent.warning(env, settings));
-        if let Some(warning) = seen.or_else(known) {
+        // A warning that needs no session was reported at submit, but each run clears it, so report it again.
+        if let Some(warning) = seen.or_else(|| agent.warning(env, settings)) {
             self.tell(Fact::Noted { note: Note::Warning, text: warning.into() });
         }
     }
@@ -215,6 +221,7 @@ impl Turn {
         // On a first run, warn before `Started`, so that the event for the start already shows the warning.
         // The start of a later run clears all notes, so `accepted` warns after it.
         if self.order.session.is_none() {
+            self.limit();
             self.warn(&opened);
         }
         let TurnOrder { task, run, spec, .. } = &self.order;
@@ -364,9 +371,9 @@ impl Turn {
     fn accepted(&self, talk: &mut Talk) {
         if let Phase::Starting = talk.phase {
             talk.phase = Phase::Running;
-            if self.order.session.is_none()
-                && let Some(session) = &talk.opened.session
-            {
+            if self.order.session.is_some() {
+                self.limit();
+            } else if let Some(session) = &talk.opened.session {
                 self.tell(Fact::Session { id: Arc::clone(session) });
             }
             self.tell(Fact::Started { pid: talk.live.pid() });

@@ -263,6 +263,12 @@ impl Model {
         let Some(chat) = session else { return };
         match (fact, phase) {
             (Fact::Refused(refusal), Phase::Starting | Phase::Resuming) => self.refused(now, number, refusal),
+            (Fact::Limits { stalled_after_ms, ask_timeout_ms }, Phase::Starting | Phase::Resuming) => {
+                (chat.silence_ms, chat.question_ms) = (*stalled_after_ms, *ask_timeout_ms);
+                if phase == Phase::Starting {
+                    chat.notes.warning = None;
+                }
+            }
             (Fact::Session { id }, Phase::Starting | Phase::Running) => chat.session = Some(id.clone()),
             (Fact::Tools { calls, latest }, Phase::Running) => {
                 let unnamed = usize::try_from(*calls).unwrap_or(usize::MAX) - latest.len();
@@ -313,13 +319,6 @@ impl Model {
         }
     }
 
-    /// Handles an agent's plan and consumption.
-    fn told_of_work(&mut self, now: Now, number: u64, fact: &Fact) {
-        let Some(task) = self.live.get_mut(&number) else { return };
-        let (id, is_running, is_done) = (task.id, task.phase == Phase::Running, task.phase == Phase::Done);
-        let Some(chat) = &mut task.chat else { return };
-        match fact {
-            Fact::Planned { steps } if is_running => chat.steps = steps.clone(),
     /// Handles a question of an agent at work. Too many open questions count as denied.
     fn asked(&mut self, now: Now, number: u64, key: u64, options: &[InputOption]) {
         let Some(task) = self.live.get_mut(&number) else { return };
@@ -343,6 +342,13 @@ impl Model {
         self.answer();
     }
 
+    /// Handles an agent's plan and consumption.
+    fn told_of_work(&mut self, now: Now, number: u64, fact: &Fact) {
+        let Some(task) = self.live.get_mut(&number) else { return };
+        let (id, is_running, is_done) = (task.id, task.phase == Phase::Running, task.phase == Phase::Done);
+        let Some(chat) = &mut task.chat else { return };
+        match fact {
+            Fact::Planned { steps } if is_running => chat.steps = steps.clone(),
             Fact::Consumed(report) if is_running || is_done => {
                 if let Some((_, reports)) = chat.reports.last_mut() {
                     reports.push(Report::clone(report));

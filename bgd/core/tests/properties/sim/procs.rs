@@ -86,6 +86,7 @@ impl Proc {
             (ProcState::Spawning, _, _, 130..135) => self.ask(),
             (ProcState::Spawning, _, _, 135..140) => tools(1, "too early"),
             (ProcState::Spawning, _, _, 140..144) => noted(roll),
+            (ProcState::Spawning, _, _, 144..160) => limited(roll),
             (ProcState::Spawning, ..) => Fact::Started { pid: (roll & 1 == 1).then_some(i32::from(roll)) },
             (_, true, _, ..200) | (_, _, true, ..60) => turn_failed("it was cancelled"),
             (_, _, true, 60..90) | (_, _, _, ..35) => turn_ended(),
@@ -179,7 +180,8 @@ impl Sim {
             | Fact::Refused(_) => {
                 self.procs.remove(index);
             }
-            Fact::Session { .. }
+            Fact::Limits { .. }
+            | Fact::Session { .. }
             | Fact::Tools { .. }
             | Fact::Denied { .. }
             | Fact::Consumed(_)
@@ -260,6 +262,11 @@ impl Sim {
 }
 
 /// Returns a note of any kind; two of four are last words.
+/// The agent's limits have changed.
+fn limited(roll: u8) -> Fact {
+    Fact::Limits { stalled_after_ms: u64::from(roll) * 10, ask_timeout_ms: u64::from(roll) * 20 }
+}
+
 fn noted(roll: u8) -> Fact {
     let note = [Note::LastWords, Note::Suspect, Note::Warning, Note::LastWords][usize::from(roll % 4)];
     Fact::Noted { note, text: format!("note {roll}").into() }

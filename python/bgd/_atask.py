@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Optional, Union
 
-from . import _constants as constants
 from . import _requests, types
 from ._core import DEFAULT, SILENCE, WAIT, Timeout, checked, milliseconds
 from ._failure import TaskFailed
+from ._output import Reading, is_last
 from ._requests import HasId, decoded
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class AsyncTask(HasId):
     ) -> bytes:
         """Returns its output so far from an offset in bytes on; a negative one counts from the end. All of it is held in
         memory: see `follow` for parts. `timeout` is for each part."""
-        return b"".join([part async for part in self._parts(offset, stream, timeout)])
+        return b"".join([part async for part in self._parts(Reading(offset, stream), timeout)])
 
     async def follow(
         self, offset: int = 0, *, stream: Optional[types.Stream] = None, timeout: Optional[float] = SILENCE
@@ -78,31 +78,36 @@ class AsyncTask(HasId):
         """Returns its output in parts of at most 256 KiB, as it is written, until it has ended. Raises Timeout after so
         many seconds without more of it."""
         checked(timeout)
+        reading = Reading(offset, stream)
         async with self.client.events(ids=[self.id], timeout=timeout) as events:
             await events.connect()
             while True:
                 at_end = False
-                async for result in self._results(offset, stream, DEFAULT):
-                    offset, at_end = result["next"], result["eof"]
-                    self.info = result["task"]
+                async for result in self._results(reading, DEFAULT):
+                    self.info, at_end = result["task"], result["eof"]
                     if result["data"]:
                         yield decoded(result["data"], result["encoding"])
                 if at_end:
                     return
                 await events.__anext__()
 
-    async def _parts(self, offset: int, stream: Optional[types.Stream], timeout: Timeout) -> AsyncIterator[bytes]:
-        async for result in self._results(offset, stream, timeout):
+    async def _parts(self, reading: Reading, timeout: Timeout) -> AsyncIterator[bytes]:
+        """Returns the parts up to the end as it is now: the task may write faster than this can read."""
+        end: Optional[int] = None
+        async for result in self._results(reading, timeout):
             yield decoded(result["data"], result["encoding"])
-
-    async def _results(self, offset: int, stream: Optional[types.Stream], timeout: Timeout) -> AsyncIterator[types.OutputResult]:
-        while True:
-            limit = constants.OUTPUT_CHUNK_BYTES
-            result = await self.client.task_output(self.id, offset=offset, limit=limit, stream=stream, timeout=timeout)
-            yield result
-            if result["eof"] or result["next"] == result["offset"]:
+            if end is None and not is_last(result):
+                end = (await self.client.task_output(self.id, **reading.end(), timeout=timeout))["next"]
+            if end is not None and reading.offset >= end:
                 return
-            offset = result["next"]
+
+    async def _results(self, reading: Reading, timeout: Timeout) -> AsyncIterator[types.OutputResult]:
+        while True:
+            result = await self.client.task_output(self.id, **reading.part(), timeout=timeout)
+            reading.take(result)
+            yield result
+            if is_last(result):
+                return
 
     async def result(self, *, timeout: Timeout = DEFAULT) -> bytes:
         """Returns the result of a completed task: an agent's answer, or the last 256 KiB of a command's output. Raises

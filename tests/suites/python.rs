@@ -57,6 +57,11 @@ fn r170_python_clients_hand_over_children_without_losing_a_byte() {
 }
 
 #[test]
+fn r170_python_clients_read_growing_outputs() {
+    passes("test_output");
+}
+
+#[test]
 fn r170_programs_in_the_python_readme_work() {
     passes("test_readme");
 }

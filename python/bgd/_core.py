@@ -178,16 +178,20 @@ def allowed(method: str, params: Mapping[str, Any], timeout: Timeout, default: O
         return None
     waits: Optional[float] = SLOW.get(method, 0.0)
     if method == "task.block":
-        timeout_ms = params.get("timeout_ms", constants.BLOCK_TIMEOUT_MS)
-        waits = None if timeout_ms is None else timeout_ms / 1000
+        waits = _seconds(params.get("timeout_ms", constants.BLOCK_TIMEOUT_MS))
     elif method == "inbox.read":
-        waits = params.get("wait_ms", 0) / 1000
+        waits = _seconds(params.get("wait_ms")) or 0.0
     elif method == "task.attach":
         # It waits until a pending task starts.
         waits = None
     elif method in ("task.cancel", "task.clear", "session.end", "daemon.shutdown"):
-        waits = params.get("grace_ms", 0) / 1000 + ENDING
+        waits = (_seconds(params.get("grace_ms")) or 0.0) + ENDING
     return None if waits is None else default + waits
+
+
+def _seconds(ms: Any) -> Optional[float]:
+    """Returns a time of a call in seconds; None for null, and for what the daemon will refuse."""
+    return ms / 1000 if isinstance(ms, (int, float)) else None
 
 
 def checked(timeout: Optional[float]) -> Optional[float]:

@@ -267,7 +267,9 @@ class Core(unittest.TestCase):
         self.assertEqual(allowed("task.block", timeout_ms=1000), 11.0)
         self.assertIsNone(allowed("task.block", timeout_ms=None))
         self.assertEqual(allowed("inbox.read", wait_ms=5000), 15.0)
+        self.assertEqual(allowed("inbox.read", wait_ms=None), 10.0)
         self.assertEqual(allowed("task.cancel", grace_ms=5000), 75.0)
+        self.assertEqual(allowed("task.cancel", grace_ms=None), 70.0)
         self.assertEqual(_core.allowed("task.block", {}, 1.5, None), 1.5)
         self.assertIsNone(_core.allowed("task.get", {}, _core.DEFAULT, None))
         for wrong in (-1.0, float("nan")):

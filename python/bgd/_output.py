@@ -25,6 +25,7 @@ class Reading:
     def __init__(self, offset: int, stream: Optional[types.Stream]) -> None:
         self.offset = offset
         self.stream = stream
+        self._is_reached = False
 
     def part(self) -> Part:
         """Asks for the next part."""
@@ -34,9 +35,16 @@ class Reading:
         """Asks for the present end, which is the answer's `next`."""
         return {"offset": BEYOND, "limit": 0, "stream": self.stream}
 
-    def take(self, result: types.OutputResult) -> None:
-        """Takes a part."""
+    def take(self, result: types.OutputResult) -> bool:
+        """Takes a part. Returns False if its file was truncated since the part before: it is read again from its
+        beginning."""
+        # A part has ended here: only if the file was truncated does it now end before.
+        if self._is_reached and result["offset"] < self.offset:
+            self.offset = 0
+            return False
         self.offset = result["next"]
+        self._is_reached = True
+        return True
 
 
 def is_last(result: types.OutputResult) -> bool:

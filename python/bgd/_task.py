@@ -76,7 +76,7 @@ class Task(HasId):
         self, offset: int = 0, *, stream: Optional[types.Stream] = None, timeout: Optional[float] = SILENCE
     ) -> Iterator[bytes]:
         """Returns its output in parts of at most 256 KiB, as it is written, until it has ended. Raises Timeout after so
-        many seconds without more of it."""
+        many seconds without more of it. If its file is truncated meanwhile, it goes on from the file's beginning."""
         checked(timeout)
         reading = Reading(offset, stream)
         with self.client.events(ids=[self.id], timeout=timeout) as events:
@@ -104,7 +104,8 @@ class Task(HasId):
     def _results(self, reading: Reading, timeout: Timeout) -> Iterator[types.OutputResult]:
         while True:
             result = self.client.task_output(self.id, **reading.part(), timeout=timeout)
-            reading.take(result)
+            if not reading.take(result):
+                continue
             yield result
             if is_last(result):
                 return

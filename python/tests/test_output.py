@@ -1,4 +1,4 @@
-"""Outputs that grow while they are read, as a server says that has them; for both clients."""
+"""Outputs that grow while they are read and that are truncated, as a server says that has them; for both clients."""
 
 from __future__ import annotations
 
@@ -55,6 +55,19 @@ def outputs(written: Written) -> list[bytes]:
         return [blocking, asyncio.run(by_async(path))]
 
 
+def followed(written: Written) -> list[list[bytes]]:
+    """Returns the parts of the output as each client follows them."""
+
+    async def by_async(path: str) -> list[bytes]:
+        async with bgd.AsyncClient(path) as client:
+            return [part async for part in bgd.AsyncTask(client, INFO).follow(timeout=PATIENCE)]
+
+    with server(Fake(written).say) as path, bgd.Client(path) as client:
+        blocking = list(bgd.Task(client, INFO).follow(timeout=PATIENCE))
+    with server(Fake(written).say) as path:
+        return [blocking, asyncio.run(by_async(path))]
+
+
 class Outputs(unittest.TestCase):
     def test_an_output_that_never_stops_growing_is_returned_as_far_as_it_was(self) -> None:
         # The second call asks for the end, which moves by 4 with each call.
@@ -66,6 +79,17 @@ class Outputs(unittest.TestCase):
             self.assertEqual(output, b"abcdefghij")
         for output in outputs(lambda _: (b"", False)):
             self.assertEqual(output, b"")
+
+    def test_a_truncated_output_is_followed_from_its_beginning(self) -> None:
+        def written(reads: int) -> tuple[bytes, bool]:
+            return (b"abc", False) if reads == 0 else (b"xy", True)
+
+        for parts in followed(written):
+            self.assertEqual(parts, [b"abc", b"xy"])
+
+    def test_an_offset_beyond_the_end_is_no_truncation(self) -> None:
+        with server(Fake(lambda _: (b"abc", True)).say) as path, bgd.Client(path) as client:
+            self.assertEqual(list(bgd.Task(client, INFO).follow(10, timeout=PATIENCE)), [])
 
 
 if __name__ == "__main__":

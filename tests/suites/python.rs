@@ -57,7 +57,7 @@ fn r170_python_clients_hand_over_children_without_losing_a_byte() {
 }
 
 #[test]
-fn r170_python_clients_read_growing_outputs() {
+fn r170_python_clients_read_growing_and_truncated_outputs() {
     passes("test_output");
 }
 

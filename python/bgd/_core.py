@@ -185,7 +185,9 @@ def allowed(method: str, params: Mapping[str, Any], timeout: Timeout, default: O
         # It waits until a pending task starts.
         waits = None
     elif method in ("task.cancel", "task.clear", "session.end", "daemon.shutdown"):
-        waits = (_seconds(params.get("grace_ms")) or 0.0) + ENDING
+        # Otherwise it is the one of the daemon's configuration, which is not known here.
+        grace = _seconds(params.get("grace_ms"))
+        waits = None if grace is None else grace + ENDING
     return None if waits is None else default + waits
 
 

@@ -59,6 +59,25 @@ fn r113_signal_reaches_the_selected_running_tasks() {
 }
 
 #[test]
+fn r113_empty_session_selects_no_task() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    assert_eq!(daemon.task(id).session, None);
+    for verb in [
+        &["signal", "--session", "", "TERM"][..],
+        &["cancel", "--session", ""],
+        &["pause", "--session", ""],
+        &["block", "--session", ""],
+        &["list", "--session", ""],
+    ] {
+        let refused = run(&daemon, verb).expect_code(2);
+        assert!(refused.stderr.contains("`session` is empty"), "{verb:?}: {}", refused.stderr);
+    }
+    assert_eq!(daemon.task(id).status, Status::Running);
+    daemon.cancel(&[id]);
+}
+
+#[test]
 fn r113_attach_takes_the_one_selected_active_task() {
     let daemon = TestDaemon::start();
     let over = submitted(&daemon, &["--tag", "shell", "--", "true"]);

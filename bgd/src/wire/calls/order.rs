@@ -242,15 +242,14 @@ pub fn select(ids: Vec<TaskRef>, matching: Option<Matching>) -> Result<Selection
         Some(matching) if matching.is_empty() => {
             Err(invalid("`matching` is empty: give a session, a group, a batch, tags or statuses"))
         }
-        Some(matching) => {
-            check_label("session", matching.session.as_deref())?;
-            filter(matching).map(Box::new).map(Selection::Matching)
-        }
+        Some(matching) => filter(matching).map(Box::new).map(Selection::Matching),
     }
 }
 
 fn filter(matching: Matching) -> Result<Filter, RpcError> {
     let Matching { session, group, batch, tags, status } = matching;
+    // An empty one would match the tasks that have none.
+    check_label("session", session.as_deref())?;
     check_tags(&tags)?;
     Ok(Filter {
         session: session.map(Into::into),

@@ -48,6 +48,8 @@ fn read_past(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
         midnight(now.date())?
     } else if text.eq_ignore_ascii_case("yesterday") {
         midnight(yesterday?)?
+    } else if begins_with_date(text) && text.contains('[') {
+        in_zone(text, PAST_FORMS)?
     } else if begins_with_date(text) {
         match (text.parse::<jiff::Timestamp>(), text.parse::<Date>()) {
             (Ok(at), _) => at,
@@ -78,6 +80,7 @@ fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
         return Err(format!("{text:?} is not a time; {FORMS}"));
     }
     let at = match text.parse::<jiff::Timestamp>() {
+        _ if text.contains('[') => in_zone(text, FORMS)?,
         Ok(at) => at,
         Err(_) => on_wall(text, now.time_zone(), FORMS)?,
     };
@@ -96,6 +99,21 @@ fn is_time_of_day(text: &str) -> bool {
 
 fn impossible(text: &str, forms: &str) -> String {
     format!("{text} is not a valid time; {forms}")
+}
+
+/// Parses a date and time with a time zone in brackets (RFC 9557), which parsers of other types ignore. A time that occurs
+/// twice resolves to the first, unless its offset says which it is.
+fn in_zone(text: &str, forms: &str) -> Result<jiff::Timestamp, String> {
+    let zoned: Zoned = text.parse().map_err(|_| impossible(text, forms))?;
+    let (begin, _) = text.split_once('[').unwrap_or((text, ""));
+    if begin.len() <= 10 {
+        return Err(format!("{text} has no time of day; {forms}"));
+    }
+    // The parser moves a skipped time.
+    if begin.parse::<DateTime>().is_ok_and(|local| local != zoned.datetime()) {
+        return Err(format!("{text} does not exist there: daylight saving time skips it"));
+    }
+    Ok(zoned.timestamp())
 }
 
 /// Parses a local date and time in this zone. A time that occurs twice resolves to the first.
@@ -177,6 +195,31 @@ mod tests {
         }
         for text in ["2026-12-01T08:15:00Z", "2026-12-01 10:15:00+02:00"] {
             assert_eq!(at(text, NOON).unwrap(), "2026-12-01 09:15:00 +01:00", "{text}");
+        }
+    }
+
+    #[test]
+    fn r105_time_zone_in_brackets_counts() {
+        for text in [
+            "2026-12-01T08:15[America/New_York]",
+            "2026-12-01 08:15:00[America/New_York]",
+            "2026-12-01T08:15-05:00[America/New_York]",
+            "2026-12-01T13:15Z[America/New_York]",
+        ] {
+            assert_eq!(at(text, NOON).unwrap(), "2026-12-01 14:15:00 +01:00", "{text}");
+        }
+        assert_eq!(since("2026-11-23 05:00[America/New_York]", NOON).unwrap(), "2026-11-23 11:00:00 +01:00");
+        for (text, told) in [
+            ("2026-12-01T08:15[Nowhere/Else]", "is not a valid time"),
+            ("2026-12-01T08:15+05:00[America/New_York]", "is not a valid time"),
+            ("2027-03-14T02:30[America/New_York]", "does not exist there"),
+            ("2026-12-01[America/New_York]", "has no time of day"),
+            ("2026-12-01T08:15[America/New_York", "is not a valid time"),
+            ("14:30[America/New_York]", "is not a time;"),
+        ] {
+            let error = at(text, NOON).unwrap_err();
+            assert!(error.contains(told), "{text}: {error}");
+            assert!(since(text, "2028-01-01T00:00:00+01:00[Europe/Berlin]").is_err(), "{text}");
         }
     }
 

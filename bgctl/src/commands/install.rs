@@ -6,6 +6,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use bgd_shared::request::{DaemonStatusOf, DurableStatus, NoParams};
+
 use super::removed;
 use crate::context::Context;
 use crate::exit::Code;
@@ -51,15 +53,41 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
     for (path, _) in &units {
         context.print(&format!("installed {}\n", path.display()))?;
     }
-    let runs = context.link.running().is_ok_and(|daemon| daemon.is_some());
-    context.print(&format!("now run\n{}", next_steps(runs)))?;
+    let steps = next_steps(running(context));
+    context.print(&format!("now run\n{steps}"))?;
     Ok(Code::OK)
 }
 
-fn next_steps(runs: bool) -> String {
+/// What stopping the daemon does to its tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    EndsTasks,
+    /// It is durable.
+    LeavesTasks,
+}
+
+impl Stop {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::EndsTasks => "ends all tasks",
+            Self::LeavesTasks => "tasks keep running; the next daemon takes them over",
+        }
+    }
+}
+
+/// Asks the running daemon, if there is one. One that does not say is taken for one that ends its tasks.
+fn running(context: &Context) -> Option<Stop> {
+    let mut daemon = context.link.running().ok().flatten()?;
+    let status = daemon.call::<DaemonStatusOf>(&NoParams {});
+    let is_durable =
+        status.is_ok_and(|status| status.durable.is_some_and(|durable| durable != DurableStatus::No));
+    Some(if is_durable { Stop::LeavesTasks } else { Stop::EndsTasks })
+}
+
+fn next_steps(stop: Option<Stop>) -> String {
     let mut steps = String::new();
-    if runs {
-        steps += "  bgctl daemon stop        systemd takes over its socket; ends all tasks\n";
+    if let Some(stop) = stop {
+        steps = format!("  bgctl daemon stop        systemd takes over its socket; {}\n", stop.words());
     }
     steps + "  systemctl --user daemon-reload\n  systemctl --user enable --now bgd.socket\n"
 }
@@ -85,10 +113,11 @@ pub fn undo(context: &mut Context) -> Result<Code, Failure> {
     }
     removed::report(&paths, context)?;
     if !paths.is_empty() && !context.json() {
-        context.print(
-            "now run\n  systemctl --user stop bgd.socket bgd.service     ends all tasks\n  \
+        let effect = running(context).unwrap_or(Stop::EndsTasks).words();
+        context.print(&format!(
+            "now run\n  systemctl --user stop bgd.socket bgd.service     {effect}\n  \
              systemctl --user daemon-reload\n",
-        )?;
+        ))?;
     }
     Ok(Code::OK)
 }
@@ -179,6 +208,15 @@ mod tests {
 
     #[test]
     fn r170_next_steps_include_daemon_stop_if_one_is_running() {
-        assert!(next_steps(true).contains("bgctl daemon stop") && !next_steps(false).contains("stop"));
+        let steps = next_steps(Some(Stop::EndsTasks));
+        assert!(steps.contains("bgctl daemon stop") && !next_steps(None).contains("stop"));
+        assert!(steps.contains("ends all tasks"));
+    }
+
+    #[test]
+    fn r170_next_steps_say_that_tasks_of_a_durable_daemon_keep_running() {
+        let steps = next_steps(Some(Stop::LeavesTasks));
+        assert!(steps.contains("tasks keep running; the next daemon takes them over"), "{steps}");
+        assert!(!steps.contains("ends all tasks"), "{steps}");
     }
 }

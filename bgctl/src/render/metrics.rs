@@ -108,7 +108,7 @@ fn tasks(status: &DaemonStatus, out: &mut Writer<'_>) -> fmt::Result {
         let labels = [("status", state.as_str())];
         ConstGauge::new(status.summary.count(state)).encode(family.encode_family(&labels)?)?;
     }
-    out.gauge("bgd_queue_length", "Tasks waiting for a slot", status.summary.pending)?;
+    out.gauge("bgd_queue_length", "Pending tasks, whatever they wait for", status.summary.pending)?;
     let slots = status.limits.max_concurrent_tasks;
     out.gauge("bgd_slots", "Maximum number of concurrent tasks (max_concurrent_tasks)", slots)?;
     out.histogram("bgd_task_wait", "Time from the submission of a task to its first start", &status.waited)?;

@@ -41,7 +41,7 @@ pub struct HandoffArgs {
     /// Description for lists [default: its command]
     #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// Parent session [default: $BGD_SESSION]
+    /// Parent session [default: $BGD_SESSION, else the terminal, see `bgctl session`]
     #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]
     pub session: Option<String>,
     /// Where to deliver notifications: desktop, tty, inbox, a configured channel, or none

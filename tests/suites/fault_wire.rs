@@ -176,6 +176,29 @@ fn endless_frame_is_refused_without_growing_memory() {
 }
 
 #[test]
+fn refused_connection_fails_writes_and_still_gets_earlier_replies() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    let mut client = connect(&daemon);
+    client.request(1, "task.block", &json!({"ids": [id], "timeout_ms": null}));
+    let chunk = vec![b'['; 1 << 16];
+    let mut sent = 0;
+    let error = loop {
+        match client.send(&chunk) {
+            Ok(()) => sent += chunk.len(),
+            Err(error) => break error,
+        }
+        assert!(sent < 3 << 20, "{sent} bytes of one frame were taken");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "{error}");
+    assert_eq!(kind(&client.receive().unwrap()), "frame_too_large");
+    daemon.cancel(&[id]);
+    let answer = client.receive().expect("the reply to the request before");
+    assert_eq!((&answer["id"], &answer["result"]["finished"]), (&json!(1), &json!([id])), "{answer}");
+    client.closed();
+}
+
+#[test]
 fn client_that_never_reads_costs_little_memory_and_delays_nobody() {
     const REQUESTS: u64 = 400;
     const CHUNK: usize = 256 * 1024;

@@ -179,6 +179,17 @@ impl Client {
         }
     }
 
+    /// Waits until everything told so far is written, or the connection is broken.
+    pub async fn wait_until_written(&self) {
+        loop {
+            let waiting = self.read_on.notified();
+            if self.lock().unread() == 0 {
+                return;
+            }
+            waiting.await;
+        }
+    }
+
     /// Waits until the next request may be read.
     pub async fn has_room(&self) {
         loop {

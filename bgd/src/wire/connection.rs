@@ -15,6 +15,7 @@ use bgd_shared::proc;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
@@ -62,6 +63,15 @@ struct Progress {
     /// Whether the dispatcher knows the client.
     is_known: bool,
     no_more_requests: bool,
+}
+
+/// Why no more requests are read from a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The client has closed its sending side.
+    Closed,
+    /// The client has sent something that was refused, and after which nothing more can be read.
+    Refused,
 }
 
 /// All connections, for the program that takes over.
@@ -218,20 +228,25 @@ impl Connection {
             self.progress().is_known = true;
         }
         let until_no_more_requests = async {
+            let mut is_refused = false;
             if !self.progress().no_more_requests {
                 tokio::select! {
-                    result = self.read() => {
-                        if let Err(error) = result {
+                    result = self.read() => match result {
+                        Ok(end) => is_refused = end == End::Refused,
+                        Err(error) => {
                             tracing::debug!(client = self.client.id, %error, "connection broken");
                             self.client.close();
                         }
-                    }
+                    },
                     () = self.client.is_sent_away() => {}
                     _ = closing.changed() => {}
                 }
                 self.progress().no_more_requests = true;
             }
             self.client.finish();
+            if is_refused {
+                self.close_to_requests().await;
+            }
             self.until_hung_up().await;
         };
         tokio::select! {
@@ -251,21 +266,21 @@ impl Connection {
     }
 
     /// Reads requests until the client closes its sending side or sends something after which parsing can't continue.
-    async fn read(&self) -> io::Result<()> {
+    async fn read(&self) -> io::Result<End> {
         loop {
             // Start with the leftover of an earlier read.
             if !self.take_all().await {
-                return Ok(());
+                return Ok(End::Refused);
             }
             let count = match self.stream.async_io(Interest::READABLE, |socket| self.receive(socket)).await {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     self.client.tell(&error_line(None, &too_many_descriptors(&error.to_string())));
-                    return Ok(());
+                    return Ok(End::Refused);
                 }
                 count => count?,
             };
             if count == 0 {
-                return Ok(());
+                return Ok(End::Closed);
             }
             self.silent.remove(&self.client);
         }
@@ -325,6 +340,16 @@ impl Connection {
         .hint("the connection is closed; close others, or raise limits.connections in the configuration");
         self.client.tell(&error_line(request.id.as_ref(), &error));
         true
+    }
+
+    /// Closes the direction from the client once it was told why. The other one stays open until all its requests are
+    /// answered, but a client that goes on writing fails, rather than wait for answers that never come.
+    async fn close_to_requests(&self) {
+        // Some clients look for the reason as soon as a write fails.
+        self.client.wait_until_written().await;
+        if let Err(error) = shutdown(&self.stream, Shutdown::Read) {
+            tracing::debug!(client = self.client.id, %error, "connection broken");
+        }
     }
 
     /// Reports whether the peer has closed both directions. A peer that has only closed its sending side still reads.

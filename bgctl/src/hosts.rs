@@ -70,7 +70,8 @@ fn value(words: &[OsString], short: Option<&str>, long: &str) -> Option<OsString
         }
         let bytes = word.as_bytes();
         let after_long = bytes.strip_prefix(long.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        let value = after_long.or_else(|| bytes.strip_prefix(short?.as_bytes()));
+        let after_short = || bytes.strip_prefix(short?.as_bytes());
+        let value = after_long.or_else(|| after_short().map(|rest| rest.strip_prefix(b"=").unwrap_or(rest)));
         found = value.map(|value| OsStr::from_bytes(value).to_owned()).or(found);
     }
     found
@@ -122,6 +123,7 @@ mod tests {
         assert_eq!(host("bgctl -H far block ").as_deref(), Some("far"));
         assert_eq!(host("bgctl block --host=far ").as_deref(), Some("far"));
         assert_eq!(host("bgctl block -Hfar ").as_deref(), Some("far"));
+        assert_eq!(host("bgctl block -H=far ").as_deref(), Some("far"));
         assert_eq!(host("bgctl -H near --host far block ").as_deref(), Some("far"));
         assert_eq!(host("bgctl run -- ssh -H far"), None);
     }

@@ -1,10 +1,13 @@
 //! Inboxes: notices to a parent session stay until they are acknowledged (R55), on the wire and by `bgctl`.
 
-use std::io::{self, BufRead as _, BufReader, Lines, Read as _};
+use std::io::{self, BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdout, Stdio};
 
 use bgd_shared::client::Client;
+use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::message::error_line;
 use bgd_shared::notice::{InboxItem, NoticeKind, Part};
 use bgd_shared::request::{
     ClearParams, DaemonStatusOf, DaemonUpgrade, InboxAck, InboxAckParams, InboxAckResult, InboxList,
@@ -339,6 +342,55 @@ fn follow_prints_each_item_once_and_survives_daemon_restarts() {
     );
     let said = words.killed();
     assert_eq!(said.matches("the daemon was restarted; unacknowledged notifications are lost").count(), 2);
+}
+
+/// Returns the next connection over which a request comes, with the request.
+fn asked(listener: &UnixListener) -> (UnixStream, String) {
+    loop {
+        let (stream, _) = wait::poll_until("a connection", || listener.accept().ok());
+        stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+        let mut line = String::new();
+        // Others only look whether somebody listens.
+        if BufReader::new(&stream).read_line(&mut line).unwrap() > 0 {
+            return (stream, line);
+        }
+    }
+}
+
+#[test]
+fn follow_goes_on_with_a_next_daemon_that_is_full_at_first() {
+    let mut daemon = TestDaemon::start();
+    let early = done(&daemon, "true");
+    let mut reader = Reader::start(&daemon, &["--follow", "--json", "--limit", "2"]);
+    assert_eq!(reader.next().notice.task.id, early);
+    daemon.stop();
+    let listener = UnixListener::bind(daemon.socket()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (mut stream, _) = asked(&listener);
+    let full =
+        RpcError::new(ErrorKind::TooManyConnections, "the daemon has reached its limit of connections");
+    stream.write_all(&error_line(None, &full)).unwrap();
+    drop(stream);
+    // From now on another daemon answers at the same socket.
+    let next = TestDaemon::start();
+    let id = done(&next, "true");
+    let (stream, request) = asked(&listener);
+    let mut onward = UnixStream::connect(next.socket()).unwrap();
+    onward.write_all(request.as_bytes()).unwrap();
+    let ways = [(stream.try_clone().unwrap(), onward.try_clone().unwrap()), (onward, stream)];
+    let ways = ways.map(|(mut from, mut to)| {
+        std::thread::spawn(move || {
+            // It ends with either side.
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        })
+    });
+    assert_eq!(reader.next().notice.task.id, id);
+    let (code, said) = reader.ended();
+    assert!(code == Some(0) && !said.contains("has ended"), "{code:?}: {said}");
+    for way in ways {
+        way.join().unwrap();
+    }
 }
 
 #[test]

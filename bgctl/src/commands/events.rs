@@ -188,8 +188,12 @@ impl Wanted {
                 Ok(begun) => return self.begin(begun),
             }
         };
-        if let Some(begun) = context.link.exchange_again(|client| self.subscribe(client))? {
-            return self.begin(begun);
+        match context.link.exchange_again(|client| self.subscribe(client)) {
+            Ok(Some(begun)) => return self.begin(begun),
+            Ok(None) => {}
+            // It accepts connections a moment longer than calls.
+            Err(failure) if failure.kind == ErrorKind::ShuttingDown.as_str() => {}
+            Err(failure) => return Err(failure),
         }
         if context.link.was_stopped() {
             return Err(ended);

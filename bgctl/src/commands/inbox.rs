@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, FIRST_ANSWER};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
@@ -16,7 +17,7 @@ use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{DaemonWatch, is_lost};
+use crate::link::{DaemonWatch, is_lost, sleep};
 use crate::remark::say;
 use crate::render::clean_lines;
 use crate::session;
@@ -137,6 +138,9 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
     }
 }
 
+/// The pause before another attempt to connect to a daemon that has too many connections.
+const FULL: Duration = Duration::from_millis(500);
+
 /// Failure kinds that mean the daemon is about to end or has ended.
 const ENDS: [&str; 2] = ["shutting_down", "connection_lost"];
 
@@ -172,7 +176,15 @@ impl Reading {
             match context.link.exchange_again(hello) {
                 Ok(Some(hello)) => break hello.instance,
                 Ok(None) => {}
-                Err(failure) if ENDS.contains(&failure.kind) => {}
+                Err(failure) if failure.kind == ErrorKind::ShuttingDown.as_str() => {
+                    // Its socket may be that of a service manager, which the next one takes over.
+                    context.link.await_end()?;
+                    continue;
+                }
+                Err(failure) if failure.kind == ErrorKind::TooManyConnections.as_str() => {
+                    sleep([], Some(Instant::now() + FULL))?;
+                    continue;
+                }
                 Err(failure) => return Err(failure),
             }
             if !is_told && !context.json() {

@@ -21,7 +21,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::bounded;
 use super::daemon_process::DaemonProcess;
-use super::lost::NO_REMOTE_DAEMON;
+use super::lost::NO_DAEMON;
 use super::turn::Turn;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -123,7 +123,7 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
         Phase::Ending => "is shutting down, and accepts no more requests",
         Phase::Ready => return without_socket(socket, &daemon),
     };
-    Failure::new(Code::NO_DAEMON, NO_REMOTE_DAEMON, format!("the daemon (pid {}) {does}", daemon.pid()))
+    Failure::new(Code::NO_DAEMON, NO_DAEMON, format!("the daemon (pid {}) {does}", daemon.pid()))
         .hint("repeat the command in a moment")
 }
 

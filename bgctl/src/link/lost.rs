@@ -70,7 +70,7 @@ pub const REPEATABLE: [&str; 17] = [
 pub const CONNECTION_LOST: &str = "connection_lost";
 
 /// Failure kind: no daemon accepts requests.
-pub const NO_REMOTE_DAEMON: &str = "no_daemon";
+pub const NO_DAEMON: &str = "no_daemon";
 
 /// Failure kind: the daemon of the remote machine is not the one that this link was connected to first.
 pub const OTHER_INSTANCE: &str = "other_instance";

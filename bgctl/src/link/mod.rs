@@ -46,7 +46,7 @@ pub use self::daemon_watch::DaemonWatch;
 pub use self::host::Host;
 pub use self::listener::{Heard, Listener};
 pub use self::lost::{CONNECTION_LOST, OTHER_INSTANCE, is_lost, may_be_older, maybe_done, outcome, reason};
-use self::lost::{MAYBE_DONE, NO_REMOTE_DAEMON, named, not_over_remote};
+use self::lost::{MAYBE_DONE, NO_DAEMON, named, not_over_remote};
 pub use self::reach::reach;
 use self::ssh::{Bridge, Dial, Dialling, shared_place};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
@@ -272,7 +272,7 @@ impl Link {
         if let Some(host) = self.host() {
             return match self.dial(host, false) {
                 Ok(client) => Ok(Some(client)),
-                Err(failure) if failure.kind == NO_REMOTE_DAEMON => Ok(None),
+                Err(failure) if failure.kind == NO_DAEMON => Ok(None),
                 Err(failure) => Err(failure),
             };
         }
@@ -461,7 +461,7 @@ impl Link {
     /// starts a daemon.
     ///
     /// # Errors
-    /// The daemon's refusal, or the socket must not be trusted.
+    /// The daemon's refusal, also if it is full or about to end; or the socket must not be trusted.
     pub fn exchange_again<T>(
         &mut self,
         say: impl Fn(&mut Client) -> Result<T, ClientError>,
@@ -474,7 +474,7 @@ impl Link {
             match outcome {
                 Ok(report) => return Ok(Some(report)),
                 Err(failure) if failure.kind == CONNECTION_LOST => {}
-                Err(failure) if failure.code == Code::NO_DAEMON && failure.kind != "no_answer" => break,
+                Err(failure) if failure.kind == NO_DAEMON => break,
                 Err(failure) => return Err(failure),
             }
         }
@@ -497,5 +497,5 @@ impl Link {
 }
 
 fn no_connection() -> Failure {
-    Failure::new(Code::NO_DAEMON, "no_daemon", "not connected")
+    Failure::new(Code::NO_DAEMON, NO_DAEMON, "not connected")
 }

@@ -12,7 +12,7 @@ use bgd_shared::transport::{ConnectError, Stream};
 
 use super::bootstrap::with_bootstrap;
 use super::host::Host;
-use super::lost::{NO_REMOTE_DAEMON, named};
+use super::lost::{NO_DAEMON, named};
 use super::programs;
 use super::ssh::{self, Bridge, Dial, Dialling, REFUSED, shared_place};
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ impl RemoteMachine {
 
 /// Converts a failure to the error type of socket clients.
 fn client_error(failure: Failure) -> ClientError {
-    if failure.kind == NO_REMOTE_DAEMON {
+    if failure.kind == NO_DAEMON {
         let source = io::Error::new(io::ErrorKind::NotFound, failure.message);
         return ConnectError::NoDaemon { socket: "the other machine".to_owned(), source }.into();
     }

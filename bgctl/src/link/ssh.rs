@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
-use bgd_shared::client::ClientError;
+use bgd_shared::client::{ClientError, FIRST_ANSWER};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
@@ -132,8 +132,8 @@ impl<'a> Dial<'a> {
         let control = control_path(self.host, self.folder);
         let Some(control) = &control else { return run(None, deadline) };
         if is_open(control) {
-            match run(Some(control), deadline) {
-                // The shared connection was about to end. Only the greeting was sent.
+            match run(Some(control), Instant::now() + share(self.how.within)) {
+                // The shared connection was about to end, or is dead. Only the greeting was sent.
                 Err(failure) if failure.kind == UNREACHABLE => forget_shared(self.host, self.folder),
                 outcome => return outcome,
             }
@@ -432,6 +432,12 @@ fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
     let lock = control.with_extension("lock");
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock).ok()?;
     bounded::lock(file, deadline.saturating_duration_since(Instant::now())).ok()?
+}
+
+/// Returns how long an open shared connection may take of the time to connect, so that a dead one leaves time for
+/// another.
+fn share(within: Duration) -> Duration {
+    (within / 2).min(FIRST_ANSWER * 2)
 }
 
 /// Reports whether an ssh accepts sessions for a shared connection at this socket.

@@ -1,12 +1,14 @@
 //! How a dead connection is detected, and that one which is merely silent is waited for (R140, R142).
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Outcome, Relay, wait};
+use bgd_tests::{Outcome, Relay, TestDaemon, bgctl_path, executable, wait};
 
 use super::{begin, blocked, tasks, wait_drawn};
 
@@ -75,6 +77,30 @@ fn r140_keep_alives_are_set_only_where_user_set_none() {
             assert_eq!(option(&call, "ControlPath="), None, "{call:?}");
         }
     }
+}
+
+#[test]
+fn r140_dead_shared_connection_leaves_time_for_another() {
+    let daemon = TestDaemon::start();
+    let [ssh, opened] = ["ssh", "opened"].map(|name| daemon.home().join(name));
+    let bgctl = bgctl_path();
+    let programs = bgctl.parent().expect("programs are in a folder");
+    // Silent until another shared connection was opened.
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in\n*' -G '*) exit ;;\n*' -N '*) : >{opened}; exit ;;\nesac\n\
+         for line; do :; done\n[ -e {opened} ] || exec sleep 1000\n\
+         PATH={}:/usr/bin:/bin exec sh -c \"$line\"\n",
+        programs.display(),
+        opened = opened.display(),
+    );
+    executable::write(&ssh, &script);
+    let mut hasher = DefaultHasher::new();
+    "far".hash(&mut hasher);
+    let control = daemon.socket().with_file_name(format!("ssh-{:016x}", hasher.finish()));
+    let _dead = UnixListener::bind(control).unwrap();
+    let mut list = daemon.bgctl(&["-H", "far", "--connect-timeout", "10s", "list"]);
+    Outcome::of(list.env("BGD_SSH", &ssh)).success();
+    assert!(opened.exists(), "the dead connection was not used");
 }
 
 #[test]

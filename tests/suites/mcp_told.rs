@@ -1,5 +1,7 @@
 //! `bgctl mcp`: ends are announced unasked (R81), once, and again until the answer has been written.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -383,6 +385,39 @@ fn r10_clear_removes_no_unreported_result() {
         assert_eq!(told.matches(&result).count(), 1, "{id}");
     }
     assert!(!told.contains("is gone"));
+}
+
+#[test]
+fn r10_clear_of_whole_session_loses_no_result_of_tasks_beyond_one_page() {
+    const LONG: usize = 120 * 1024;
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 20").start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let gate = daemon.home().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    // Both ends, so that no reader sees an end.
+    let gate = File::options().read(true).write(true).open(gate).unwrap();
+    let early: Vec<_> =
+        (0..5).map(|_| mcp.command("read x < gate; head -c 8192 /dev/zero | tr '\\0' x")).collect();
+    // The newest fill a page of the list.
+    let late: Vec<_> = (0..9).map(|_| mcp.command(&format!(": {}", "x".repeat(LONG)))).collect();
+    daemon.block(&late);
+    until_acknowledged(&daemon, &mut mcp, "s");
+    (&gate).write_all(&[b'\n'; 5]).unwrap();
+    daemon.block(&early);
+    let said = mcp.error("background_clear", &json!({"all": true}));
+    assert!(said.contains("Nothing was deleted: more tasks have ended than fit above"), "{said}");
+    assert_eq!(daemon.status().summary.completed, 14);
+    let mut told = said.matches("[BACKGROUND TASK COMPLETED]").count();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answer = mcp.call("background_clear", &json!({"all": true}));
+        told += answer.text.matches("[BACKGROUND TASK COMPLETED]").count();
+        if !answer.is_error {
+            break;
+        }
+        assert!(Instant::now() < end, "it is never cleared: {}", answer.text);
+    }
+    assert_eq!((told, daemon.status().summary.completed), (5, 0));
 }
 
 /// The task ends while the call looks at the others that it names.

@@ -40,6 +40,12 @@ struct RemainingTasks {
     lingering: usize,
 }
 
+/// Reports whether a call would delete results that nobody was told: of the tasks that it names, or of any of the session
+/// if it deletes the `whole` session, of which only the newest tasks were listed.
+fn loses_results(named: &[Task], unreported: &HashSet<TaskId>, whole: bool) -> bool {
+    if whole { !unreported.is_empty() } else { named.iter().any(|task| unreported.contains(&task.id)) }
+}
+
 impl Shared {
     /// `background_clear`: removes ended tasks of this session (R10), except those whose end is still unreported: their
     /// notifications would lack the results.
@@ -68,7 +74,7 @@ impl Shared {
                  might be lost. Call background_clear again.",
             ));
         }
-        if named.iter().any(|task| removable.unreported.contains(&task.id)) {
+        if loses_results(&named, &removable.unreported, all && !has_ids) {
             return Err(Refusal::new(
                 "Nothing was deleted: more tasks have ended than fit above, and their results would be lost. Call \
                  background_clear again to get the next ones, or give the tasks to delete in \"task_ids\".",
@@ -177,5 +183,22 @@ impl Shared {
             ended: page.tasks,
             ..Removable::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples::task;
+
+    #[test]
+    fn r10_whole_session_is_not_cleared_while_any_result_is_untold() {
+        let (listed, older) = (task(), TaskId::from_u128(1));
+        let of = |ids: &[TaskId]| ids.iter().copied().collect::<HashSet<_>>();
+        assert!(loses_results(&[], &of(&[older]), true), "an end that the list does not reach");
+        assert!(!loses_results(&[], &of(&[]), true));
+        let named = [listed];
+        assert!(!loses_results(&named, &of(&[older]), false), "the call does not delete it");
+        assert!(loses_results(&named, &of(&[older, named[0].id]), false));
     }
 }

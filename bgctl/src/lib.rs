@@ -54,6 +54,7 @@ mod seek;
 mod session;
 mod several;
 mod shells;
+mod since;
 mod state;
 mod tail;
 mod terminal;

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
-use bgd_shared::request::{IdParams, OutputParams, TaskGet, TaskOutput};
+use bgd_shared::request::{IdParams, OutputParams, Stream, TaskGet, TaskOutput};
 use bgd_shared::task::Task;
 use regex::bytes::Regex;
 
@@ -17,6 +17,7 @@ use crate::copy::Growing;
 use crate::failure::Failure;
 use crate::lines::{Line, Search};
 use crate::link::{Heard, Listener, sleep};
+pub use crate::since::Since;
 use crate::watch::Changes;
 
 /// Bytes read at once.
@@ -28,9 +29,7 @@ pub struct LineQuery {
     pub id: TaskId,
     /// The pattern that the line must match.
     pub pattern: Regex,
-    /// Offset in bytes to start at; a negative one counts from the end of the output at the time when the search opens
-    /// it.
-    pub since: i64,
+    pub since: Since,
     /// Deadline; `None` waits indefinitely.
     pub until: Option<Instant>,
     /// When to give up a host that has fallen silent, shortly after this; `None` grants it as long as any other call.
@@ -39,17 +38,36 @@ pub struct LineQuery {
     pub reads_files: bool,
 }
 
+/// Where a later search can resume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    pub output: u64,
+    /// `None` if standard error is part of the output, or is not searched.
+    pub stderr: Option<u64>,
+}
+
+impl From<Next> for Since {
+    fn from(next: Next) -> Self {
+        let signed = |offset| i64::try_from(offset).unwrap_or(i64::MAX);
+        Self { output: signed(next.output), stderr: next.stderr.map(signed) }
+    }
+}
+
 /// How a wait ended.
 #[derive(Debug)]
 pub enum Found {
     /// The line was found.
-    Line(Line),
+    Line {
+        line: Line,
+        /// Whether it is in the standard error of a task with `split`.
+        is_stderr: bool,
+        next: Next,
+    },
     /// No line was found.
     Nothing {
         /// The task at that time.
         task: Box<Task>,
-        /// Offset from which a later search can resume.
-        next: u64,
+        next: Next,
         /// Why the wait ended.
         why: WaitEnd,
     },
@@ -76,14 +94,80 @@ pub struct Stop<'a> {
     pub gives_up: fn(&Task) -> bool,
 }
 
-/// The source of the output.
+/// The source of a stream.
 enum Source {
     /// Not open yet.
     Nothing,
-    /// The output file.
+    /// The file.
     File(Growing, Changes),
     /// The daemon, if the file can't be opened here; with the offset of the next byte.
     Daemon(i64),
+}
+
+/// The search of a stream.
+struct Side {
+    /// `None` for the output, which with `split` is standard output.
+    stream: Option<Stream>,
+    since: i64,
+    source: Source,
+    search: Search,
+}
+
+impl Side {
+    fn new(stream: Option<Stream>, since: i64, pattern: Regex) -> Self {
+        let search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
+        Self { stream, since, source: Source::Nothing, search }
+    }
+
+    /// Opens the stream of a task that has started.
+    fn open(&mut self, task: &Task, reads_files: bool) -> Result<(), Failure> {
+        let output = &task.output;
+        let path = match self.stream {
+            Some(Stream::Stderr) => output.stderr_path.as_ref(),
+            Some(Stream::Stdout) | None => Some(&output.path),
+        };
+        self.source = match path.filter(|_| reads_files) {
+            Some(path) => open(path.as_ref(), self.since)?,
+            None => Source::Daemon(self.since),
+        };
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        !matches!(self.source, Source::Nothing)
+    }
+
+    fn changes(&self) -> Option<&Changes> {
+        if let Source::File(_, changes) = &self.source { Some(changes) } else { None }
+    }
+}
+
+/// The searches of a task's streams.
+struct Sides {
+    output: Side,
+    stderr: Option<Side>,
+}
+
+impl Sides {
+    fn new(since: Since, pattern: &Regex) -> Self {
+        let side = |stream, since| Side::new(stream, since, pattern.clone());
+        let stderr = since.stderr.map(|since| side(Some(Stream::Stderr), since));
+        Self { output: side(None, since.output), stderr }
+    }
+
+    fn open(&mut self, task: &Task, reads_files: bool) -> Result<(), Failure> {
+        self.stderr.take_if(|_| task.output.stderr_path.is_none());
+        self.each().try_for_each(|side| side.open(task, reads_files))
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Side> {
+        std::iter::once(&mut self.output).chain(&mut self.stderr)
+    }
+
+    fn next(&self) -> Next {
+        let stderr = self.stderr.as_ref().map(|side| side.search.position());
+        Next { output: self.output.search.position(), stderr }
+    }
 }
 
 /// Waits for a matching line. Makes calls on `client` and receives events on `news`.
@@ -95,21 +179,27 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
     let mut news = Listener::of(news, &[id])?;
     // The task may have ended before the subscription began.
     let mut task = current(id, answers_by, client)?;
-    let mut source = Source::Nothing;
-    let mut search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
+    let mut sides = Sides::new(since, &pattern);
     let mut is_stopped = false;
     loop {
-        if matches!(source, Source::Nothing) && task.has_begun() {
-            source = if reads_files { open(&task, since)? } else { Source::Daemon(since) };
+        if !sides.output.is_open() && task.has_begun() {
+            sides.open(&task, reads_files)?;
         }
         let has_ended = !task.status.is_active();
-        let mut line = look(&mut source, &mut search, (id, answers_by), client)?;
-        if has_ended && line.is_none() {
-            line = search.finish();
+        let mut found = None;
+        for side in sides.each() {
+            let mut line = look(side, (id, answers_by), client)?;
+            if has_ended && line.is_none() {
+                line = side.search.finish();
+            }
+            if let Some(line) = line {
+                found = Some((line, side.stream.is_some()));
+                break;
+            }
         }
-        let next = search.position();
-        if let Some(line) = line {
-            return Ok(Found::Line(line));
+        let next = sides.next();
+        if let Some((line, is_stderr)) = found {
+            return Ok(Found::Line { line, is_stderr, next });
         }
         let why = match () {
             () if has_ended => Some(WaitEnd::Ended),
@@ -122,7 +212,7 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
             return Ok(Found::Nothing { task: Box::new(task), next, why });
         }
         let has_news;
-        [has_news, is_stopped] = wait(&news, &source, stop.descriptor, until)?;
+        [has_news, is_stopped] = wait(&news, &sides, stop.descriptor, until)?;
         if has_news {
             for heard in news.heard()? {
                 match heard {
@@ -134,14 +224,13 @@ pub fn line(client: &mut Client, news: Client, sought: LineQuery, stop: &Stop<'_
     }
 }
 
-/// Opens the output of a task that has started.
-fn open(task: &Task, since: i64) -> Result<Source, Failure> {
-    let path = PathBuf::from(&task.output.path);
-    let Ok(file) = File::open(&path) else { return Ok(Source::Daemon(since)) };
+/// Opens a stream's file.
+fn open(path: &Path, since: i64) -> Result<Source, Failure> {
+    let Ok(file) = File::open(path) else { return Ok(Source::Daemon(since)) };
     let unreadable = |error: io::Error| Failure::io(path.display(), &error);
     let length = file.metadata().map_err(unreadable)?.len();
     let start = u64::try_from(since).unwrap_or_else(|_| length.saturating_sub(since.unsigned_abs()));
-    let changes = Changes::of(&path).map_err(unreadable)?;
+    let changes = Changes::of(path).map_err(unreadable)?;
     Ok(Source::File(Growing::new(file, start), changes))
 }
 
@@ -155,14 +244,14 @@ fn left(by: Option<Instant>) -> Option<Duration> {
     by.map(|by| by.saturating_duration_since(Instant::now()))
 }
 
-/// Searches the output that has not been searched yet, up to its current end: the task may write faster than this can
-/// search.
+/// Searches the bytes of a stream that have not been searched yet, up to its current end: the task may write faster than
+/// this can search.
 fn look(
-    source: &mut Source,
-    search: &mut Search,
+    side: &mut Side,
     (id, answers_by): (TaskId, Option<Instant>),
     client: &mut Client,
 ) -> Result<Option<Line>, Failure> {
+    let Side { stream, source, search, .. } = side;
     match source {
         Source::Nothing => Ok(None),
         Source::File(growing, _) => {
@@ -180,7 +269,7 @@ fn look(
         Source::Daemon(next) => {
             let mut ask = |offset, limit| {
                 let params =
-                    OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: None };
+                    OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: *stream };
                 client.call_within::<TaskOutput>(&params, left(answers_by))
             };
             let mut end = None;
@@ -209,16 +298,19 @@ fn look(
 /// the caller stopped waiting.
 fn wait(
     news: &Listener,
-    source: &Source,
+    sides: &Sides,
     stop: Option<BorrowedFd<'_>>,
     until: Option<Instant>,
 ) -> Result<[bool; 2], Failure> {
-    let changes = if let Source::File(_, changes) = source { Some(changes) } else { None };
-    let grows = changes.and_then(Changes::descriptor);
-    let until = until.into_iter().chain(changes.and_then(Changes::next_look)).min();
-    let [has_news, has_grown, is_stopped] = sleep([Some(news.as_fd()), grows, stop], until)?;
-    if let Some(changes) = changes.filter(|_| has_grown) {
-        changes.take()?;
+    let changes = [sides.output.changes(), sides.stderr.as_ref().and_then(Side::changes)];
+    let [output, stderr] = changes.map(|changes| changes.and_then(Changes::descriptor));
+    let looks = changes.iter().flatten().filter_map(|changes| changes.next_look());
+    let until = until.into_iter().chain(looks).min();
+    let [has_news, output, stderr, is_stopped] = sleep([Some(news.as_fd()), output, stderr, stop], until)?;
+    for (changes, has_grown) in changes.into_iter().zip([output, stderr]) {
+        if let Some(changes) = changes.filter(|_| has_grown) {
+            changes.take()?;
+        }
     }
     Ok([has_news, is_stopped])
 }

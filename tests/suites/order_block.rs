@@ -12,7 +12,7 @@ use bgd_shared::request::{self, Encoding, SubmitParams, TaskWrite, WriteParams};
 use bgd_shared::task::Status;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Terminal, TestDaemon, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn piped(daemon: &TestDaemon, line: &str) -> TaskId {
     let stdin = Some(request::Stdin::Pipe);
@@ -108,6 +108,38 @@ fn r111_since_continues_after_a_found_line() {
     assert_eq!(found, expected.map(|(at, encoding)| (Value::from(at), Value::from(encoding))));
     let last = daemon.run(&["block", "--line", "^a", "--since", "-3", &name]).success();
     assert_eq!(last.stdout_text(), "a 3\n");
+}
+
+#[test]
+fn r111_line_of_split_task_is_found_in_either_stream() {
+    let daemon = TestDaemon::start();
+    let shell = Some("echo up 1; read x; echo up 2 >&2; read x; echo up 3".into());
+    let params = SubmitParams { shell, split: true, stdin: Some(request::Stdin::Pipe), ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    let name = id.to_string();
+    let waits = Waiting::begin(&daemon, &["--line", "^up 2", "--timeout", "20s", &name]);
+    write(&daemon, id, "\n");
+    assert_eq!(waits.ended(), (0, "up 2\n".to_owned(), String::new()));
+    write(&daemon, id, "\n");
+    daemon.block(&[id]);
+    let mut since = "0,0".to_owned();
+    let mut found = Vec::new();
+    loop {
+        let outcome = daemon.run(&["--json", "block", "--line", "^up", "--since", &since, &name]);
+        let line: Value = outcome.json();
+        since = format!("{},{}", line["next"], line["next_stderr"]);
+        if line["line"].is_null() {
+            outcome.expect_code(1);
+            break;
+        }
+        found.push([line["line"].clone(), line["offset"].clone(), line["stream"].clone()]);
+    }
+    let expected = json!([["up 1", 0, null], ["up 3", 5, null], ["up 2", 0, "stderr"]]);
+    assert_eq!((json!(found), &*since), (expected, "10,5"));
+    // An offset from the beginning is one of standard output alone, and one from the end is for both.
+    daemon.run(&["block", "--line", "2$", "--since", "0", &name]).expect_code(1);
+    let last = daemon.run(&["block", "--line", "2$", "--since", "-3", &name]).success();
+    assert_eq!(last.stdout_text(), " 2\n");
 }
 
 #[test]

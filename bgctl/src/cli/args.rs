@@ -17,6 +17,7 @@ use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 use crate::name::Name;
 use crate::render::columns::{Field, Sort};
+use crate::since::Since;
 use crate::when::parse_since;
 
 /// Arguments of `list`.
@@ -196,7 +197,9 @@ how many have ended, failed and are running, and an estimate of the time left.
 --line searches complete lines from the start of the output, or from --since, with
 terminal escape sequences removed; the last line counts when the task ends. Only the
 first 64 KiB of a line are searched. With --json, pass `next` as --since to continue
-after the matching line.
+after the matching line. Of a task with --split both streams are searched: `stream` is
+stderr for a line of standard error, and --since takes `next,next_stderr`; with `next`
+alone, only standard output is searched.
 
 EXIT CODES:
     0  all tasks completed (with --any: those that have ended); --line: found;
@@ -232,9 +235,10 @@ pub struct BlockArgs {
     #[arg(long, value_name = "REGEX", value_parser = line_regex, allow_hyphen_values = true,
         conflicts_with_all = ["any", "exit_code", "until"])]
     pub line: Option<Regex>,
-    /// With --line: start at this byte; a negative number counts from the end
-    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line")]
-    pub since: Option<i64>,
+    /// With --line: start at this byte (with --split: of stdout, or of both: N,M); a negative number counts from the end
+    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line",
+        value_parser = crate::since::parse)]
+    pub since: Option<Since>,
     /// Options that select tasks, in place of ids.
     #[command(flatten)]
     pub select: SelectArgs,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskRef;
-use bgd_shared::request::{Encoding, IdParams, OutputParams, TaskGet, TaskOutput};
+use bgd_shared::request::{Encoding, IdParams, OutputParams, Stream, TaskGet, TaskOutput};
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
@@ -16,7 +16,8 @@ use crate::lines::Line;
 use crate::remark::say;
 use crate::render::table::status;
 use crate::render::wall::Clock;
-use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
+use crate::seek::{self, Found, LineQuery, Next, Stop, WaitEnd};
+use crate::since::Since;
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -27,8 +28,14 @@ struct Printed {
     encoding: Option<Encoding>,
     /// Offset of the line.
     offset: Option<u64>,
+    /// The stream of the line, if it is not the one of `task.output.path`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<Stream>,
     /// The `--since` for continuing the search.
     next: u64,
+    /// Its second part, if standard error is stored separately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_stderr: Option<u64>,
     /// Whether the timeout expired first.
     timed_out: bool,
 }
@@ -38,8 +45,7 @@ pub struct Wanted {
     pub id: TaskRef,
     /// The pattern that the line must match.
     pub pattern: Regex,
-    /// Offset to start at; a negative one counts from the end.
-    pub since: Option<i64>,
+    pub since: Option<Since>,
     /// Timeout in milliseconds; `None` waits indefinitely.
     pub timeout_ms: Option<u64>,
 }
@@ -49,7 +55,7 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     let until = wanted.timeout_ms.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
     let task = context.call::<TaskGet>(&IdParams { id: wanted.id })?.task;
     let id = task.id;
-    let since = fixed(wanted.since.unwrap_or(0), &task, context)?;
+    let since = fixed(wanted.since.unwrap_or(Since::BEGIN), &task, context)?;
     context.link.remember();
     let reads_files = !context.link.is_remote();
     // Nothing was found before a connection was lost, so the search restarts where it began (R142).
@@ -64,7 +70,7 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
         }
     };
     match outcome {
-        Found::Line(line) => found(line, context),
+        Found::Line { line, is_stderr, next } => found(line, is_stderr, next, context),
         Found::Nothing { task, next, why } => not_found(&task, next, why == WaitEnd::Late, context),
     }
 }
@@ -74,32 +80,49 @@ fn search_line(sought: LineQuery, context: &mut Context) -> Result<Found, Failur
     seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })
 }
 
-/// Replaces an offset that counts from the end by the absolute offset that it means now: after a lost connection it
-/// would mean another place.
-fn fixed(since: i64, task: &Task, context: &mut Context) -> Result<i64, Failure> {
+/// Replaces offsets that count from the end by the absolute offsets that they mean now: after a lost connection they
+/// would mean other places.
+fn fixed(since: Since, task: &Task, context: &mut Context) -> Result<Since, Failure> {
+    let output = fixed_in(None, &task.output.path, since.output, task, context)?;
+    let stderr = match (since.stderr, &task.output.stderr_path) {
+        (Some(since), Some(path)) => Some(fixed_in(Some(Stream::Stderr), path, since, task, context)?),
+        (stderr, _) => stderr,
+    };
+    Ok(Since { output, stderr })
+}
+
+fn fixed_in(
+    stream: Option<Stream>,
+    path: &str,
+    since: i64,
+    task: &Task,
+    context: &mut Context,
+) -> Result<i64, Failure> {
     if since >= 0 {
         return Ok(since);
     }
     // Asking the daemon would count as retrieving the output.
     if !context.link.is_remote()
-        && let Ok(file) = std::fs::metadata(&task.output.path)
+        && let Ok(file) = std::fs::metadata(path)
     {
         let length = i64::try_from(file.len()).unwrap_or(i64::MAX);
         return Ok(length.saturating_add(since).max(0));
     }
-    let params = OutputParams { id: task.id.into(), offset: Some(since), limit: Some(0), stream: None };
+    let params = OutputParams { id: task.id.into(), offset: Some(since), limit: Some(0), stream };
     let begin = context.call::<TaskOutput>(&params)?.offset;
     Ok(i64::try_from(begin).unwrap_or(i64::MAX))
 }
 
-fn found(line: Line, context: &mut Context) -> Result<Code, Failure> {
+fn found(line: Line, is_stderr: bool, next: Next, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         let (text, encoding) = Encoding::encode(line.bytes);
         context.print_json(&Printed {
             line: Some(text),
             encoding: Some(encoding),
             offset: Some(line.offset),
-            next: line.next,
+            stream: is_stderr.then_some(Stream::Stderr),
+            next: next.output,
+            next_stderr: next.stderr,
             timed_out: false,
         })?;
     } else {
@@ -109,9 +132,18 @@ fn found(line: Line, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-fn not_found(task: &Task, next: u64, timed_out: bool, context: &mut Context) -> Result<Code, Failure> {
+fn not_found(task: &Task, next: Next, timed_out: bool, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
-        context.print_json(&Printed { line: None, encoding: None, offset: None, next, timed_out })?;
+        context.print_json(&Printed {
+            line: None,
+            encoding: None,
+            offset: None,
+            stream: None,
+            next: next.output,
+            // Unless the task has started, it was not looked for.
+            next_stderr: next.stderr.filter(|_| task.output.stderr_path.is_some()),
+            timed_out,
+        })?;
     } else {
         let shown = status(task, &Clock::system(Timestamp::now()));
         let text = match (timed_out, task.status) {

@@ -99,6 +99,9 @@ fn r140_verbs_behave_remotely_as_they_do_locally() {
     far.run(&["block", "--batch", batch.word::<TaskId>().to_string().as_str()]).success();
     let waits = far.run(&["submit", "--shell", "echo one; echo two"]).word::<TaskId>().to_string();
     assert_eq!(far.run(&["block", "--line", "tw", &waits]).success().stdout_text(), "two\n");
+    let split =
+        far.run(&["submit", "--split", "--shell", "echo one; echo two >&2"]).word::<TaskId>().to_string();
+    assert_eq!(far.run(&["block", "--line", "tw", &split]).success().stdout_text(), "two\n");
     far.run(&["clear", "--all-sessions"]).success();
     assert!(
         far.run(&["daemon", "status"]).success().stdout_text().contains(&format!("pid {}", far.daemon.pid()))

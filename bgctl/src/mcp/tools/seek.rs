@@ -19,7 +19,7 @@ use crate::link::{Way, is_lost};
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
-use crate::seek::{self, Found, LineQuery, Stop, WaitEnd};
+use crate::seek::{self, Found, LineQuery, Since, Stop, WaitEnd};
 
 /// Interval at which a wait without a permit checks the tasks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl Shared {
         stop: impl Future<Output = ()>,
     ) -> Result<Sighting, Refusal> {
         let mut stop = std::pin::pin!(stop);
-        let mut since = 0;
+        let mut since = Since::BEGIN;
         // All permits may be in use by long waits; the line may be printed meanwhile.
         let turn = loop {
             let until = deadline.min(Instant::now() + LOOK_EVERY);
@@ -69,7 +69,7 @@ impl Shared {
             };
             match found {
                 Ok(Found::Nothing { why: WaitEnd::Late, next, .. }) => {
-                    since = i64::try_from(next).unwrap_or(i64::MAX);
+                    since = next.into();
                 }
                 found => return concluded(found),
             }
@@ -109,7 +109,7 @@ impl Shared {
         self: &Arc<Self>,
         id: TaskId,
         pattern: Regex,
-        since: i64,
+        since: Since,
     ) -> Result<Result<Found, Failure>, Refusal> {
         let glance = self.link.glance().await;
         let way = Arc::clone(self.link.way());
@@ -122,7 +122,7 @@ impl Shared {
     }
 }
 
-fn query(way: &Way, id: TaskId, pattern: Regex, since: i64, until: Instant) -> LineQuery {
+fn query(way: &Way, id: TaskId, pattern: Regex, since: Since, until: Instant) -> LineQuery {
     let reads_files = way.host().is_none();
     LineQuery { id, pattern, since, until: Some(until.into_std()), answers_by: None, reads_files }
 }
@@ -156,7 +156,7 @@ fn asks(task: &Task) -> bool {
 
 fn sighting(found: Found) -> Sighting {
     match found {
-        Found::Line(line) => {
+        Found::Line { line, .. } => {
             let text = String::from_utf8_lossy(&line.bytes);
             Sighting::Line(words::excerpt(&text, words::LINE_BYTES, Kind::Agent).text)
         }

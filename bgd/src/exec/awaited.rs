@@ -18,6 +18,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::PassCred;
 
 use crate::core::Spec;
+use crate::os::lock::FileId;
 
 /// How to detect that a started process is ready.
 #[derive(Debug)]
@@ -46,13 +47,16 @@ impl Awaited {
     }
 }
 
-/// The infix of a notification socket's name, between the name of the daemon's socket and a part of the task's id.
+/// The infix of a notification socket's name, between the name of the daemon's socket and one made of the task's
+/// id and the run.
 const INFIX: &str = ".notify-";
 
 /// A socket that a process can send `sd_notify(3)` messages to. Its file is removed on drop, unless it is left.
 #[derive(Debug)]
 pub struct NotifySocket {
     path: PathBuf,
+    /// The file of this socket; another one at its path stays.
+    file: Option<FileId>,
     /// Whether another program uses the file.
     is_left: AtomicBool,
     /// The daemon's end. Each message comes with its sender's credentials.
@@ -60,16 +64,18 @@ pub struct NotifySocket {
 }
 
 impl NotifySocket {
-    /// Creates the socket of a task, next to that of the daemon.
+    /// Creates the socket of a run, next to that of the daemon. The processes of the previous run may still have theirs.
     ///
     /// # Errors
     /// Returns the system error, also for a path of more than 107 bytes.
-    pub fn bind(daemon: &Path, task: TaskId) -> io::Result<Self> {
+    pub fn bind(daemon: &Path, task: TaskId, run: u32) -> io::Result<Self> {
         let mut path = daemon.as_os_str().to_owned();
-        path.push(format!("{INFIX}{:016x}", task.as_u128() >> 64));
+        // No longer with a later run: what the first one can bind, the others can, too.
+        let name = (task.as_u128() >> 64) ^ u128::from(run.saturating_sub(1));
+        path.push(format!("{INFIX}{name:016x}"));
         let path = PathBuf::from(path);
         let socket = UnixDatagram::bind(&path)?;
-        let this = Self { path, is_left: AtomicBool::new(false), socket };
+        let this = Self { file: FileId::of(&path), path, is_left: AtomicBool::new(false), socket };
         this.socket.set_nonblocking(true)?;
         setsockopt(&this.socket, PassCred, &true)?;
         Ok(this)
@@ -77,7 +83,7 @@ impl NotifySocket {
 
     /// Takes over the socket of another program, which may go on with it until [`Self::set_left`] says otherwise.
     pub fn restore(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, is_left: AtomicBool::new(true), socket: socket.into() }
+        Self { file: FileId::of(&path), path, is_left: AtomicBool::new(true), socket: socket.into() }
     }
 
     /// Sets whether another program goes on with the socket, so that its file must stay.
@@ -99,7 +105,7 @@ impl NotifySocket {
 
 impl Drop for NotifySocket {
     fn drop(&mut self) {
-        if !*self.is_left.get_mut() {
+        if !*self.is_left.get_mut() && self.file.is_some() && self.file == FileId::of(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -113,5 +119,38 @@ pub fn sweep(daemon: &Path, spared: &[&Path]) {
         if entry.file_name().as_encoded_bytes().starts_with(&prefix) && !spared.contains(&&*entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r110_sockets_of_two_runs_of_a_task_exist_side_by_side() {
+        let home = tempfile::tempdir().unwrap();
+        let (daemon, task) = (home.path().join("bgd.sock"), TaskId::random());
+        let [first, second] = [1, 2].map(|run| NotifySocket::bind(&daemon, task, run).unwrap());
+        assert_eq!(first.path().as_os_str().len(), second.path().as_os_str().len());
+        let paths = [&first, &second].map(|socket| socket.path().to_owned());
+        drop(first);
+        assert_eq!(paths.each_ref().map(|path| path.exists()), [false, true]);
+        drop(second);
+        assert!(!paths[1].exists());
+    }
+
+    #[test]
+    fn socket_of_another_owner_at_the_same_path_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let (daemon, task) = (home.path().join("bgd.sock"), TaskId::random());
+        let first = NotifySocket::bind(&daemon, task, 1).unwrap();
+        let path = first.path().to_owned();
+        // It keeps the number of its file.
+        fs::rename(&path, home.path().join("moved")).unwrap();
+        let second = NotifySocket::bind(&daemon, task, 1).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
     }
 }

@@ -197,6 +197,7 @@ struct Common {
 
 impl Common {
     fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, SpawnFailure> {
+        let notify = self.notify_socket(&order)?;
         let StartOrder { task, run, spec, env, place, streams } = order;
         let name = match &streams {
             Streams::Own(_) => TASK_MARK,
@@ -205,7 +206,6 @@ impl Common {
         let mark = self.settings.marks.next();
         let mut variables =
             place.map(|place| place::variables(&place, &self.settings.folder)).unwrap_or_default();
-        let notify = self.notify_socket(task, &spec)?;
         variables.extend(notify.as_ref().map(NotifySocket::variable));
         let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env, variables));
         let streams = self.streams(task, run, &spec, streams)?;
@@ -339,11 +339,11 @@ impl Common {
     }
 
     /// Creates the socket on which a process reports that it is ready, if its spec requires one.
-    fn notify_socket(&self, task: TaskId, spec: &Spec) -> Result<Option<NotifySocket>, SpawnFailure> {
-        if spec.ready.as_deref() != Some(&Ready::Notify) {
+    fn notify_socket(&self, order: &StartOrder) -> Result<Option<NotifySocket>, SpawnFailure> {
+        if order.spec.ready.as_deref() != Some(&Ready::Notify) {
             return Ok(None);
         }
-        let socket = NotifySocket::bind(&self.settings.socket, task).map_err(|error| {
+        let socket = NotifySocket::bind(&self.settings.socket, order.task, order.run).map_err(|error| {
             let folder = self.settings.socket.parent().unwrap_or(Path::new("/")).display();
             format!("cannot create its notification socket in {folder}: {}", describe_error(&error))
         })?;

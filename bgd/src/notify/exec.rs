@@ -17,6 +17,7 @@ use bgd_shared::text::{Env, OsText};
 use futures_util::future::{FusedFuture as _, FutureExt as _, LocalBoxFuture};
 use serde_json::value::RawValue;
 use tokio::net::unix::pipe::Receiver;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::adapter::{Adapter, Notification};
@@ -48,11 +49,8 @@ pub struct Exec {
     secrets: Secrets,
     timeout: Duration,
     /// A start that timed out and is still pending.
-    hung: RefCell<Option<Start>>,
+    hung: RefCell<Option<JoinHandle<()>>>,
 }
-
-/// A command that is being started.
-type Start = LocalBoxFuture<'static, Result<Leased, Box<str>>>;
 
 impl Exec {
     pub fn new(
@@ -144,7 +142,7 @@ impl Exec {
 
     /// Starts the command's process. Its folder or program may be on a file system that hangs. As each start occupies
     /// one of the threads that start all processes, a start that timed out is awaited before the next one; its process
-    /// is ended if it does start.
+    /// is ended as soon as it does start.
     async fn start(&self, launch: Launch) -> Result<Leased, Undelivered> {
         let late = || {
             let (name, timeout) = (self.name(), humantime::format_duration(self.timeout));
@@ -159,11 +157,12 @@ impl Exec {
             return Err(late());
         }
         let host = self.host.clone();
-        let mut start: Start = Box::pin(async move { host.start(launch).await.map(Leased) });
+        let mut start = Box::pin(async move { host.start(launch).await.map(Leased) });
         if let Ok(started) = tokio::time::timeout_at(deadline, &mut start).await {
             return started.map_err(|why| Undelivered(why.into()));
         }
-        self.hung.replace(Some(start));
+        // Without its notice and its deadline the command must not run.
+        self.hung.replace(Some(tokio::task::spawn_local(async move { drop(start.await) })));
         Err(late())
     }
 
@@ -204,4 +203,45 @@ impl Adapter for Exec {
     }
 
     fn resume(&self, _: &RawValue) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::host::{Alive, SIGKILL};
+    use crate::exec::messages::{Report, reports};
+
+    #[test]
+    fn command_that_starts_too_late_is_ended_without_another_notice() {
+        let (reports, mut received) = reports();
+        let exec = Exec {
+            host: Host::new(reports, Purpose::Hook),
+            command: vec!["a-command".into()],
+            env: Env::default(),
+            secrets: Secrets::new(std::iter::empty()),
+            timeout: Duration::from_millis(1),
+            hung: RefCell::default(),
+        };
+        let streams = [(); 3].map(|()| pipe(PipeEnd::Reading).unwrap().0);
+        let launch = Launch {
+            argv: exec.command.clone(),
+            cwd: "/".into(),
+            env: Env::default(),
+            task: None,
+            like: Arc::new(Spec::of_daemon()),
+            streams,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let Err(Undelivered(why)) = exec.start(launch).await else { panic!("it has not started") };
+            assert_eq!(why, "a-command could not be started within 1ms");
+            let Some(Report::StartHelper { order, mut watcher, .. }) = received.recv().await else {
+                panic!("a helper is started")
+            };
+            watcher.begun(Ok(Alive { pid: 1, handle: None }));
+            let ended = tokio::time::timeout(Duration::from_mins(1), received.recv()).await;
+            let Ok(Some(Report::EndHelper { process, signal })) = ended else { panic!("it is ended") };
+            assert_eq!((process, signal), (order.task, SIGKILL));
+        });
+    }
 }

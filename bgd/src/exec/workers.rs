@@ -193,16 +193,22 @@ impl Workers {
         patience: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let run = async {
-            let place = Arc::clone(&self.0.elsewhere).acquire_owned().await.ok()?;
-            let job = move || {
-                // The job keeps its place until it ends, even if nothing waits for it any more.
-                let _place = place;
-                job()
-            };
-            self.0.jobs.run(job).await
+        timeout(patience, self.elsewhere_at_last(job)).await.ok().flatten()
+    }
+
+    /// Like [`Self::elsewhere`], but waits as long as the disk does, so that a caller who asks again and again occupies
+    /// one place only.
+    pub async fn elsewhere_at_last<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let place = Arc::clone(&self.0.elsewhere).acquire_owned().await.ok()?;
+        let job = move || {
+            // The job keeps its place until it ends, even if nothing waits for it any more.
+            let _place = place;
+            job()
         };
-        timeout(patience, run).await.ok().flatten()
+        self.0.jobs.run(job).await
     }
 
     /// Walks or signals the processes of a task and returns the result; `None` if that panicked. The walk may read only

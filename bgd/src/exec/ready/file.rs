@@ -22,7 +22,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers) {
     loop {
         let folder = path.parent().unwrap_or(&path).to_path_buf();
         // The file may be on a disk that does not respond.
-        let watched = workers.run(move || inotify_of(&folder)).await;
+        let watched = workers.elsewhere_at_last(move || inotify_of(&folder)).await;
         let watched = watched.and_then(Result::ok).and_then(|inotify| watch::changes(inotify).ok());
         if is_there(&path, workers).await {
             return;
@@ -43,7 +43,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers) {
 
 async fn is_there(path: &Path, workers: &Workers) -> bool {
     let path = path.to_path_buf();
-    workers.run(move || path.exists()).await == Some(true)
+    workers.elsewhere_at_last(move || path.exists()).await == Some(true)
 }
 
 fn inotify_of(folder: &Path) -> io::Result<Inotify> {
@@ -68,4 +68,27 @@ async fn wait_for_change(changes: &AsyncFd<Changes>) -> bool {
     }
     ready.clear_ready();
     goes_on
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::exec::workers::Job;
+
+    #[tokio::test]
+    async fn files_on_hanging_disk_occupy_few_workers() {
+        // Jobs that never end.
+        let hung = Arc::new(Mutex::new(Vec::<Job>::new()));
+        let all = Arc::clone(&hung);
+        let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
+        let mut conditions: Vec<_> =
+            (0..40).map(|_| Box::pin(until_there("/nothing/here".into(), &workers))).collect();
+        for condition in &mut conditions {
+            assert!(timeout(Duration::ZERO, condition).await.is_err());
+        }
+        let count = hung.lock().unwrap().len();
+        assert!((1..20).contains(&count), "{count} workers are taken");
+    }
 }

@@ -138,7 +138,8 @@ fn page_of(
     let mut bytes = 0;
     for (number, told) in items {
         let notice = notice(&told);
-        bytes += TASK_BYTES + 2 * notice.text.len();
+        // The result is in the text, and apart.
+        bytes += TASK_BYTES + told.task.text_bytes() + 2 * notice.text.len();
         if bytes > INBOX_PAGE_BYTES && !result.items.is_empty() {
             result.more = true;
             break;
@@ -148,7 +149,7 @@ fn page_of(
     result
 }
 
-/// The typical size of a task object, in bytes.
+/// The typical size of a task object besides its texts, in bytes.
 const TASK_BYTES: usize = 1024;
 
 /// Builds a notice with the result of its run. If the result can't be read because the task was cleared meanwhile, the
@@ -248,4 +249,59 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
     let eof = snapshot.is_settled() && next >= size;
     let (data, encoding) = Encoding::encode(bytes);
     Ok(OutputResult { task: with_progress(snapshot, folder), data, encoding, offset, next, eof })
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::id::TaskId;
+    use bgd_shared::text::Env;
+    use bgd_shared::time::Timestamp;
+
+    use super::*;
+    use crate::core::{
+        Command, Core, CoreLimits, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work,
+    };
+
+    const LIMITS: CoreLimits = CoreLimits {
+        max_concurrent_tasks: 10,
+        tasks: 10,
+        memory: 1 << 30,
+        environments: 1 << 20,
+        grace_ms: 1,
+        inbox_items: 10,
+        history: None,
+    };
+
+    #[test]
+    fn page_of_inbox_is_bounded_even_if_its_tasks_have_long_command_lines() {
+        let mut core = Core::new(LIMITS, [].into());
+        let now = Now { mono: Mono(1), wall: Timestamp::default() };
+        let items: Vec<Item> = (1..=3_u64)
+            .map(|number| {
+                let (id, env, plan) =
+                    (TaskId::from_u128(number.into()), Env::default(), PlanRequest::default());
+                let argv = Work::Argv(vec!["x".repeat(600 * 1024).as_str().into()].into());
+                let spec = Spec { work: argv, ..Spec::of_daemon() };
+                let command = Command { id, spec, env, prompt: None, key: None, foreground: false, plan };
+                let to = ReplyTo { client: 1, call: number };
+                let _ = core.handle(now, Input::Request { to, request: Request::Submit(Box::new(command)) });
+                let fact = Fact::StartFailed { failure: "no".into() };
+                let effects = core.handle(now, Input::Fact { task: id, run: 1, fact });
+                let notice = effects.into_iter().find_map(|effect| match effect {
+                    Effect::Notice { notice, .. } => Some(notice),
+                    _ => None,
+                });
+                (number, notice.expect("its end is told"))
+            })
+            .collect();
+        let home = tempfile::tempdir().unwrap();
+        let folder = OutputFolder::open(home.path().to_owned()).unwrap();
+        let read = |from: usize| {
+            let page = InboxReadResult::default();
+            let page = page_of(items[from..].to_vec(), page, |told| notice_unread(told, &folder));
+            (page.items.iter().map(|item| item.number).collect::<Vec<_>>(), page.more)
+        };
+        assert_eq!(read(0), (vec![1], true));
+        assert_eq!(read(2), (vec![3], false));
+    }
 }

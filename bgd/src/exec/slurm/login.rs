@@ -55,8 +55,8 @@ const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev
 /// Options for keep-alive messages, used if the user has set no interval.
 const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
 
-/// Options that print the user's settings. With BatchMode, Debian's ssh has an interval of 5 minutes that the user has not
-/// set.
+/// Options that print the user's settings. With `BatchMode`, Debian's ssh has an interval of 5 minutes that the user has
+/// not set.
 const OF_USER: [&str; 3] = ["-G", "-o", "BatchMode=no"];
 
 /// The exit code of ssh if it could not connect, or was cut off.

@@ -441,7 +441,7 @@ impl Serving {
                 LinePosition::Top => self.all.place_at(&self.terminal),
             };
             let bytes = self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(at, size));
-            let bytes = bytes.unwrap_or_default();
+            let Some(bytes) = bytes else { break };
             let count = device.write(&bytes).map_err(unusable)?;
             if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
                 self.all.rest(&self.terminal);

@@ -74,6 +74,12 @@ pub fn of_tests(kind: NoticeKind, text: &str) -> Line {
     Line { kind: Some(kind), ..plain(text) }
 }
 
+/// Creates the line of a question of this task.
+#[cfg(test)]
+pub fn question_of_tests(task: TaskId) -> Line {
+    Line { task: Some(task), ..of_tests(NoticeKind::NeedsInput, "[question]") }
+}
+
 impl Line {
     /// Drops the hint if the line is about this task, which was removed.
     pub fn forget(&mut self, task: TaskId) {
@@ -82,9 +88,9 @@ impl Line {
         }
     }
 
-    /// Reports whether the line is about a question of this task.
-    pub fn is_question_of(&self, task: TaskId) -> bool {
-        self.task == Some(task) && self.kind == Some(NoticeKind::NeedsInput)
+    /// Returns the task that asks, if the line is about a question.
+    pub fn asker(&self) -> Option<TaskId> {
+        self.task.filter(|_| self.kind == Some(NoticeKind::NeedsInput))
     }
 
     pub fn kind(&self) -> Option<NoticeKind> {

@@ -1,6 +1,7 @@
 //! The lines for one terminal: a handful of the most urgent ones, and the number of the others. This module does not
 //! write to terminals.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -25,6 +26,9 @@ pub struct Lines {
     pub(super) each: Vec<Line>,
     /// The number of notices of each kind, in the order of [`KINDS`].
     counts: [u64; KINDS.len()],
+    /// The number of questions that have no line here, of each task.
+    #[serde(default)]
+    counted_questions: BTreeMap<TaskId, u64>,
     /// The environment and terminal of the latest submitter.
     place: Option<Arc<Place>>,
     /// Whether every task has a parent session, whose inbox holds the notices.
@@ -49,13 +53,18 @@ impl Lines {
 
     /// Adds the line of a notice.
     pub(super) fn push(&mut self, notification: &Notification) {
-        if let Some(count) = self.count_of(notification.notice.kind) {
-            *count += 1;
-        }
-        self.each.push(line::line(&notification.notice, notification.is_removed));
-        self.drop_least_urgent(HELD_LINES);
+        self.add(line::line(&notification.notice, notification.is_removed));
         self.place.clone_from(&notification.place);
         self.in_inbox &= notification.notice.task.session.is_some();
+    }
+
+    /// Adds a line of this daemon, which has a kind.
+    fn add(&mut self, line: Line) {
+        if let Some(count) = line.kind().and_then(|kind| self.count_of(kind)) {
+            *count += 1;
+        }
+        self.each.push(line);
+        self.drop_least_urgent(HELD_LINES);
     }
 
     fn count_of(&mut self, kind: NoticeKind) -> Option<&mut u64> {
@@ -63,12 +72,12 @@ impl Lines {
         self.counts.get_mut(at)
     }
 
-    /// Drops the questions of a task whose run has ended; those that are only counted stay counted. Returns the number of
-    /// notices that are left.
+    /// Drops the questions of a task whose run has ended. Returns the number of notices that are left.
     pub(super) fn drop_questions(&mut self, task: TaskId) -> u64 {
         let before = self.each.len();
-        self.each.retain(|line| !line.is_question_of(task));
-        let dropped = (before - self.each.len()) as u64;
+        self.each.retain(|line| line.asker() != Some(task));
+        let counted = self.counted_questions.remove(&task).unwrap_or_default();
+        let dropped = (before - self.each.len()) as u64 + counted;
         if let Some(count) = self.count_of(NoticeKind::NeedsInput) {
             *count = count.saturating_sub(dropped);
         }
@@ -79,6 +88,9 @@ impl Lines {
     pub(super) fn absorb(&mut self, missed: Self) {
         for (count, more) in self.counts.iter_mut().zip(missed.counts) {
             *count += more;
+        }
+        for (task, more) in missed.counted_questions {
+            *self.counted_questions.entry(task).or_default() += more;
         }
         self.each.extend(missed.each);
         self.drop_least_urgent(HELD_LINES);
@@ -93,13 +105,21 @@ impl Lines {
             let urgency = |line: &Line| urgency(line.kind().unwrap_or(NoticeKind::Failed));
             let least = self.each.iter().enumerate().min_by_key(|(_, line)| urgency(line));
             let Some((at, _)) = least else { return };
-            self.each.remove(at);
+            if let Some(task) = self.each.remove(at).asker() {
+                *self.counted_questions.entry(task).or_default() += 1;
+            }
         }
     }
 
     /// Returns the number of notices.
     pub(super) fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// Reports whether there are at most `most` notices and each has its line. After questions were dropped, there may
+    /// be fewer lines than notices, as the lines of less urgent ones had to make room.
+    fn are_few(&self, most: usize) -> bool {
+        self.count() <= most as u64 && self.each.len() as u64 == self.count()
     }
 
     /// Returns the number of notices of each kind that have no line here.
@@ -125,7 +145,7 @@ impl Lines {
     /// Returns at most `most` lines: all of them, or the most urgent ones and a last one that counts the rest.
     fn first(&self, most: usize) -> Vec<Line> {
         let mut shown = self.clone();
-        if self.count() <= most as u64 {
+        if self.are_few(most) {
             return shown.each;
         }
         shown.drop_least_urgent(most.saturating_sub(1));
@@ -156,9 +176,7 @@ impl Lines {
         let lines = match to {
             // Two thirds of the screen stay unchanged.
             LinePosition::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
-            LinePosition::Top if self.count() <= TYPED_LINES.min(usize::from(rows / 2)) as u64 => {
-                self.each.clone()
-            }
+            LinePosition::Top if self.are_few(TYPED_LINES.min(usize::from(rows / 2))) => self.each.clone(),
             LinePosition::Top => vec![line::plain(&self.summary())],
         };
         let mut bytes = match to {
@@ -221,10 +239,7 @@ mod tests {
         let mut lines = Lines::new();
         lines.in_inbox = false;
         let mut push = |kind: NoticeKind, number: u64| {
-            let at = KINDS.iter().position(|(of, _)| *of == kind).unwrap();
-            lines.counts[at] += 1;
-            lines.each.push(line::of_tests(kind, &format!("[line {number}]")));
-            lines.drop_least_urgent(HELD_LINES);
+            lines.add(line::of_tests(kind, &format!("[line {number}]")));
             let shown = |rows| lines.first(rows).iter().map(Line::text).collect::<Vec<String>>();
             (shown(HELD_LINES), shown(2))
         };
@@ -261,6 +276,39 @@ mod tests {
             assert_eq!(bytes.matches("[line ").count(), shown, "{rows}");
             assert_eq!(bytes.matches("[BACKGROUND TASKS] ").count(), 1, "{rows}");
         }
+    }
+
+    fn shown(lines: &Lines, at: LinePosition) -> String {
+        String::from_utf8(lines.bytes(at, (24, 80))).unwrap()
+    }
+
+    #[test]
+    fn notices_without_a_line_are_counted_after_questions_were_dropped() {
+        let (mut lines, task) = (Lines::new(), TaskId::from_u128(1));
+        (1..=2)
+            .for_each(|number| lines.add(line::of_tests(NoticeKind::Completed, &format!("[line {number}]"))));
+        (1..=HELD_LINES).for_each(|_| lines.add(line::question_of_tests(task)));
+        assert_eq!(lines.drop_questions(task), 2);
+        for at in [LinePosition::Cursor, LinePosition::Top] {
+            assert!(shown(&lines, at).contains("[BACKGROUND TASKS] 2 completed (bgctl "), "{at:?}");
+        }
+        lines.add(line::of_tests(NoticeKind::Completed, "[line 3]"));
+        let above = shown(&lines, LinePosition::Cursor);
+        assert!(above.contains("[line 3]") && above.contains("and 2 more completed"), "{above}");
+        assert!(shown(&lines, LinePosition::Top).contains("[BACKGROUND TASKS] 3 completed (bgctl "));
+    }
+
+    #[test]
+    fn questions_without_a_line_are_dropped_as_well() {
+        let [task, other] = [1, 2].map(TaskId::from_u128);
+        let (mut lines, mut missed) = (Lines::new(), Lines::new());
+        (0..=HELD_LINES).for_each(|_| lines.add(line::question_of_tests(task)));
+        missed.add(line::question_of_tests(other));
+        missed.absorb(lines);
+        let carried = serde_json::to_string(&missed).unwrap();
+        let mut missed: Lines = serde_json::from_str(&carried).unwrap();
+        assert_eq!((missed.count(), missed.drop_questions(task), missed.drop_questions(other)), (8, 1, 0));
+        assert_eq!(missed.each.len(), 0);
     }
 
     #[test]

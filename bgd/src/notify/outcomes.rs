@@ -151,6 +151,11 @@ impl Counted {
         tracing::debug!(channel = %self.of.channel.name, "a held notice is only counted");
     }
 
+    /// Takes over the notices of another report.
+    pub(super) fn absorb(&mut self, mut other: Self) {
+        self.count += std::mem::take(&mut other.count);
+    }
+
     /// Reports the outcome of the notices.
     pub(super) fn report(mut self, outcome: &Result<(), Undelivered>) {
         self.take(outcome);

@@ -8,6 +8,7 @@
 
 mod carry;
 mod device;
+mod held;
 mod keys;
 mod line;
 mod lines;
@@ -29,6 +30,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
+use self::held::{Held, Partial, Rest, count_oldest, drop_oldest_missed};
 use self::keys::Keys;
 use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
@@ -52,48 +54,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The interval between checks of a terminal if inotify is not available.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// The lines held for one terminal.
-struct Held {
-    lines: Lines,
-    /// These report the outcome of the lines.
-    reports: PendingReports,
-    /// The rest of a partial write.
-    rest: Rc<RefCell<Option<Rest>>>,
-    /// Wakes the terminal's task for another check.
-    again: Rc<Notify>,
-}
-
-impl Held {
-    fn new(lines: Lines, reports: PendingReports) -> Self {
-        Self { lines, reports, rest: Rc::default(), again: Rc::default() }
-    }
-}
-
-/// The rest of a partial write, for an upgrade in place.
-struct Rest {
-    bytes: Vec<u8>,
-    /// How many bytes have been written.
-    written: usize,
-    /// The notices that the bytes belong to.
-    numbers: Vec<u64>,
-    /// How many more such notices are only counted.
-    counted: u64,
-    /// The numbers of the missed notices among them.
-    missed: VecDeque<u64>,
-}
-
-impl Rest {
-    fn new(bytes: &[u8], reports: &PendingReports) -> Self {
-        Self {
-            bytes: bytes.to_vec(),
-            written: 0,
-            numbers: reports.numbers(),
-            counted: reports.counted(),
-            missed: reports.missed().clone(),
-        }
-    }
-}
 
 type Waiting = Rc<RefCell<HashMap<OriginTerminal, Held>>>;
 
@@ -275,7 +235,8 @@ impl Terminals {
             Written::UpTo(rest) => {
                 self.rest(terminal);
                 let held = Held::new(Lines::new(), self.no_reports());
-                self.hold(terminal, held, LinePosition::Top, Some((rest, self.reports_of(notification))));
+                let rest = Partial { rest, lines, reports: self.reports_of(notification) };
+                self.hold(terminal, held, LinePosition::Top, Some(rest));
             }
         }
         Ok(())
@@ -329,13 +290,7 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(
-        &self,
-        terminal: &OriginTerminal,
-        held: Held,
-        at: LinePosition,
-        rest: Option<(Vec<u8>, PendingReports)>,
-    ) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: LinePosition, rest: Option<Partial>) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
@@ -347,9 +302,9 @@ impl Terminals {
                 )
                 .ok(),
         };
-        if let Some((bytes, reports)) = &rest {
+        if let Some(partial) = &rest {
             // Set before an upgrade or another write can intervene.
-            held.rest.replace(Some(Rest::new(bytes, reports)));
+            held.rest.replace(Some(Rest::new(partial)));
         }
         let mut all = self.held.borrow_mut();
         all.insert(terminal.clone(), held);
@@ -358,7 +313,7 @@ impl Terminals {
         drop(all);
         tokio::task::spawn_local(async move {
             let written = match rest {
-                Some((rest, reports)) => serving.write_rest(&rest, reports).await,
+                Some(partial) => serving.write_rest(partial).await,
                 None => Ok(()),
             };
             let served = match written {
@@ -369,29 +324,6 @@ impl Terminals {
                 serving.give_up(&why);
             }
         });
-    }
-}
-
-/// Keeps at most `most` held notices individually and only counts older ones: an editor may occupy a terminal for days
-/// while tasks end.
-fn count_oldest(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
-    let mut each: u64 = all.values().map(|held| held.reports.len() as u64).sum();
-    while each > most {
-        let oldest = all.values_mut().filter_map(|held| Some((held.reports.oldest()?, held)));
-        let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
-        held.reports.count_oldest();
-        each -= 1;
-    }
-}
-
-/// Keeps at most `most` missed notices in the journal while their lines are held for other terminals.
-fn drop_oldest_missed(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
-    let mut each: u64 = all.values().map(|held| held.reports.missed().len() as u64).sum();
-    while each > most {
-        let oldest = all.values_mut().filter_map(|held| Some((*held.reports.missed().front()?, held)));
-        let Some((_, held)) = oldest.min_by_key(|(number, _)| *number) else { return };
-        held.reports.drop_missed();
-        each -= 1;
     }
 }
 
@@ -445,7 +377,8 @@ impl Serving {
             let count = device.write(&bytes).map_err(unusable)?;
             if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
                 self.all.rest(&self.terminal);
-                self.write_rest(rest, self.take()).await?;
+                let (lines, reports) = self.take();
+                self.write_rest(Partial { rest: rest.to_vec(), lines, reports }).await?;
                 refused = None;
                 continue;
             }
@@ -454,7 +387,7 @@ impl Serving {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
         // Those of questions that no longer matter.
-        self.take().report(&Ok(()));
+        self.take().1.report(&Ok(()));
         Ok(())
     }
 
@@ -473,42 +406,39 @@ impl Serving {
         self.all.held.borrow().get(&self.terminal).is_some_and(|held| held.lines.count() > 0)
     }
 
-    /// Discards the held lines after they were written. Returns their reports, for the outcome.
-    fn take(&self) -> PendingReports {
+    /// Takes the held lines, and their reports for the outcome.
+    fn take(&self) -> (Lines, PendingReports) {
         let mut all = self.all.held.borrow_mut();
-        let none = self.all.no_reports();
-        let Some(held) = all.get_mut(&self.terminal) else { return none };
-        held.lines = Lines::new();
-        std::mem::replace(&mut held.reports, none)
+        all.get_mut(&self.terminal)
+            .map_or((Lines::new(), self.all.no_reports()), |held| held.take(&self.all.outcomes))
     }
 
     /// Writes the rest of a partial write regardless of the terminal's current program: half a sequence would do more
-    /// harm.
-    async fn write_rest(&self, rest: &[u8], reports: PendingReports) -> Result<(), String> {
-        let written = if rest.is_empty() {
+    /// harm. If that fails, the lines are held again, as nobody has seen them whole.
+    async fn write_rest(&self, partial: Partial) -> Result<(), String> {
+        let written = if partial.rest.is_empty() {
             Ok(())
         } else {
-            self.rest.replace(Some(Rest::new(rest, &reports)));
+            self.rest.replace(Some(Rest::new(&partial)));
             let note = |count| self.rest.borrow_mut().iter_mut().for_each(|rest| rest.written += count);
             let written = match device::look(&self.terminal) {
-                Ok(device::TerminalCheck { device, .. }) => device.write_all(rest, note).await,
+                Ok(device::TerminalCheck { device, .. }) => device.write_all(&partial.rest, note).await,
                 Err(why) => Err(io::Error::other(why)),
             };
             self.rest.replace(None);
             written.map_err(|error| unusable(&self.terminal.path, &error))
         };
-        reports.report(&written.clone().map_err(Undelivered));
+        match (&written, self.all.held.borrow_mut().get_mut(&self.terminal)) {
+            (Err(_), Some(held)) => held.put_back(partial),
+            (written, _) => partial.reports.report(&written.clone().map_err(Undelivered)),
+        }
         written
     }
 
     fn give_up(&self, why: &str) {
-        let lines = match self.all.held.borrow_mut().get_mut(&self.terminal) {
-            Some(held) => std::mem::replace(&mut held.lines, Lines::new()),
-            None => Lines::new(),
-        };
-        let is_missed = lines.count() > 0 && self.all.miss(&self.terminal, lines);
-        let (reports, why) = (self.take(), Undelivered(why.to_owned()));
-        if is_missed {
+        let (lines, reports) = self.take();
+        let why = Undelivered(why.to_owned());
+        if lines.count() > 0 && self.all.miss(&self.terminal, lines) {
             self.all.keep_missed(reports.miss(&why));
         } else {
             reports.report(&Err(why));

@@ -8,8 +8,9 @@ use bgd_shared::request::OriginTerminal;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::held::{Held, Partial, Rest};
 use super::keys::KeysState;
-use super::{Held, LinePosition, Lines, PendingReports, Rest, Terminals};
+use super::{LinePosition, Lines, PendingReports, Terminals};
 use crate::carry::bytes;
 
 #[derive(Serialize, Deserialize)]
@@ -44,6 +45,9 @@ struct HeldState {
 struct RestState {
     #[serde(with = "bytes")]
     bytes: Vec<u8>,
+    /// The lines that the bytes belong to; `None` from an older daemon, which did not keep them.
+    #[serde(default)]
+    lines: Option<Lines>,
     numbers: Vec<u64>,
     #[serde(default)]
     counted: u64,
@@ -61,12 +65,14 @@ impl Terminals {
         let held = held.iter().map(|(terminal, held)| {
             let Held { lines, reports, rest, again: _ } = held;
             let rest = rest.borrow();
-            let rest = rest.as_ref().map(|Rest { bytes, written, numbers, counted, missed }| RestState {
-                bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
-                numbers: numbers.clone(),
-                counted: *counted,
-                missed: missed.clone(),
-            });
+            let rest =
+                rest.as_ref().map(|Rest { bytes, written, lines, numbers, counted, missed }| RestState {
+                    bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
+                    lines: Some(lines.clone()),
+                    numbers: numbers.clone(),
+                    counted: *counted,
+                    missed: missed.clone(),
+                });
             let (numbers, counted, missed) = (reports.numbers(), reports.counted(), reports.missed().clone());
             HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, missed, rest }
         });
@@ -90,8 +96,81 @@ impl Terminals {
         for HeldState { terminal, lines, numbers, counted, missed, rest } in held {
             let again =
                 |numbers, counted, missed| PendingReports::restore(&self.outcomes, numbers, counted, missed);
-            let rest = rest.map(|rest| (rest.bytes, again(rest.numbers, rest.counted, rest.missed)));
+            let rest = rest.map(|RestState { bytes, lines, numbers, counted, missed }| Partial {
+                rest: bytes,
+                lines: lines.unwrap_or_else(Lines::new),
+                reports: again(numbers, counted, missed),
+            });
             self.hold(&terminal, Held::new(lines, again(numbers, counted, missed)), LinePosition::Top, rest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::channels::{Channel, ChannelKind};
+    use crate::core::Delivery;
+    use crate::notify::adapter::Adapter as _;
+    use crate::notify::counts::Counts;
+    use crate::notify::outcomes::Outcomes;
+    use crate::wire::mailbox::{self, Internal};
+
+    #[test]
+    fn partly_written_line_goes_to_next_terminal_if_its_own_is_closed() {
+        let counts = Arc::new(Counts::default());
+        let (_calls, _facts, internals, mut mailbox) = mailbox::new();
+        let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
+        let outcomes = Rc::new(Outcomes {
+            channel: Arc::new(channel),
+            counts: Arc::clone(&counts),
+            log: RefCell::default(),
+            internals,
+            holds: tokio::sync::watch::channel(false).1,
+            gone: tokio::sync::watch::channel(false).1,
+        });
+        counts.set_limit(10);
+        for count in [&counts.queued, &counts.held] {
+            (0..2).for_each(|_| Counts::add(count));
+        }
+        let lines = |first| Lines::of_tests(first..first + 1);
+        let rest = RestState {
+            bytes: b"the rest".to_vec(),
+            lines: Some(lines(1)),
+            numbers: vec![1],
+            counted: 0,
+            missed: VecDeque::new(),
+        };
+        let held = HeldState {
+            // No process has this number.
+            terminal: OriginTerminal { path: "/dev/pts/1".to_owned(), leader: i32::MAX },
+            lines: lines(2),
+            numbers: vec![2],
+            counted: 0,
+            missed: VecDeque::new(),
+            rest: Some(rest),
+        };
+        let (missed, missed_numbers, keys) = (Lines::new(), VecDeque::new(), Vec::new());
+        let state = to_raw_value(&TerminalsState { held: vec![held], missed, missed_numbers, keys }).unwrap();
+        let terminals = Terminals::new(outcomes);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            terminals.restore(&state);
+            tokio::time::timeout(Duration::from_mins(1), terminals.finish()).await.expect("it gives up");
+        });
+        let missed = terminals.missed.borrow();
+        assert_eq!(missed.each.iter().map(|line| line.text()).collect::<Vec<_>>(), ["[line 1]", "[line 2]"]);
+        let mut reported = Vec::new();
+        while let Ok(internal) = mailbox.internals.try_recv() {
+            if let Internal::Notice { number, delivery } = internal {
+                reported.push((number, delivery));
+            }
+        }
+        assert_eq!(reported, [(1, Delivery::Missed), (2, Delivery::Missed)], "a durable daemon keeps both");
     }
 }

@@ -67,6 +67,15 @@ impl Lines {
         self.drop_least_urgent(HELD_LINES);
     }
 
+    /// Creates a line for each of these numbers.
+    #[cfg(test)]
+    pub(super) fn of_tests(numbers: std::ops::Range<u32>) -> Self {
+        let mut lines = Self::new();
+        numbers
+            .for_each(|number| lines.add(line::of_tests(NoticeKind::Completed, &format!("[line {number}]"))));
+        lines
+    }
+
     fn count_of(&mut self, kind: NoticeKind) -> Option<&mut u64> {
         let at = KINDS.iter().position(|(of, _)| *of == kind)?;
         self.counts.get_mut(at)
@@ -86,15 +95,28 @@ impl Lines {
 
     /// Adds lines that were meant for a closed terminal.
     pub(super) fn absorb(&mut self, missed: Self) {
-        for (count, more) in self.counts.iter_mut().zip(missed.counts) {
+        self.extend(missed);
+        (self.in_inbox, self.is_missed) = (false, true);
+    }
+
+    /// Adds lines that are older than these.
+    pub(super) fn prepend(&mut self, older: Self) {
+        let newer = std::mem::replace(self, older);
+        self.place = newer.place.clone().or_else(|| self.place.take());
+        self.in_inbox &= newer.in_inbox;
+        self.is_missed |= newer.is_missed;
+        self.extend(newer);
+    }
+
+    fn extend(&mut self, more: Self) {
+        for (count, more) in self.counts.iter_mut().zip(more.counts) {
             *count += more;
         }
-        for (task, more) in missed.counted_questions {
+        for (task, more) in more.counted_questions {
             *self.counted_questions.entry(task).or_default() += more;
         }
-        self.each.extend(missed.each);
+        self.each.extend(more.each);
         self.drop_least_urgent(HELD_LINES);
-        (self.in_inbox, self.is_missed) = (false, true);
     }
 
     /// Drops the oldest lines of the least urgent kinds until at most `most` are left.

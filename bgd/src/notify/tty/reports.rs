@@ -78,6 +78,14 @@ impl PendingReports {
         }
     }
 
+    /// Adds the reports of notices that are older than these.
+    pub fn prepend(&mut self, older: Self) {
+        let Self { each, counted, missed, of: _ } = older;
+        self.each = each.into_iter().chain(std::mem::take(&mut self.each)).collect();
+        self.missed = missed.into_iter().chain(std::mem::take(&mut self.missed)).collect();
+        self.counted.absorb(counted);
+    }
+
     /// Reports the outcome of the notices.
     pub fn report(self, outcome: &Result<(), Undelivered>) {
         let Self { each, counted, missed, of } = self;
@@ -105,66 +113,5 @@ impl PendingReports {
 impl Extend<PendingReport> for PendingReports {
     fn extend<T: IntoIterator<Item = PendingReport>>(&mut self, reports: T) {
         self.each.extend(reports);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::collections::HashMap;
-    use std::sync::Arc;
-
-    use bgd_shared::request::OriginTerminal;
-
-    use super::*;
-    use crate::channels::{Channel, ChannelKind};
-    use crate::core::Delivery;
-    use crate::notify::counts::Counts;
-    use crate::notify::tty::lines::Lines;
-    use crate::notify::tty::{Held, count_oldest};
-    use crate::wire::mailbox::{self, Internal};
-
-    #[test]
-    fn excess_held_notices_are_only_counted() {
-        let counts = Arc::new(Counts::default());
-        let (_calls, _facts, internals, mut mailbox) = mailbox::new();
-        let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
-        let outcomes = Rc::new(Outcomes {
-            channel: Arc::new(channel),
-            counts: Arc::clone(&counts),
-            log: RefCell::default(),
-            internals,
-            holds: tokio::sync::watch::channel(false).1,
-            gone: tokio::sync::watch::channel(false).1,
-        });
-        let terminal = |leader: i32| OriginTerminal { path: format!("/dev/pts/{leader}"), leader };
-        let none = |leader| (terminal(leader), Held::new(Lines::new(), PendingReports::new(&outcomes)));
-        let mut all: HashMap<OriginTerminal, Held> = [1, 2].map(none).into();
-        for number in 1..=9_u64 {
-            Counts::add(&counts.queued);
-            let mut done = PendingReport::new(&outcomes, number);
-            done.hold();
-            let at = terminal(1 + i32::from(number % 3 == 0));
-            all.get_mut(&at).unwrap().reports.extend([done]);
-            count_oldest(&mut all, 4);
-        }
-        let mut over = Vec::new();
-        while let Ok(internal) = mailbox.internals.try_recv() {
-            if let Internal::Notice { number, delivery: Delivery::Over } = internal {
-                over.push(number);
-            }
-        }
-        assert_eq!(over, [1, 2, 3, 4, 5], "the dispatcher forgets them");
-        let mut of = |leader| all.remove(&terminal(leader)).unwrap().reports;
-        let (one, two) = (of(1), of(2));
-        assert_eq!((one.numbers(), one.counted()), (vec![7, 8], 4));
-        assert_eq!((two.numbers(), two.counted()), (vec![6, 9], 1));
-        assert_eq!((counts.waiting(), counts.in_queue()), (9, 0), "they still wait");
-        one.report(&Err(Undelivered("it is closed".to_owned())));
-        two.report(&Ok(()));
-        let status = counts.status("t", "tty");
-        assert_eq!((status.queued, status.failed, status.sent), (0, 6, 3));
-        drop(PendingReports::restore(&outcomes, Vec::new(), 2, VecDeque::new()));
-        assert_eq!((counts.waiting(), counts.status("t", "tty").failed), (0, 8));
     }
 }

@@ -239,7 +239,7 @@ impl Dispatcher {
             asked,
             next: Some(next.path.as_os_str().into()),
             dispatcher: dispatcher?,
-            premises: (premises.state)(named),
+            premises: (premises.state)(named)?,
             connections: ConnectionsState::of(&premises.connections, named)?,
         })
     }

@@ -7,8 +7,8 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::holder;
 
 use super::state::PremisesState;
-use crate::carry::CarriedFds;
 use crate::carry::program::{Candidate, Trial};
+use crate::carry::{CarriedFds, Obstacle};
 use crate::client::answer::Answer;
 use crate::os::clock::Stamp;
 use crate::wire::connection::Connection;
@@ -18,8 +18,8 @@ use crate::wire::connections::Connections;
 pub struct Premises {
     /// The connections and their gate.
     pub connections: Arc<Connections<Connection>>,
-    /// Returns the resources acquired at startup: locks, folders, the socket.
-    pub state: Box<dyn Fn(&mut CarriedFds) -> PremisesState>,
+    /// Returns the resources acquired at startup: locks, folders, the socket. Fails while the socket is recreated.
+    pub state: Box<dyn Fn(&mut CarriedFds) -> Result<PremisesState, Obstacle>>,
     /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
 }

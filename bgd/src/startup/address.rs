@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::num::NonZeroI32;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::carry::{CarriedFds, Fd};
+use crate::carry::{CarriedFds, Fd, Obstacle};
 use crate::os::lock::{FileId, ProcessLock};
 use crate::os::path_watch::PathWatch;
 
@@ -49,6 +49,8 @@ struct Held {
     lock: ProcessLock,
     note: Note,
     made: Made,
+    /// The number of the listening descriptor of a socket that this program created.
+    listener: Option<RawFd>,
 }
 
 /// Access to the lock and the socket's creator, for an upgrade in place.
@@ -57,14 +59,24 @@ pub struct Shown(Arc<Mutex<Held>>);
 
 impl Shown {
     /// Returns the lock, the note in it, the identity of the socket if this daemon created it, and whether a service
-    /// manager did.
-    pub fn state(&self, named: &mut CarriedFds) -> (Fd, Note, Option<FileId>, bool) {
+    /// manager did. `served` is the number of the descriptor at which the server listens.
+    ///
+    /// # Errors
+    /// The server does not listen at the recreated socket yet.
+    pub fn state(
+        &self,
+        served: RawFd,
+        named: &mut CarriedFds,
+    ) -> Result<(Fd, Note, Option<FileId>, bool), Obstacle> {
         let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.listener.is_some_and(|listener| listener != served) {
+            return Err(Obstacle::passing("the socket is being recreated"));
+        }
         let (socket, is_given) = match held.made {
             Made::Elsewhere => (None, true),
             Made::Here(file) => (file, false),
         };
-        (named.add(&held.lock), held.note.clone(), socket, is_given)
+        Ok((named.add(&held.lock), held.note.clone(), socket, is_given))
     }
 
     /// Returns a function that writes the daemon's phase into the lock file.
@@ -101,7 +113,7 @@ impl Address {
     pub fn new(socket: SocketPath, lock: ProcessLock) -> Self {
         let note = Note { phase: Phase::Starting, ..lock.note() };
         lock.write_note(&note);
-        Self::holding(socket, Held { lock, note, made: Made::Elsewhere })
+        Self::holding(socket, Held { lock, note, made: Made::Elsewhere, listener: None })
     }
 
     /// Restores the address of the program before an upgrade; `socket_file` and `is_given` are from [`Shown::state`].
@@ -112,7 +124,7 @@ impl Address {
         (socket_file, is_given): (Option<FileId>, bool),
     ) -> Self {
         let made = if is_given { Made::Elsewhere } else { Made::Here(socket_file) };
-        Self::holding(socket, Held { lock, note, made })
+        Self::holding(socket, Held { lock, note, made, listener: None })
     }
 
     fn holding(socket: SocketPath, held: Held) -> Self {
@@ -166,7 +178,9 @@ impl Address {
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
-        self.held().made = Made::Here(FileId::of(path));
+        let mut held = self.held();
+        (held.made, held.listener) = (Made::Here(FileId::of(path)), Some(listener.as_fd().as_raw_fd()));
+        drop(held);
         Ok(Ok(listener))
     }
 
@@ -311,5 +325,28 @@ async fn turn(turn: &mut Option<oneshot::Receiver<io::Result<ProcessLock>>>) -> 
     match turn {
         Some(receiver) => receiver.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())),
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn r122_recreated_socket_is_not_carried_before_it_is_served() {
+        let home = tempfile::tempdir().unwrap();
+        let socket = SocketPath::new(home.path().join("run/bgd.sock")).unwrap();
+        socket.prepare_folder().unwrap();
+        let lock = ProcessLock::try_take(&socket.beside("lock")).unwrap().unwrap();
+        let mut address = Address::new(socket.clone(), lock);
+        let state = |address: &Address, served: &AsyncListener| {
+            address.shown().state(served.as_fd().as_raw_fd(), &mut CarriedFds::default())
+        };
+        let first = address.listen().unwrap().unwrap();
+        assert!(state(&address, &first).is_ok());
+        fs::remove_file(socket.as_path()).unwrap();
+        let second = address.restore().unwrap().expect("it was removed");
+        assert_eq!(state(&address, &first), Err(Obstacle::passing("the socket is being recreated")));
+        assert!(state(&address, &second).is_ok());
     }
 }

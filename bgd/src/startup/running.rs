@@ -1,6 +1,7 @@
 //! The running daemon: its parts put together, either at startup or after taking over from another program.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use super::cgroups::{self, apart};
 use super::failure::{Failure, failed};
 use super::instance::Instance;
 use super::manager::notify_manager;
-use crate::carry::CarriedFds;
+use crate::carry::{CarriedFds, Obstacle};
 use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
@@ -146,8 +147,8 @@ impl Daemon {
         let wall_clock = WallClock::new().map_err(failed("timer"))?;
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
-        let says = address.shown().phase_writer();
-        let state = Box::new(move |named: &mut CarriedFds| taken.state(named));
+        let (says, served) = (address.shown().phase_writer(), Arc::clone(&connections));
+        let state = Box::new(move |named: &mut CarriedFds| taken.state(served.state().1, named));
         let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });
         Ok(Self {
             dispatcher,
@@ -247,11 +248,11 @@ struct Taken {
 }
 
 impl Taken {
-    fn state(&self, named: &mut CarriedFds) -> PremisesState {
+    fn state(&self, listener: RawFd, named: &mut CarriedFds) -> Result<PremisesState, Obstacle> {
         let Self { address, instance, life, cgroup, nofile, marks, strays, identity, fixed, keeper } = self;
         let (durable, tree_mode) = *fixed;
-        let (socket_lock, note, socket, is_given) = address.state(named);
-        PremisesState {
+        let (socket_lock, note, socket, is_given) = address.state(listener, named)?;
+        Ok(PremisesState {
             instance: instance.id.clone(),
             lost: instance.lost,
             life: Some(life.clone()),
@@ -276,7 +277,7 @@ impl Taken {
                 let socket = keeper.socket();
                 (named.add(&*socket), socket.pid)
             }),
-        }
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, Upg
 use bgd_tests::templates::{self, shell_agent};
 use bgd_tests::{Process, TestDaemon, wait};
 
-use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
+use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from, told_there};
 
 #[track_caller]
 fn upgrade(daemon: &TestDaemon) {
@@ -117,6 +117,26 @@ fn r121_line_held_since_before_reload_survives_upgrade() {
     terminal.type_keys("\x04");
     terminal.wait_text(DONE);
     wait::poll_until("an empty queue", || (daemon.channel("tty").queued == 0).then_some(()));
+}
+
+#[test]
+fn r121_line_held_for_removed_channel_is_given_up_in_upgrade() {
+    let config = "[channels.mine]\ntype = \"tty\"\n";
+    let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    occupy(&mut terminal);
+    let params = told_there(&daemon, &origin(&terminal), "true");
+    daemon.submit_with(&SubmitParams { channel: Some("mine".into()), ..params });
+    let log = daemon.state_dir().join("bgd.log");
+    wait::for_lines(&log, 1, HELD);
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    assert_eq!(daemon.channel("mine").queued, 1, "it is still shown once the program ends");
+    upgrade(&daemon);
+    wait::for_lines(&log, 1, "its channel is no longer configured, and the daemon is being upgraded");
+    assert!(daemon.status().channels.iter().all(|channel| channel.queued == 0));
+    terminal.type_keys("\x04");
+    terminal.wait_line("$");
 }
 
 #[test]

@@ -57,6 +57,14 @@ impl Outcomes {
         let _ = self.holds.clone().wait_for(|holds| !holds).await;
     }
 
+    /// Waits until an upgrade is about to happen.
+    pub(super) async fn until_held(&self) {
+        if self.holds.clone().wait_for(|holds| *holds).await.is_err() {
+            // Without a notifier the daemon is ending.
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Waits until the channel is removed from the configuration.
     #[cfg(feature = "chats")]
     pub(super) async fn until_gone(&self) {

@@ -152,8 +152,18 @@ impl Adapter for Terminals {
         Box::pin(async {
             self.is_last.set(true);
             self.held.borrow().values().for_each(|held| held.again.notify_one());
-            while !self.held.borrow().is_empty() {
-                self.emptied.notified().await;
+            let emptied = async {
+                while !self.held.borrow().is_empty() {
+                    self.emptied.notified().await;
+                }
+            };
+            tokio::pin!(emptied);
+            tokio::select! {
+                () = &mut emptied => {}
+                () = self.outcomes.until_held() => {
+                    self.give_up_all();
+                    emptied.await;
+                }
             }
         })
     }
@@ -240,6 +250,17 @@ impl Terminals {
             }
         }
         Ok(())
+    }
+
+    /// Gives up all lines, as no more notices come although the daemon goes on: the channel was removed or changed, and
+    /// the next program would not know what to do with them.
+    fn give_up_all(&self) {
+        let why = "its channel is no longer configured, and the daemon is being upgraded";
+        for held in self.held.borrow_mut().values_mut() {
+            let (_, reports) = held.take(&self.outcomes);
+            reports.report(&Err(Undelivered(why.to_owned())));
+            held.again.notify_one();
+        }
     }
 
     fn no_reports(&self) -> PendingReports {

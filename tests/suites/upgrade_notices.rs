@@ -140,6 +140,22 @@ fn r121_line_held_for_removed_channel_is_given_up_in_upgrade() {
 }
 
 #[test]
+fn r121_notices_of_channel_turned_into_inbox_are_over_after_upgrade() {
+    let daemon = with_hook("cat > /dev/null; echo begun > \"$HOME/begun\"; exec sleep 1000", "");
+    ended(&daemon, "true");
+    wait::for_file(&daemon.home().join("begun"));
+    ended(&daemon, "true");
+    assert_eq!(daemon.channel("ops").queued, 2);
+    daemon.write_config("default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"inbox\"\n");
+    daemon.run(&["daemon", "reload"]).success();
+    upgrade(&daemon);
+    settled(&daemon);
+    wait::poll_until("its command is ended", || (daemon.processes().len() == 1).then_some(()));
+    upgrade(&daemon);
+    assert_eq!(daemon.channel("ops").queued, 0);
+}
+
+#[test]
 fn r121_notice_retry_count_survives_upgrade() {
     let server = HookServer::start();
     for reply in

@@ -18,8 +18,11 @@ use super::orders::{Before, Freeze, Frozen, Order, ThreadOrder};
 use super::progress::ProgressState;
 use super::waiting::Entry;
 use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
+use crate::channels::ChannelKind;
+use crate::core::Delivery;
 use crate::exec::host::{Leased, Process, Purpose, SIGKILL};
 use crate::exec::messages::Report;
+use crate::wire::mailbox::Internal;
 
 /// How long the channels' thread may take to freeze.
 const STANDSTILL: Duration = Duration::from_secs(1);
@@ -183,14 +186,25 @@ impl Notifier {
 
     fn restore(&mut self, state: UndeliveredState, fds: Option<LeftFds>) {
         let UndeliveredState { number, channel: name, notice, reads, tried, read, hook } = state;
+        let over = Internal::Notice { number, delivery: Delivery::Over };
         let Some(channel) = self.channels.get(&name).cloned() else { return };
         let Some(notice) = notice else {
-            let counts = self.counts_of(&name);
+            let entry = Entry { channel: name, notice: None, tried: None, reads: false, reads_again: false };
+            if channel.kind != ChannelKind::Tty {
+                // Changed to a type that does not know the line.
+                self.waiting.add(number, entry);
+                return self.internals.send(over);
+            }
+            let counts = self.counts_of(&entry.channel);
             Counts::add(&counts.queued);
             Counts::add(&counts.held);
-            let entry = Entry { channel: name, notice: None, tried: None, reads: false, reads_again: false };
             return self.waiting.add(number, entry);
         };
+        if !channel.wants(notice.kind) {
+            // The channel was changed. The dispatcher gets the report like any other, and forgets the notice.
+            self.record(&channel, notice, tried, reads);
+            return self.internals.send(over);
+        }
         let left = hook.zip(fds).map(|(hook, LeftFds { stdin, output })| {
             let HookState { process, words, deadline, feed: _, output: _ } = hook;
             let process = Leased(Process::restore(process, &self.context));

@@ -48,7 +48,7 @@ pub use self::undelivered::Undelivered;
 use self::waiting::{Changed, Entry, Waiting};
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::durable::NoticeRow;
-use crate::core::{Delivery, Notice, Spec};
+use crate::core::{Delivery, Notice, Spec, Tried};
 use crate::exec::context::Context;
 use crate::wire::mailbox::{Internal, Internals};
 
@@ -254,6 +254,12 @@ impl Notifier {
             Counts::subtract(&counts.queued);
             return false;
         }
+        self.record(channel, notice, tried, reads);
+        true
+    }
+
+    /// Records an undelivered notice.
+    fn record(&mut self, channel: &Channel, notice: Arc<Notice>, tried: Option<Tried>, reads: bool) {
         let (number, task) = (notice.number, notice.task.id);
         if reads {
             *self.unread.entry(task).or_default() += 1;
@@ -262,7 +268,6 @@ impl Notifier {
         let reads_again = reads && self.is_durable && channel.kind != ChannelKind::Tty;
         let channel = Arc::clone(&channel.name);
         self.waiting.add(number, Entry { channel, notice: Some(notice), tried, reads, reads_again });
-        true
     }
 
     /// Records the progress of a notice's delivery.

@@ -315,7 +315,7 @@ fn latest(names: &[Name], context: &mut Context) -> Result<Vec<Task>, Failure> {
     if tasks.len() < wanted {
         let session = clean(&session);
         let message = match tasks.len() {
-            0 => format!("this session ({session}) has no task, so there is no @"),
+            0 => format!("this session ({session}) has no tasks yet, so `@` means nothing"),
             1 => format!("this session ({session}) has one task, so there is no @{wanted}"),
             count => format!("this session ({session}) has {count} tasks, so there is no @{wanted}"),
         };

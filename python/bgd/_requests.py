@@ -388,4 +388,8 @@ def still_running(result: types.BlockResult, timeout: Optional[float]) -> Timeou
     """Returns the error about tasks that have not ended in time."""
     active = result["active"]
     names = ", ".join(active[:3]) + (" and others" if len(active) > 3 else "")
-    return Timeout(f"not ended after {timeout:g} s: {names}", "they go on; wait again, or cancel them", active)
+    if len(active) == 1:
+        have, hint = "has", "it keeps running; wait again, or cancel it"
+    else:
+        have, hint = "have", "they keep running; wait again, or cancel them"
+    return Timeout(f"{names} {have} not ended after {timeout:g} s", hint, active)

@@ -178,6 +178,8 @@ class Tasks(Case):
             task.wait(0.05)
         self.assertEqual((caught.exception.active, caught.exception.exit_code), ([task.id], 75))
         self.assertIsInstance(caught.exception, TimeoutError)
+        self.assertEqual(caught.exception.message, f"{task.id} has not ended after 0.05 s")
+        self.assertEqual(caught.exception.hint, "it keeps running; wait again, or cancel it")
         result = self.client.block([task], timeout=0)
         self.assertTrue(result["timed_out"])
         with self.assertRaises(bgd.Timeout):

@@ -121,7 +121,7 @@ fn r112_batch_cancels_remaining_tasks_after_max_fails() {
     let found: Vec<Status> = tasks.iter().map(|task| task.status).collect();
     assert_eq!(found, [completed, failed, completed, failed, cancelled, cancelled]);
     assert_eq!(tasks[5].cancel_reason, Some(CancelReason::MaxFails));
-    assert_eq!(tasks[5].error.as_deref(), Some("2 tasks of its batch had failed"));
+    assert_eq!(tasks[5].error.as_deref(), Some("2 tasks of its batch failed (--max-fails)"));
     let failed = daemon.run(&["list", "-q", "--batch", &batch.to_string()[..8], "--status", "failed"]);
     assert_eq!(failed.success().stdout_text(), format!("{}\n{}\n", tasks[3].id, tasks[1].id));
 }

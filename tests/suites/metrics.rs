@@ -150,7 +150,7 @@ fn r08_status_page_shows_the_figures_as_plain_text() {
         "\nwaited:      2 times, ",
         "\nran:         2 times, ",
         "\ninboxes:     2 notices for 2 sessions\n",
-        "\nuntold:      2 notifications without a channel",
+        "\nnot sent:    2 notifications without a channel",
         &format!("\ninstance:    {}\n", daemon.status().instance),
     ] {
         assert!(page.contains(part), "{part:?} is not in\n{page}");

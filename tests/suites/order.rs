@@ -316,7 +316,7 @@ fn r103_condition_depends_on_how_the_other_task_ended() {
     );
     assert_eq!(
         held(never, Any).error,
-        Some(format!("task {never} could not be started, but had to start and end first"))
+        Some(format!("task {never} could not be started, so the condition `any` can't be met"))
     );
 }
 

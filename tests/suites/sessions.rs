@@ -280,7 +280,7 @@ fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
     assert!(line.contains("default_deliver_to") && line.contains("bgd-config(5)"), "{line}");
     assert_eq!((lines().len(), daemon.status().untold), (1, 1));
     let page = daemon.run(&["daemon", "status"]).success().stdout_text();
-    assert!(page.contains("untold:      1 "), "{page}");
+    assert!(page.contains("not sent:    1 "), "{page}");
 }
 
 #[test]

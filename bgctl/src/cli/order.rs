@@ -52,7 +52,7 @@ fn parse_delays(text: &str) -> Result<Delays, String> {
     };
     let (first, most) = (parse_ms(first)?, parse_ms(most)?);
     if first > most {
-        return Err("the first delay is longer than the last: use MIN..MAX, such as 1s..5m".to_owned());
+        return Err("MIN is longer than MAX: use MIN..MAX, such as 1s..5m".to_owned());
     }
     Ok(Delays { first, most: Some(most) })
 }

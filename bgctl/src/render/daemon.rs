@@ -37,7 +37,7 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     if status.untold > 0 {
         let what = count(status.untold, "notification");
         let what = format!("{what} without a channel (set default_deliver_to)");
-        page.line("untold", &what);
+        page.line("not sent", &what);
     }
     let (held, limit) = (bytes(status.held_bytes), bytes(status.limits.memory));
     page.line("memory", &format!("{}, tasks use {held} of {limit}", bytes(status.memory_bytes)));
@@ -159,7 +159,7 @@ mod tests {
             "channel:     tty: 0 sent",
             "inboxes:     1 notice for 1 session, 2 lost (limits.inbox_items)",
             "memory:      1.0 MiB, tasks use 512.0 KiB of 256.0 MiB",
-            "untold:      7 notifications without a channel (set default_deliver_to)",
+            "not sent:    7 notifications without a channel (set default_deliver_to)",
             "tasks:       1 pending, 2 running",
             "trees by:    session (no cgroup v2 is mounted here)",
         ] {

@@ -20,7 +20,7 @@ pub const KEYS: [(&str, &str); 24] = [
     ("p", "send a follow-up prompt to the agent of a completed task"),
     ("r", "rerun"),
     ("x", "cancel"),
-    ("X", "kill: cancel by SIGKILL"),
+    ("X", "kill: cancel with SIGKILL"),
     ("h", "hold or release"),
     ("g", "show the dependencies of a task"),
     (":", "run a verb of bgctl for the host of the task, as in :submit -- make"),

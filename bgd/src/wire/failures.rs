@@ -122,9 +122,9 @@ fn cause(reason: StopReason) -> Option<String> {
         StopReason::Abandoned => "its terminal was closed or its client ended".to_owned(),
         StopReason::Shutdown => "the daemon was shut down".to_owned(),
         StopReason::Dependency(condition, ended) => dependency(condition, ended),
-        StopReason::MaxFails(1) => "a task of its batch had failed".to_owned(),
+        StopReason::MaxFails(1) => "a task of its batch failed (--max-fails)".to_owned(),
         StopReason::Elsewhere => "somebody else cancelled it where it ran".to_owned(),
-        StopReason::MaxFails(failed) => format!("{failed} tasks of its batch had failed"),
+        StopReason::MaxFails(failed) => format!("{failed} tasks of its batch failed (--max-fails)"),
     })
 }
 
@@ -145,7 +145,8 @@ fn dependency(condition: Condition, ended: EndedTask) -> String {
     };
     let wanted = match condition {
         Condition::Ok => "complete",
-        Condition::Any => "start and end",
+        // Its end would have been enough, had it started: "but had to end first" would puzzle.
+        Condition::Any => return format!("task {task} {how}, so the condition `any` can't be met"),
         Condition::Fail => "fail",
         Condition::Start => "start",
         Condition::Ready => "be ready",

@@ -216,7 +216,7 @@ fn r162_f1_shows_help_and_mouse_selects_rows() {
     top.type_keys("\x1bOP");
     top.wait_text("batch or\n             dependency\n");
     top.type_keys("\x1b[6~");
-    top.wait_text("cancel by SIGKILL");
+    top.wait_text("cancel with SIGKILL");
     top.wait_text("Actions that end work ask for confirmation.");
     top.type_keys("\x1b[<0;5;6M");
     top.wait_text("F1 help");

@@ -295,10 +295,10 @@ impl Model {
             }
             (Some(Why::Shutdown), _) => (Status::Cancelled, Some("the daemon was shut down".to_owned())),
             (Some(Why::MaxFails(1)), _) => {
-                (Status::Cancelled, Some("a task of its batch had failed".to_owned()))
+                (Status::Cancelled, Some("a task of its batch failed (--max-fails)".to_owned()))
             }
             (Some(Why::MaxFails(failed)), _) => {
-                (Status::Cancelled, Some(format!("{failed} tasks of its batch had failed")))
+                (Status::Cancelled, Some(format!("{failed} tasks of its batch failed (--max-fails)")))
             }
             (Some(Why::NotReady(limit)), _) => {
                 (Status::Failed, Some(format!("not ready after {}", shown(limit))))

@@ -332,14 +332,14 @@ impl Model {
             if holds {
                 met.push(*wait);
             } else if let Some((_, how)) = &became.ended {
-                let wanted = match wait.condition {
-                    Condition::Ok => "complete",
-                    Condition::Any => "start and end",
-                    Condition::Fail => "fail",
-                    Condition::Start => "start",
-                    Condition::Ready => "be ready",
+                let why = match wait.condition {
+                    Condition::Ok => "but had to complete first",
+                    Condition::Any => "so the condition `any` can't be met",
+                    Condition::Fail => "but had to fail first",
+                    Condition::Start => "but had to start first",
+                    Condition::Ready => "but had to be ready first",
                 };
-                never = Some(format!("task {} {how}, but had to {wanted} first", became.id));
+                never = Some(format!("task {} {how}, {why}", became.id));
             }
         }
         if never.is_some() {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::agents::Fault;
 use super::size::Size;
 use super::span::Span;
+use crate::core::ExecutorName;
 use crate::remotes::{CONNECT_TIMEOUT, Remote, RemoteSettings, Shell, Slurm, Ssh};
 
 /// One `[executors.NAME]` table.
@@ -104,10 +105,13 @@ impl ExecutorConfig {
     /// A value is invalid; the fault names the key and the reason.
     pub fn remote(&self, name: &str) -> Result<Remote, Fault> {
         let fault = |key: &str, what: &str| (format!("executors.{name}{key}"), what.to_owned());
-        if !is_group_name(name) || name == DEFAULT_GROUP {
+        // `local` would hide this machine, which has that name in every list.
+        let reserved = [DEFAULT_GROUP, ExecutorName::LOCAL.0];
+        if !is_group_name(name) || reserved.contains(&name) {
             let bytes = limits::GROUP_BYTES;
+            let [first, second] = reserved;
             let what = format!(
-                "is not a valid name: use 1 to {bytes} letters, digits, `.`, `_` and `-`, not `{DEFAULT_GROUP}`"
+                "is not a valid name: use 1 to {bytes} letters, digits, `.`, `_` and `-`, not `{first}` or `{second}`"
             );
             return Err(fault("", &what));
         }
@@ -221,6 +225,18 @@ mod tests {
         known.sort_unstable();
         keys.sort_unstable();
         assert_eq!(known, keys);
+    }
+
+    #[test]
+    fn names_of_built_in_places_are_refused_for_executors() {
+        let text = "type = \"ssh\"\nhost = \"h\"";
+        let of = |name| toml::from_str::<ExecutorConfig>(text).unwrap().remote(name);
+        for name in ["default", "local"] {
+            let (key, what) = of(name).unwrap_err();
+            assert_eq!(key, format!("executors.{name}"));
+            assert!(what.ends_with("not `default` or `local`"), "{what}");
+        }
+        assert_eq!(&*of("locals").unwrap().name, "locals");
     }
 
     #[test]

@@ -9,12 +9,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Dispatcher;
 use crate::client::answer::Answer;
+use crate::core::ExecutorName;
 use crate::exec::executor::Check;
 use crate::exec::silence::{self, Wait};
 use crate::remotes::Remote;
 
 /// The name of the executor for this machine.
-const LOCAL: &str = "local";
+const LOCAL: &str = ExecutorName::LOCAL.0;
 
 impl Dispatcher {
     /// Lists the executors. With `check`, queries remote ones concurrently and answers when all have answered.

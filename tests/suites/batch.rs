@@ -115,7 +115,10 @@ fn r112_batch_cancels_remaining_tasks_after_max_fails() {
     let daemon = TestDaemon::start();
     let words = ["--jobs", "1", "--max-fails", "2", "--", "sh", "-c", "exit $1", "-"];
     let batch: TaskId = each(&daemon, b"0\n1\n0\n3\n0\n0\n", &words).success().word();
-    block(&daemon, batch).expect_code(1);
+    let blocked = block(&daemon, batch).expect_code(1);
+    let remark =
+        format!("bgctl: 2 tasks of batch {batch} were cancelled after too many failures (--max-fails)\n");
+    assert_eq!(blocked.stderr, remark, "one remark for all of them");
     let tasks = of_batch(&daemon, batch);
     let (completed, failed, cancelled) = (Status::Completed, Status::Failed, Status::Cancelled);
     let found: Vec<Status> = tasks.iter().map(|task| task.status).collect();

@@ -3,12 +3,14 @@
 mod seen;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, Protocol};
 use bgd_shared::id::TaskId;
+use bgd_shared::order::CancelReason;
 use bgd_shared::request::{
     BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, Method, OutputParams, TaskBlock,
     TaskOutput,
@@ -317,16 +319,35 @@ impl Progress {
     }
 }
 
-/// Returns remarks to the user on the tasks, in addition to their lines.
+/// Returns remarks to the user on the tasks, in addition to their lines. The tasks of a batch that were cancelled
+/// before they started all have the same reason, so they share one remark.
 fn remarks(result: &BlockResult) -> Vec<String> {
     let mut remarks = Vec::new();
+    let mut skipped: BTreeMap<TaskId, usize> = BTreeMap::new();
+    for batch in result.tasks.iter().filter_map(skipped_in) {
+        *skipped.entry(batch).or_default() += 1;
+    }
+    // A single one keeps its own remark.
+    skipped.retain(|_, number| *number > 1);
     for task in &result.tasks {
-        if task.exit.is_none() {
-            remarks.extend(failure_of(task));
+        match skipped_in(task).and_then(|batch| Some((batch, skipped.get_mut(&batch)?))) {
+            Some((batch, number)) => {
+                let number = std::mem::take(number);
+                let why = "were cancelled after too many failures (--max-fails)";
+                remarks.extend((number > 0).then(|| format!("bgctl: {number} tasks of batch {batch} {why}")));
+            }
+            None if task.exit.is_none() => remarks.extend(failure_of(task)),
+            None => {}
         }
         remarks.extend(task.output.loss().map(|loss| format!("bgctl: {}: {}", task.id, clean(&loss))));
     }
     remarks
+}
+
+/// Returns the batch of a task that was cancelled before it started because others of its batch had failed.
+fn skipped_in(task: &Task) -> Option<TaskId> {
+    let is_skipped = task.cancel_reason == Some(CancelReason::MaxFails) && task.started_at.is_none();
+    task.batch.filter(|_| is_skipped)
 }
 
 /// Reports why a task failed if its exit status doesn't show it, and which permissions its agent was denied: even a
@@ -423,6 +444,29 @@ mod tests {
         assert_eq!(line, b"724fede0-9209-4435-bc37-e308e63f1f21\tcompleted\t2s\tmake test\n");
         assert_eq!(code, Code::OK);
         assert!(warm_up(true).unwrap().0.starts_with(b"{\"tasks\":[{\"id\":\"724fede0"));
+    }
+
+    #[test]
+    fn r112_tasks_skipped_after_failures_share_one_remark_per_batch() {
+        let id = |number| TaskId::from_u128(number << 96);
+        let skipped = |number, batch| Task {
+            id: id(number),
+            batch: Some(id(batch)),
+            cancel_reason: Some(CancelReason::MaxFails),
+            error: Some("a task of its batch failed (--max-fails)".to_owned()),
+            started_at: None,
+            ..ended(Status::Cancelled, None)
+        };
+        let failed = Task { batch: Some(id(90)), ..ended(Status::Failed, Some(Exit::Code(1))) };
+        let tasks = vec![failed, skipped(1, 90), skipped(2, 91), skipped(3, 90), skipped(4, 90)];
+        let expected = [
+            format!(
+                "bgctl: 3 tasks of batch {} were cancelled after too many failures (--max-fails)",
+                id(90)
+            ),
+            format!("bgctl: {}: a task of its batch failed (--max-fails)", id(2)),
+        ];
+        assert_eq!(remarks(&result(tasks, false)), expected);
     }
 
     #[test]

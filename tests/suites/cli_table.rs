@@ -26,7 +26,8 @@ fn session_inbox_and_event_verbs_return_documented_codes() {
         (2, &["events", "--session", "."]),
         (2, &["events", "--since", "99"]),
         (2, &["daemon", "status", "--openmetrics", "--json"]),
-        (69, &["events", "--since", "another-daemon:0"]),
+        (2, &["events", "--since", "another-daemon:0"]),
+        (69, &["events", "--since", "724fede0-9209-4435-bc37-e308e63f1f21:0"]),
         (75, &["inbox", "--session", "nobody", "--wait", "1ms"]),
     ];
     for (code, args) in cases {

@@ -358,6 +358,7 @@ fn events_resume_from_cursor_and_cursor_of_old_daemon_is_an_error() {
     let (code, said) = Printed::of(&daemon, &["events", "--since", &cursor]).ended();
     assert_eq!(code, Some(69), "{said}");
     assert!(said.contains("another one is running") && said.contains("--since 0"), "{said}");
+    assert!(said.contains("unless it was durable"), "nobody knows whether it was: {said}");
     let error = daemon.run(&["--json", "events", "--since", &cursor]).expect_code(69).stderr;
     assert!(error.contains("\"kind\":\"other_instance\""), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use bgd_shared::id::TaskId;
 use clap::Args;
 
 use super::select::SelectArgs;
@@ -62,7 +63,12 @@ fn parse_since(text: &str) -> Result<Since, String> {
         Some((instance, seq)) => (Some(instance.to_owned()), seq),
         None => (None, text),
     };
-    let seq = seq.parse().map_err(|_| "give a number, or the `cursor` of an earlier line".to_owned())?;
+    let wrong = || "give a number, or the `cursor` of an earlier line".to_owned();
+    // An instance is a UUID, as a task's id is.
+    if instance.as_ref().is_some_and(|instance| instance.parse::<TaskId>().is_err()) {
+        return Err(wrong());
+    }
+    let seq = seq.parse().map_err(|_| wrong())?;
     Ok(Since { instance, seq })
 }
 
@@ -125,8 +131,10 @@ mod tests {
     fn since_accepts_number_or_cursor() {
         let of = |instance: Option<&str>, seq| Ok(Since { instance: instance.map(Into::into), seq });
         assert_eq!(parse_since("0"), of(None, 0));
-        assert_eq!(parse_since("3f2a-91bc:42"), of(Some("3f2a-91bc"), 42));
-        for wrong in ["", "x", "x:", "-1", "3f2a:-1", "1.5"] {
+        let instance = "724fede0-9209-4435-bc37-e308e63f1f21";
+        assert_eq!(parse_since(&format!("{instance}:42")), of(Some(instance), 42));
+        let negative = format!("{instance}:-1");
+        for wrong in ["", "x", "x:", "-1", "3f2a:-1", "1.5", "aaa:3", "3f2a-91bc:42", ":3", &negative] {
             assert!(parse_since(wrong).unwrap_err().contains("cursor"), "{wrong}");
         }
     }

@@ -163,7 +163,7 @@ impl Wanted {
             let message =
                 format!("the daemon that had these events has ended; another one is running, {instance}");
             Failure::new(Code::NO_DAEMON, "other_instance", message)
-                .hint("it was not durable, so its tasks and events are lost: start over with --since 0")
+                .hint("start over with --since 0; unless it was durable, its tasks and events are lost")
         })?;
         self.params.since.get_or_insert(begun.seq);
         self.params.instance = Some(begun.instance);

@@ -90,6 +90,7 @@ fn unreachable_daemon_is_found_and_returns_with_its_folder() {
             told.stderr
         );
         assert!(told.stderr.contains("`bgctl daemon stop` stops it"), "{}", told.stderr);
+        assert!(!told.stderr.contains("(state"), "its state explains nothing: {}", told.stderr);
     }
     assert_eq!(daemons(&daemon), 1);
     fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();

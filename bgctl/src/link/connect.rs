@@ -128,7 +128,9 @@ pub fn absent(socket: &SocketPath, error: ClientError) -> Failure {
 }
 
 fn without_socket(socket: &SocketPath, daemon: &DaemonProcess) -> Failure {
-    let state = daemon.holder.state().map(|state| format!("; it {state}")).unwrap_or_default();
+    // Only this state keeps the daemon from recreating the socket until somebody resumes it.
+    let stopped = daemon.holder.state().filter(|state| state.is_stopped());
+    let state = stopped.map(|state| format!("; it {state}")).unwrap_or_default();
     let message = format!(
         "the daemon (pid {}) is running, but its socket {} is gone{state}",
         daemon.pid(),

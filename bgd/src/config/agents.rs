@@ -216,7 +216,8 @@ impl AgentConfig {
             return fault(".on", "requires protocol = \"acp\": only that goes over the connection");
         }
         if agent.url.is_none() && agent.command.first().is_none_or(String::is_empty) {
-            return fault(".command", "is missing: give the program with its arguments");
+            let is = if self.command.is_some() { "empty" } else { "missing" };
+            return fault(".command", &format!("is {is}: give the program with its arguments"));
         }
         if !(1..=1000).contains(&agent.max_sessions) {
             return fault(".max_sessions", "must be 1 to 1000");

@@ -179,7 +179,8 @@ impl ChannelConfig {
         let command = self.command.clone().unwrap_or_default();
         let program = command.first().map(String::as_str).unwrap_or_default();
         if program.is_empty() {
-            return Err((".command", "is missing: give the program with its arguments".to_owned()));
+            let is = if self.command.is_some() { "empty" } else { "missing" };
+            return Err((".command", format!("is {is}: give the program with its arguments")));
         }
         if program.contains('/') && !program.starts_with('/') {
             let what =
@@ -327,6 +328,8 @@ mod tests {
             ("", "channels.c.type", "is missing"),
             ("type = \"mail\"", "channels.c.type", "one of exec, webhook"),
             ("type = \"exec\"", "channels.c.command", "is missing"),
+            ("type = \"exec\"\ncommand = []", "channels.c.command", "is empty"),
+            ("type = \"exec\"\ncommand = [\"\"]", "channels.c.command", "is empty"),
             ("type = \"exec\"\ncommand = [\"./x\"]", "channels.c.command", "absolute"),
             (
                 "type = \"exec\"\ncommand = [\"x\"]\nurl = \"http://x\"",

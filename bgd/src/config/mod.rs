@@ -465,7 +465,7 @@ mod tests {
             ("max_concurrent_tasks = -1", "must be a whole number; it is a negative number"),
             (
                 "[limits]\nmemory = \"12 bananas\"",
-                "`limits.memory` must be a number of bytes, or a string such as \"1GiB\"; it is another string",
+                "`limits.memory` must be a number of bytes, or a string such as \"1GiB\"; `12 bananas` is not a size",
             ),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
             ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),

@@ -21,6 +21,9 @@ pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
     let (place, _) = place(text, error);
     let (key, is_within) = key_of(path);
     let message = error.message();
+    if let Some(text) = no_size(message) {
+        return format!("{place}: `{key}` must be {}; `{text}` is not a size", wanted(SIZE, &key));
+    }
     if let Some((found, expected)) = types(message) {
         let which = if is_within { format!("each value in `{key}`") } else { format!("`{key}`") };
         let is = if is_within { "this one is" } else { "it is" };
@@ -73,6 +76,15 @@ fn has_named_tables(key: &str) -> bool {
     matches!(key, "agents" | "channels" | "executors" | "groups")
 }
 
+/// The parser's description of a text with an amount of bytes.
+const SIZE: &str = "parsable string";
+
+/// Extracts the text that is not an amount of bytes. A key with such values holds no secret, so it may be shown.
+fn no_size(message: &str) -> Option<&str> {
+    let (text, expected) = message.strip_prefix("invalid value: string \"")?.rsplit_once("\", expected ")?;
+    (expected == SIZE).then_some(text)
+}
+
 /// Extracts the found and the expected type from the parser's message, without the value itself.
 fn types(message: &str) -> Option<(&'static str, &str)> {
     let (found, expected) = message
@@ -80,7 +92,6 @@ fn types(message: &str) -> Option<(&'static str, &str)> {
         .or_else(|| message.strip_prefix("invalid value: "))?
         .rsplit_once(", expected ")?;
     let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
-        "string" if expected == "parsable string" => "another string",
         "string" => "a string",
         "integer" if message.contains("integer `-") => "a negative number",
         "integer" | "floating" => "a number out of range",
@@ -110,9 +121,7 @@ fn wanted(expected: &str, key: &str) -> String {
         "a string" | "string" => "a string in quotes".to_owned(),
         "a sequence" => "a list of strings, such as [\"one\", \"two\"]".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "an integer or string" | "parsable string" => {
-            "a number of bytes, or a string such as \"1GiB\"".to_owned()
-        }
+        "an integer or string" | SIZE => "a number of bytes, or a string such as \"1GiB\"".to_owned(),
         _ if is_number(expected) => "a whole number".to_owned(),
         other => other.to_owned(),
     }

@@ -246,8 +246,11 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Failure>
 
 fn unusable(error: &ReadlineError) -> Failure {
     let kind = std::env::var("TERM").unwrap_or_default();
-    Failure::usage(format!("this terminal does not support line editing (TERM={kind}): {error}"))
-        .hint("use `bgctl run` and `bgctl submit` instead")
+    // For these, the library reports that this is no terminal, which would mislead.
+    let is_known = ["dumb", "cons25", "emacs"].iter().any(|name| name.eq_ignore_ascii_case(&kind));
+    let why = if is_known { String::new() } else { format!(": {error}") };
+    Failure::usage(format!("this terminal does not support line editing (TERM={kind}){why}"))
+        .hint("use `bgctl run` and `bgctl submit`; or set TERM, for example to xterm-256color")
 }
 
 fn reader(key: Key, speaker: &MessageSender) -> rustyline::Result<Reader> {

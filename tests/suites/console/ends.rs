@@ -1,5 +1,7 @@
 //! The end of a console and of the things it depends on.
 
+use std::fs;
+
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
@@ -130,4 +132,14 @@ fn killed_daemon_ends_console_and_restores_terminal() {
         );
         daemon.launch();
     }
+}
+
+#[test]
+fn dumb_terminal_is_refused_naming_it_and_what_to_set() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    assert_eq!(shell.run_line("TERM=dumb bgctl console 2> refused"), 2);
+    let refused = fs::read_to_string(daemon.home().join("refused")).unwrap();
+    assert!(refused.contains("does not support line editing (TERM=dumb)\n"), "{refused}");
+    assert!(refused.contains("set TERM"), "{refused}");
 }

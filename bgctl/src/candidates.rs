@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::agent::AgentListParams;
 use bgd_shared::client::Client;
+use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{
     AgentList, ExecutorList, ExecutorListParams, GroupList, ListParams, NoParams, TaskList,
 };
@@ -28,27 +29,31 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the shell waits for a remote machine.
 const FAR_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Maximum number of tasks to offer; the newest win.
+/// Maximum number of tasks to offer, of those that start with the word typed so far; the newest win.
 const TASKS: usize = 200;
 
 /// Ids of all tasks.
-pub fn tasks() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_tasks(&[]))
+pub fn tasks() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| of_tasks(&[], current))
 }
 
 /// Ids of tasks that have not ended.
-pub fn active_tasks() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_tasks(&[Status::Pending, Status::Running, Status::Resumed]))
+pub fn active_tasks() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        of_tasks(&[Status::Pending, Status::Running, Status::Resumed], current)
+    })
 }
 
 /// Ids of tasks that have not started.
-pub fn pending_tasks() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_tasks(&[Status::Pending]))
+pub fn pending_tasks() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| of_tasks(&[Status::Pending], current))
 }
 
 /// Ids of tasks that have ended.
-pub fn finished_tasks() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_tasks(&[Status::Completed, Status::Failed, Status::Cancelled]))
+pub fn finished_tasks() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        of_tasks(&[Status::Completed, Status::Failed, Status::Cancelled], current)
+    })
 }
 
 /// Parent sessions of the newest tasks.
@@ -179,15 +184,27 @@ fn newest() -> Vec<Task> {
     page.map_or_else(Vec::new, |page| page.tasks)
 }
 
-fn of_tasks(statuses: &[Status]) -> Vec<CompletionCandidate> {
-    let params = ListParams { status: statuses.to_vec(), limit: Some(TASKS), ..ListParams::default() };
-    let Some(Ok(page)) = daemon().map(|mut client| client.call::<TaskList>(&params)) else {
-        return Vec::new();
-    };
-    let is_alone =
-        |task: &Task| page.tasks.iter().filter(|other| other.id.short() == task.id.short()).count() == 1;
-    let candidates = page.tasks.iter().enumerate().map(|(place, task)| {
-        let id = if is_alone(task) { task.id.short() } else { task.id.to_string() };
+/// Returns the ids that start with `begin`. Looks through all tasks for them, for as long as a user waits at the prompt.
+fn of_tasks(statuses: &[Status], begin: &OsStr) -> Vec<CompletionCandidate> {
+    let (Some(begin), Some(mut client)) = (begin.to_str(), daemon()) else { return Vec::new() };
+    let until = Instant::now() + PATIENCE;
+    // Every id starts with nothing, so the newest tasks are enough then.
+    let limit = if begin.is_empty() { TASKS } else { LIST_PAGE };
+    let mut params = ListParams { status: statuses.to_vec(), limit: Some(limit), ..ListParams::default() };
+    let mut tasks = Vec::new();
+    while let Ok(page) = client.call::<TaskList>(&params) {
+        tasks.extend(page.tasks.into_iter().filter(|task| task.id.to_string().starts_with(begin)));
+        params.after = page.next;
+        if tasks.len() >= TASKS || params.after.is_none() || Instant::now() >= until {
+            break;
+        }
+    }
+    tasks.truncate(TASKS);
+    let shorts: Vec<String> = tasks.iter().map(|task| task.id.short()).collect();
+    let is_alone = |short: &String| shorts.iter().filter(|other| *other == short).count() == 1;
+    let candidates = tasks.iter().zip(&shorts).enumerate().map(|(place, (task, short))| {
+        let is_enough = short.starts_with(begin) && is_alone(short);
+        let id = if is_enough { short.clone() } else { task.id.to_string() };
         let about = format!("{}: {}", task.status, clean(&task.description));
         CompletionCandidate::new(id).help(Some(about.into())).display_order(Some(place))
     });

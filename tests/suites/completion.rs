@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_tests::{Outcome, TestDaemon};
 use serde_json::Value;
 
@@ -45,6 +46,25 @@ fn completions_offer_verbs_programs_and_existing_tasks() {
     assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");
     assert!(!candidates("fish", &["bgctl", "cancel", ""], "9").contains(&id.short()), "it has ended");
     assert!(candidates("fish", &["bgctl", "run", "set"], "9").lines().any(|line| line == "setpriv"));
+}
+
+#[test]
+fn r169_typed_beginning_of_an_id_finds_a_task_older_than_the_newest() {
+    let daemon = TestDaemon::start();
+    let old = daemon.submit(&["true"]);
+    daemon.block(&[old]);
+    let task = SubmitParams { hold: true, ..daemon.params() };
+    let argvs = vec![vec!["true".into()]; 1200];
+    let newer = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+    daemon.client().call::<TaskSubmitMany>(&newer).expect("task.submit_many");
+    let whole = old.to_string();
+    for (begin, wanted) in [(&whole[..6], old.short()), (&whole[..13], whole.clone())] {
+        let mut command = daemon.bgctl(&["--", "bgctl", "status", begin]);
+        command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");
+        let found = Outcome::of(&mut command).success().stdout_text();
+        assert!(found.lines().any(|line| line.starts_with(&format!("{wanted}\t"))), "{begin}: {found}");
+        assert!(found.lines().all(|line| line.starts_with(begin)), "{begin}: {found}");
+    }
 }
 
 #[test]

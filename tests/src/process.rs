@@ -135,6 +135,15 @@ impl Process {
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// Returns the names of the threads, sorted.
+    pub fn thread_names(&self) -> Vec<String> {
+        let comm = |id: &i32| fs::read_to_string(self.proc(&format!("task/{id}/comm"))).ok();
+        let mut names: Vec<_> = self.threads().iter().filter_map(comm).collect();
+        names.iter_mut().for_each(|name| name.truncate(name.trim_end().len()));
+        names.sort_unstable();
+        names
+    }
+
     /// Waits for the thread with this name. A thread gives itself its name, which may be after its process reports that
     /// it is ready.
     #[track_caller]

@@ -71,6 +71,40 @@ pub fn in_time(mut attempt: impl FnMut(Duration) -> bool) {
     assert!(times.any(&mut attempt), "no upgrade came before the time was over");
 }
 
+/// Returns the sorted names of the daemon's threads, once all have one, without those that come only when they are
+/// needed: the guard of an upgrade, and the watchers of thread pools.
+#[track_caller]
+pub fn lasting_threads(daemon: &TestDaemon) -> Vec<String> {
+    let process = daemon.process();
+    let first = fs::read_to_string(process.proc("comm")).expect("the daemon lives");
+    wait::poll_until("the names of all threads", || {
+        let mut names = process.thread_names();
+        // Until it gives itself a name, a thread has that of the one that started it.
+        let is_unnamed = names.iter().filter(|name| **name == first.trim_end()).count() > 1;
+        names.retain(|name| !is_occasional(name));
+        (!is_unnamed).then_some(names)
+    })
+}
+
+fn is_occasional(name: &str) -> bool {
+    name == "guard" || name.ends_with("-watch")
+}
+
+/// Waits until the daemon has no more threads than these of [`lasting_threads`] before. Besides them, the guard of the
+/// last upgrade and one watcher of each pool may be there.
+#[track_caller]
+pub fn has_only_threads(daemon: &TestDaemon, before: &[String]) {
+    wait::poll_until(&format!("only the threads {before:?}"), || {
+        let mut allowed = before.to_vec();
+        let mut known =
+            |name: &String| allowed.iter().position(|other| other == name).map(|at| allowed.remove(at));
+        lasting_threads(daemon).iter().all(|name| known(name).is_some()).then_some(())
+    });
+    let names = daemon.process().thread_names();
+    let occasional: Vec<_> = names.iter().filter(|name| is_occasional(name)).collect();
+    assert!(occasional.windows(2).all(|two| two[0] != two[1]), "one of them is there twice: {names:?}");
+}
+
 /// Lets the task of [`until`] end.
 #[track_caller]
 pub fn release(daemon: &TestDaemon, name: &str) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::InboxItem;
@@ -14,10 +15,26 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
 
 use crate::daemon::TestDaemon;
-use crate::wait::PATIENCE;
+use crate::process::Process;
+use crate::wait::{PATIENCE, for_change};
 use crate::watch::Watch;
 
 impl TestDaemon {
+    /// Waits until another keeper than this one, which is gone, holds all running processes, according to the daemon's
+    /// log. Earlier, some of them may still be under way to it.
+    #[track_caller]
+    pub fn wait_for_new_keeper(&self, gone: &Process) {
+        let path = self.state_dir().join("bgd.log");
+        let ended = format!("another one takes its place pid={}\n", gone.pid());
+        for_change(&path, || {
+            let older = fs::read(path.with_extension("log.1")).unwrap_or_default();
+            let all = [older, fs::read(&path).unwrap_or_default()].concat();
+            let text = String::from_utf8_lossy(&all);
+            let (_, after) = text.rsplit_once(&ended)?;
+            after.contains("the keeper holds everything that is running").then_some(())
+        });
+    }
+
     /// Returns the params of a submit, complete except for the command: the home as the working directory, and this
     /// harness's environment.
     pub fn params(&self) -> SubmitParams {

@@ -18,6 +18,7 @@ use bgd_tests::user::must_be_root;
 use bgd_tests::{TestDaemon, Viewer, wait};
 
 use super::durable::ReadOnly;
+use super::durable_kills::kill_keeper;
 
 fn durable() -> TestDaemon {
     TestDaemon::builder().config("durable = true\n[limits]\noutput_bytes = \"4GiB\"").start()
@@ -285,16 +286,7 @@ fn r126_replacement_keeper_takes_over_handed_over_processes() {
     let mut daemon = durable();
     let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; done";
     let mut all = To::ALL.map(|to| handed(&daemon, line, to));
-    let descriptors = |daemon: &TestDaemon| {
-        let keepers = daemon.keepers();
-        let keeper = keepers.first()?;
-        Some((keeper.pid(), keeper.descriptors()?))
-    };
-    let (pid, held) = descriptors(&daemon).expect("a keeper");
-    daemon.keeper().kill();
-    wait::poll_until("another one has everything", || {
-        descriptors(&daemon).filter(|(now, holds)| *now != pid && *holds >= held)
-    });
+    kill_keeper(&daemon);
     End::Kill.again(&mut daemon);
     for (job, id) in &mut all {
         job.say("word");

@@ -45,8 +45,7 @@ fn r126_process_outliving_its_command_reads_end_of_input() {
     for (go, kills_daemon) in [("one", false), ("two", true)] {
         let task = piped(&daemon, &waits(go), None);
         daemon.wait_running(task);
-        let held = daemon.keeper().descriptors().expect("a process of this user");
-        kill_keeper(&daemon, held);
+        kill_keeper(&daemon);
         if kills_daemon {
             daemon.kill9();
         }
@@ -97,11 +96,10 @@ fn r126_service_becomes_ready_after_closed_input_and_replaced_keeper() {
     let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
     let task = piped(&daemon, line, Some("notify"));
     daemon.wait_running(task);
-    let held = daemon.keeper().descriptors().expect("a process of this user");
     let end = WriteParams { id: task.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
     daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");
-    // Everything but the input.
-    kill_keeper(&daemon, held - 1);
+    // Its successor holds everything but the input.
+    kill_keeper(&daemon);
     // There is nothing left to close.
     daemon.client().call::<TaskWrite>(&end).expect_err("it is closed");
     daemon.kill9();

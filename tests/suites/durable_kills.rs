@@ -276,16 +276,12 @@ fn r126_upgrade_keeps_surviving_tasks_and_keeper() {
     assert_eq!(exits, [Some(Exit::Code(1)), Some(Exit::Code(2))]);
 }
 
-/// Kills the keeper, and waits until its successor has this many descriptors.
+/// Kills the keeper, and waits until its successor holds everything.
 #[track_caller]
-pub(super) fn kill_keeper(daemon: &TestDaemon, held: usize) {
+pub(super) fn kill_keeper(daemon: &TestDaemon) {
     let gone = daemon.keeper();
     gone.kill();
-    wait::poll_until("there is another one, which has everything", || {
-        let keepers = daemon.keepers();
-        let has_all = |keeper: &Process| keeper.pid() != gone.pid() && keeper.descriptors() >= Some(held);
-        keepers.first().is_some_and(has_all).then_some(())
-    });
+    daemon.wait_for_new_keeper(&gone);
 }
 
 /// The daemon's new program is the keeper's parent, too.
@@ -295,8 +291,7 @@ fn r126_keeper_killed_after_upgrade_leaves_no_zombie() {
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
-    let held = daemon.keeper().descriptors().unwrap();
-    kill_keeper(&daemon, held);
+    kill_keeper(&daemon);
     wait::poll_until("the killed keeper is reaped", || {
         let is_zombie = |child: &i32| proc::state(*child) == Some('Z');
         (!proc::children(daemon.pid()).iter().any(is_zombie)).then_some(())
@@ -318,12 +313,11 @@ fn r126_replacement_keeper_takes_over_all_running_tasks() {
     commands.into_iter().chain([terminal, piped]).for_each(|task| _ = daemon.wait_running(task));
     let mut viewer = Viewer::attach(&daemon, terminal, Some((24, 80)));
     viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
-    let held = daemon.keeper().descriptors().unwrap();
     // The first keeper is a child of the daemon, the next one a child of a daemon that is gone.
     for _ in 0..3 {
-        kill_keeper(&daemon, held);
+        kill_keeper(&daemon);
         daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
-        kill_keeper(&daemon, held);
+        kill_keeper(&daemon);
         daemon.kill9();
         daemon.launch();
         assert!(commands.into_iter().all(|task| daemon.task(task).status == Status::Running));

@@ -2,7 +2,6 @@
 //! keeper, and over stops.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::{self, Sender};
@@ -20,7 +19,7 @@ use super::acts::Soak;
 use super::ledger::Expected;
 use crate::handed::Job;
 use crate::raw::Raw;
-use crate::wait::{PATIENCE, for_change, poll_until};
+use crate::wait::{PATIENCE, poll_until};
 
 /// Maximum number of concurrent waits.
 const WAITS: usize = 16;
@@ -237,21 +236,8 @@ impl Soak {
             self.daemon.launch();
             self.has_figures = false;
         } else {
-            self.wait_for_new_keeper(gone.pid());
+            self.daemon.wait_for_new_keeper(&gone);
         }
-    }
-
-    /// Waits until another keeper holds all running processes, according to the daemon's log.
-    fn wait_for_new_keeper(&self, gone: i32) {
-        let path = self.daemon.state_dir().join("bgd.log");
-        let ended = format!("another one takes its place pid={gone}\n");
-        for_change(&path, || {
-            let older = fs::read(path.with_extension("log.1")).unwrap_or_default();
-            let all = [older, fs::read(&path).unwrap_or_default()].concat();
-            let text = String::from_utf8_lossy(&all);
-            let (_, after) = text.rsplit_once(&ended)?;
-            after.contains("the keeper holds everything that is running").then_some(())
-        });
     }
 
     /// Stops the daemon, which leaves its tasks running, and starts the next one.

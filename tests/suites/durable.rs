@@ -90,7 +90,7 @@ fn r127_waiting_tasks_keep_waiting_after_kill() {
     let paused = submit(&["--group", "other", "--", "true"]);
     let again = submit(&["--retry", "3", "--retry-delay", "1h", "--", "false"]);
     wait::poll_until("its first attempt has failed", || {
-        (daemon.task(again).status == Status::Pending).then_some(())
+        Some(daemon.task(again)).filter(|task| task.attempts.len() == 1 && task.status == Status::Pending)
     });
     let told = daemon.submit_in("session", "true");
     daemon.block(&[told]);

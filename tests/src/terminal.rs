@@ -120,6 +120,23 @@ impl Terminal {
         self.type_keys(format!("{line}\r"));
     }
 
+    /// Types a line to a program such as `cat`, which repeats it, and waits for that: by then, everything written to
+    /// the terminal before has been read.
+    #[track_caller]
+    pub fn repeat_line(&mut self, line: &str) {
+        let end = format!("{line}\r\n").into_bytes();
+        let times = |shown: &[u8]| shown.windows(end.len()).filter(|part| *part == end).count();
+        let wanted = times(&self.shown()) + 2;
+        self.type_line(line);
+        self.wait_shown(&format!("{line:?} and its repetition"), |shown| times(shown) >= wanted);
+    }
+
+    /// Reads what is there already.
+    #[track_caller]
+    pub fn catch_up(&mut self) {
+        while readable(self.master().as_fd(), std::time::Duration::ZERO) && self.read() {}
+    }
+
     /// Reads once from the terminal. Returns false if the program has closed it.
     #[track_caller]
     fn read(&mut self) -> bool {
@@ -304,8 +321,8 @@ impl Terminal {
                 process.gone();
             }
         }
-        // Reads the rest of its output.
-        while readable(self.master().as_fd(), std::time::Duration::ZERO) && self.read() {}
+        // The rest of its output.
+        self.catch_up();
         self.child.wait().expect("a child can be waited for")
     }
 
@@ -415,6 +432,18 @@ mod tests {
         terminal.resize((30, 100));
         terminal.wait_text("30 100");
         assert_eq!(terminal.close().code(), Some(9));
+    }
+
+    #[test]
+    fn repeated_line_is_read_after_everything_before() {
+        let mut terminal = open("sh", &["-c", "echo up; cat"]);
+        terminal.wait_text("up");
+        let tty = std::fs::read_link(terminal.process().proc("fd/0")).unwrap();
+        for number in 1..=50 {
+            std::fs::write(&tty, format!("text {number}\n")).unwrap();
+            terminal.repeat_line("mark");
+            assert!(String::from_utf8_lossy(&terminal.shown()).contains(&format!("text {number}\r\n")));
+        }
     }
 
     #[test]

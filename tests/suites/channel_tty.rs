@@ -75,6 +75,13 @@ pub(super) fn occupy(shell: &mut Terminal) {
     shell.wait_text("\nup\n");
 }
 
+/// Asserts that no notice was shown in a terminal since [`occupy`] or before.
+#[track_caller]
+pub(super) fn occupied_has_no_notice(terminal: &mut Terminal) {
+    terminal.repeat_line("mark");
+    has_no_notice(terminal);
+}
+
 pub(super) fn origin(terminal: &Terminal) -> OriginTerminal {
     let process = terminal.process();
     let path = fs::read_link(process.proc("fd/0")).unwrap();
@@ -99,12 +106,13 @@ pub(super) fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &
 
 /// Makes the daemon hold this many lines for a terminal that a program occupies.
 #[track_caller]
-fn hold(daemon: &TestDaemon, terminal: &Terminal, count: u64) {
+fn hold(daemon: &TestDaemon, terminal: &mut Terminal, count: u64) {
     let from = origin(terminal);
     for held in 1..=count {
         submit_from(daemon, &from, "true");
         after(daemon, held, HELD);
     }
+    terminal.catch_up();
     has_no_notice(terminal);
 }
 
@@ -117,7 +125,7 @@ fn is_held_while(line: &str) {
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line(line);
     terminal.wait_text("\nwaiting\n");
-    hold(&daemon, &terminal, 1);
+    hold(&daemon, &mut terminal, 1);
     gate.open();
     terminal.wait_text(DONE);
     terminal.wait_line("$");
@@ -228,7 +236,7 @@ fn notice_is_held_until_foreground_program_ends() {
     terminal.type_keys("ihalf-typed");
     terminal.wait_line("half-typed");
     let before = terminal.emulated().contents();
-    hold(&daemon, &terminal, 1);
+    hold(&daemon, &mut terminal, 1);
     terminal.type_keys("!");
     terminal.wait_line("half-typed!");
     assert_eq!(terminal.emulated().contents().replace("half-typed!", "half-typed"), before);
@@ -260,7 +268,7 @@ fn many_held_notices_are_shown_as_a_few_lines_and_a_count() {
         }
     }
     assert_eq!(after(&daemon, 102, HELD).dropped, 0);
-    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    occupied_has_no_notice(&mut terminal);
     terminal.type_keys("\x04");
     terminal.wait_text("[BACKGROUND TASKS] and 97 more completed (bgctl inbox shows them)\n$");
     let screen = terminal.screen();
@@ -274,7 +282,7 @@ fn few_held_notices_are_shown_individually() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
-    hold(&daemon, &terminal, 3);
+    hold(&daemon, &mut terminal, 3);
     terminal.type_keys("\x04");
     terminal.wait("three lines", |screen| screen.contents().matches(DONE).count() == 3);
     terminal.wait_line("$");
@@ -318,7 +326,7 @@ fn busy_or_stopped_terminal_does_not_delay_others() {
     rustix::termios::tcflow(&device, rustix::termios::Action::OOn).unwrap();
     drop(device);
     stopped.run_line("true");
-    assert!(!stopped.screen().contains("BACKGROUND"), "{stopped:?}");
+    has_no_notice(&stopped);
     busy.type_keys("\x04");
     busy.wait_text(DONE);
 }
@@ -386,7 +394,7 @@ fn notices_for_closed_terminal_fail() {
     let gate = Gate::new(&daemon, "gate");
     let (mut held, mut closed) = (open(&daemon, &BASH), open(&daemon, &BASH));
     occupy(&mut held);
-    hold(&daemon, &held, 1);
+    hold(&daemon, &mut held, 1);
     submit_from(&daemon, &origin(&closed), "read x <gate");
     closed.close();
     gate.open();
@@ -499,7 +507,7 @@ fn notices_reach_shell_prompt_while_program_is_stopped() {
         terminal.wait_alternate(true);
         terminal.type_keys("itext");
         terminal.wait_line("text");
-        hold(&daemon, &terminal, 1);
+        hold(&daemon, &mut terminal, 1);
         // No new notice is submitted.
         terminal.type_keys("\x1b\x1a");
         terminal.wait_alternate(false);
@@ -523,7 +531,7 @@ fn notice_is_held_while_script_runs_full_screen_program() {
     terminal.type_line("sh -c 'seq 1000 | less; true'");
     terminal.wait_alternate(true);
     terminal.wait_text("\n23\n:");
-    hold(&daemon, &terminal, 1);
+    hold(&daemon, &mut terminal, 1);
     terminal.type_keys(" ");
     terminal.wait_text("\n46\n:");
     has_no_notice(&terminal);
@@ -543,7 +551,7 @@ fn notice_is_held_while_terminal_shows_tmux() {
         socket.display()
     ));
     terminal.wait_text("inside\n");
-    hold(&daemon, &terminal, 1);
+    hold(&daemon, &mut terminal, 1);
     terminal.type_keys("\x04");
     terminal.wait_text(DONE);
     terminal.wait_line("$");
@@ -556,7 +564,7 @@ fn notice_is_held_while_typed_ahead_command_runs() {
     let mut terminal = open(&daemon, &BASH);
     terminal.type_line("sh -c 'echo u''p; read x <gate'");
     terminal.wait_text("\nup\n");
-    hold(&daemon, &terminal, 1);
+    hold(&daemon, &mut terminal, 1);
     terminal.type_line("vim -u NONE -N text");
     gate.open();
     terminal.wait_alternate(true);
@@ -584,9 +592,9 @@ fn notices_held_at_daemon_stop_are_logged_as_undelivered() {
     let mut daemon = start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
-    hold(&daemon, &terminal, 3);
+    hold(&daemon, &mut terminal, 3);
     assert!(daemon.stop().success());
     let line = wait::for_line(&daemon.state_dir().join("bgd.log"), "the daemon ends before");
     assert!(line.contains("undelivered=3") && line.contains("channel=tty"), "{line}");
-    has_no_notice(&terminal);
+    occupied_has_no_notice(&mut terminal);
 }

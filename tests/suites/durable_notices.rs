@@ -9,7 +9,7 @@ use bgd_tests::shared::notice::{Notice, Part};
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::{Terminal, TestDaemon, wait};
 
-use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from};
+use super::channel_tty::{BASH, DONE, Gate, HELD, occupied_has_no_notice, occupy, open, origin, submit_from};
 
 #[track_caller]
 fn with_server(server: &HookServer, more: &str) -> TestDaemon {
@@ -226,7 +226,7 @@ fn r127_notices_held_for_terminal_are_restored_after_kill() {
     crash(&mut daemon);
 
     assert_eq!(daemon.channel("tty").queued, 2);
-    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    occupied_has_no_notice(&mut terminal);
     terminal.type_keys("\x04");
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
     wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));

@@ -12,7 +12,9 @@ use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, Upg
 use bgd_tests::templates::{self, shell_agent};
 use bgd_tests::{Process, TestDaemon, wait};
 
-use super::channel_tty::{BASH, DONE, Gate, HELD, occupy, open, origin, submit_from, told_there};
+use super::channel_tty::{
+    BASH, DONE, Gate, HELD, occupied_has_no_notice, occupy, open, origin, submit_from, told_there,
+};
 
 #[track_caller]
 fn upgrade(daemon: &TestDaemon) {
@@ -309,7 +311,7 @@ fn r121_held_terminal_notices_stay_held_after_upgrade() {
     (0..2).for_each(|_| upgrade(&daemon));
 
     assert_eq!(daemon.channel("tty").queued, 2);
-    assert!(!terminal.screen().contains("BACKGROUND"), "{terminal:?}");
+    occupied_has_no_notice(&mut terminal);
     terminal.type_keys("\x04");
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
     wait::poll_until("they are delivered", || (daemon.channel("tty").sent == 2).then_some(()));

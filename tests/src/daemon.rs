@@ -465,6 +465,8 @@ impl TestDaemon {
         if self.child.is_some() {
             self.stop();
         } else if let Some(daemon) = self.served_by().and_then(Process::open) {
+            // If the last one was killed, a `bgctl` has started this one, which leaves nothing of that one, either.
+            self.may_leave = false;
             let sent = daemon.signal(Signal::TERM);
             if sent.is_err() || !daemon.wait_gone(PATIENCE) {
                 daemon.kill();
@@ -532,15 +534,28 @@ mod tests {
         assert_eq!(mode & 0o777, 0o700);
     }
 
-    #[test]
-    #[should_panic(expected = "processes are left")]
-    fn leftover_processes_fail_the_test() {
-        let home = TestDaemon::home_only();
+    /// Runs a process in this home that its daemon knows nothing of, and ends the test there.
+    fn leave_process(home: TestDaemon) {
         let mut command = Command::new("sleep");
         home.dress(&mut command);
         let mut child = command.arg("1000").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let reaper = thread::spawn(move || child.wait().unwrap());
         drop(home);
         reaper.join().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "processes are left")]
+    fn leftover_processes_fail_the_test() {
+        leave_process(TestDaemon::home_only());
+    }
+
+    #[test]
+    #[should_panic(expected = "processes are left")]
+    fn processes_left_by_daemon_started_by_bgctl_after_kill_fail_the_test() {
+        let mut daemon = TestDaemon::start();
+        daemon.kill9();
+        daemon.run(&["list"]).success();
+        leave_process(daemon);
     }
 }

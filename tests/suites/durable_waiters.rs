@@ -10,7 +10,7 @@ use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Terminal, TestDaemon, executable, wait};
+use bgd_tests::{Process, Terminal, TestDaemon, executable, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -77,12 +77,13 @@ fn ended(child: Child) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Ends the daemon that a client has started.
+/// Ends the daemon that a client has started, and checks that nothing is left but the clients.
 #[track_caller]
 pub(super) fn stop(daemon: &TestDaemon) {
-    let process = daemon.process();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
-    process.gone();
+    let is_client =
+        |process: &Process| process.cmdline().split(' ').next().is_some_and(|name| name.ends_with("bgctl"));
+    daemon.processes().iter().filter(|process| !is_client(process)).for_each(Process::gone);
 }
 
 #[test]

@@ -207,6 +207,7 @@ class Tasks(Case):
                 self.assertEqual(event["task"]["id"], other.id)
             # Nothing happens to a task that has ended.
             async with client.events(ids=[task], timeout=0.05) as events:
+                await events.connect()
                 with self.assertRaises(bgd.Timeout):
                     await events.__anext__()
 

@@ -224,6 +224,7 @@ class Events(Case):
             with self.assertRaises(bgd.UsageError):
                 self.client.events(wrong)
         events = self.client.events(ids=[task], timeout=0.05)
+        events.connect()
         with self.assertRaises(bgd.Timeout):
             next(events)
         events.timeout = PATIENCE

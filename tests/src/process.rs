@@ -139,7 +139,9 @@ impl Process {
     pub fn thread_names(&self) -> Vec<String> {
         let comm = |id: &i32| fs::read_to_string(self.proc(&format!("task/{id}/comm"))).ok();
         let mut names: Vec<_> = self.threads().iter().filter_map(comm).collect();
-        names.iter_mut().for_each(|name| name.truncate(name.trim_end().len()));
+        for name in &mut names {
+            name.truncate(name.trim_end().len());
+        }
         names.sort_unstable();
         names
     }

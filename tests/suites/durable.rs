@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use bgd_tests::clock::WallClock;
-use bgd_tests::shared::event::{Event, EventKind};
+use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
     DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, SubscribeParams,
@@ -17,7 +17,6 @@ use bgd_tests::shared::request::{
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Process, TestDaemon, Watch, wait};
-use rustix::process::Resource;
 
 fn durable(more: &str) -> TestDaemon {
     TestDaemon::builder().config(format!("durable = true\n{more}")).start()
@@ -164,43 +163,6 @@ fn r125_output_event_numbers_are_not_reused_after_kill() {
     let next = Watch::new(daemon.client(), &since).until_kind(task, EventKind::Output).seq;
     assert!(next > seq, "{next} after {seq}");
     daemon.cancel(&[task]);
-}
-
-/// The journal can't say which event numbers were sent. The keeper knows; without it, more numbers are skipped than
-/// were used.
-#[test]
-fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
-    let mut daemon = durable("");
-    for (go, with_keeper) in [("one", false), ("two", false), ("three", true)] {
-        let mut watch = daemon.watch();
-        let task = daemon.submit_shell(&format!("until [ -e {go} ]; do sleep 0.02; done; exit 7"));
-        daemon.wait_running(task);
-        daemon.process().limit(Resource::Fsize, Some(64));
-        fs::write(daemon.home().join(go), "").unwrap();
-        // No event follows this one.
-        let is_end =
-            |Event { task: of, .. }: &Event| of.id == task && of.completed_at.is_some() && !of.lingering;
-        let last = watch.until(is_end).seq;
-        if with_keeper {
-            daemon.keepers().iter().for_each(Process::kill);
-        }
-        crash(&mut daemon);
-        // If the keeper was killed, too, the daemon can't know that nothing else came after `last`.
-        let since = if with_keeper { daemon.status().seq } else { last };
-        assert!(since >= last, "it goes on after {last}: {since}");
-        let since = SubscribeParams { since: Some(since), ..SubscribeParams::default() };
-        let mut watch = Watch::new(daemon.client(), &since);
-        let next = daemon.submit(&["true"]);
-        let submitted = watch.until_kind(next, EventKind::Submitted).seq;
-        assert!(submitted > last, "{submitted} after {last}");
-        daemon.block(&[next]);
-        // Its end is not in the journal, so this daemon reports it again, once the process was reaped. No event of it may
-        // follow the last one of the next task, and no keeper may hold it when this daemon is stopped.
-        wait::poll_until("the task has ended for this daemon, too", || {
-            let task = daemon.task(task);
-            (task.completed_at.is_some() && !task.lingering).then_some(())
-        });
-    }
 }
 
 #[test]

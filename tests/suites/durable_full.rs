@@ -1,16 +1,18 @@
-//! Disks that are full (R130): new work is refused, and all other changes are written to the space that the journal has
-//! reserved.
+//! Disks that are full, and journals that can't be written (R130): new work is refused, and all other changes are written
+//! to the space that the journal has reserved.
 
 use std::fs;
 
+use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::request::{
-    CancelParams, SelectParams, SignalParams, SubmitParams, TaskCancel, TaskPause, TaskSignal, TaskSubmit,
+    CancelParams, SelectParams, SignalParams, SubmitParams, SubscribeParams, TaskCancel, TaskPause,
+    TaskSignal, TaskSubmit,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::{fill_disk, filler_of, keep_disk, on_a_small_disk_with};
-use bgd_tests::{Outcome, Process, Raw, TestDaemon, wait};
+use bgd_tests::{Outcome, Process, Raw, TestDaemon, Watch, wait};
 use rustix::process::Resource;
 use serde_json::json;
 
@@ -221,4 +223,42 @@ fn r112_batch_interrupted_by_full_disk_is_complete_once_there_is_room_even_after
     daemon.launch();
     wait_for_all(&daemon);
     daemon.cancel(&[running]);
+}
+
+/// The journal can't say which event numbers were sent. The keeper knows; without it, more numbers are skipped than
+/// were used.
+#[test]
+fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
+    let mut daemon = TestDaemon::builder().config("durable = true\n").start();
+    for (go, with_keeper) in [("one", false), ("two", false), ("three", true)] {
+        let mut watch = daemon.watch();
+        let task = daemon.submit_shell(&format!("until [ -e {go} ]; do sleep 0.02; done; exit 7"));
+        daemon.wait_running(task);
+        daemon.process().limit(Resource::Fsize, Some(64));
+        fs::write(daemon.home().join(go), "").unwrap();
+        // No event follows this one.
+        let is_end =
+            |Event { task: of, .. }: &Event| of.id == task && of.completed_at.is_some() && !of.lingering;
+        let last = watch.until(is_end).seq;
+        if with_keeper {
+            daemon.keepers().iter().for_each(Process::kill);
+        }
+        daemon.kill9();
+        daemon.launch();
+        // If the keeper was killed, too, the daemon can't know that nothing else came after `last`.
+        let since = if with_keeper { daemon.status().seq } else { last };
+        assert!(since >= last, "it goes on after {last}: {since}");
+        let since = SubscribeParams { since: Some(since), ..SubscribeParams::default() };
+        let mut watch = Watch::new(daemon.client(), &since);
+        let next = daemon.submit(&["true"]);
+        let submitted = watch.until_kind(next, EventKind::Submitted).seq;
+        assert!(submitted > last, "{submitted} after {last}");
+        daemon.block(&[next]);
+        // Its end is not in the journal, so this daemon reports it again, once the process was reaped. No event of it may
+        // follow the last one of the next task, and no keeper may hold it when this daemon is stopped.
+        wait::poll_until("the task has ended for this daemon, too", || {
+            let task = daemon.task(task);
+            (task.completed_at.is_some() && !task.lingering).then_some(())
+        });
+    }
 }

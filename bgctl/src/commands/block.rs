@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn r112_tasks_skipped_after_failures_share_one_remark_per_batch() {
-        let id = |number| TaskId::from_u128(number << 96);
+        let id = |number: u128| TaskId::from_u128(number << 96);
         let skipped = |number, batch| Task {
             id: id(number),
             batch: Some(id(batch)),

@@ -14,12 +14,15 @@ use crate::os::clock::Stamp;
 use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
 
+/// Returns the resources that the next program takes over.
+type StateOfPremises = dyn Fn(&mut CarriedFds) -> Result<PremisesState, Obstacle>;
+
 /// The parts that an upgrade needs besides the dispatcher.
 pub struct Premises {
     /// The connections and their gate.
     pub connections: Arc<Connections<Connection>>,
     /// Returns the resources acquired at startup: locks, folders, the socket. Fails while the socket is recreated.
-    pub state: Box<dyn Fn(&mut CarriedFds) -> Result<PremisesState, Obstacle>>,
+    pub state: Box<StateOfPremises>,
     /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
 }

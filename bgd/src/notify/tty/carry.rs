@@ -119,6 +119,7 @@ mod tests {
     use crate::notify::adapter::Adapter as _;
     use crate::notify::counts::Counts;
     use crate::notify::outcomes::Outcomes;
+    use crate::notify::tty::line::Line;
     use crate::wire::mailbox::{self, Internal};
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
             tokio::time::timeout(Duration::from_mins(1), terminals.finish()).await.expect("it gives up");
         });
         let missed = terminals.missed.borrow();
-        assert_eq!(missed.each.iter().map(|line| line.text()).collect::<Vec<_>>(), ["[line 1]", "[line 2]"]);
+        assert_eq!(missed.each.iter().map(Line::text).collect::<Vec<_>>(), ["[line 1]", "[line 2]"]);
         let mut reported = Vec::new();
         while let Ok(internal) = mailbox.internals.try_recv() {
             if let Internal::Notice { number, delivery } = internal {

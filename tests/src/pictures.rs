@@ -157,7 +157,7 @@ fn ctrl_b() -> String {
     shell.wait_text(" running ");
     shell.wait_prompt();
     let id: TaskId = daemon.run(&["list", "-q"]).success().word();
-    fs::write(&gate, "\n").expect("the job reads it");
+    wait::for_reader(&gate, "\n");
     shell.wait_text("\n[BACKGROUND TASK COMPLETED] ");
     shell.wait_line("$");
     shell.type_keys("git comm");

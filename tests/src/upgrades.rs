@@ -108,7 +108,7 @@ pub fn has_only_threads(daemon: &TestDaemon, before: &[String]) {
 /// Lets the task of [`until`] end.
 #[track_caller]
 pub fn release(daemon: &TestDaemon, name: &str) {
-    fs::write(daemon.home().join(name), "released\n").expect("somebody reads it");
+    wait::for_reader(&daemon.home().join(name), "released\n");
 }
 
 /// Waits for the end of a task. Returns its exit.

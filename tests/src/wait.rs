@@ -1,13 +1,16 @@
 //! Waiting for something to happen, never for a time to pass.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::time::TimeSpec;
@@ -109,6 +112,18 @@ pub fn for_socket(path: &Path) {
     poll_until(&format!("somebody at {}", path.display()), || UnixStream::connect(path).ok());
 }
 
+/// Writes to a named pipe once somebody reads it, or is about to.
+#[track_caller]
+pub fn for_reader(pipe: &Path, text: impl AsRef<[u8]>) {
+    // A plain open would wait for a reader without an end.
+    let open = || File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(pipe);
+    let mut pipe = poll_until(&format!("a reader of {}", pipe.display()), || match open() {
+        Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => None,
+        opened => Some(opened.unwrap_or_else(|error| panic!("{}: {error}", pipe.display()))),
+    });
+    pipe.write_all(text.as_ref()).expect("a pipe with room and a reader");
+}
+
 /// Interval between two looks at something that has no event.
 const NEXT_LOOK: Duration = Duration::from_millis(2);
 
@@ -143,7 +158,6 @@ fn tail(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     #[test]
     fn line_is_seen_once_complete() {
@@ -174,6 +188,18 @@ mod tests {
         assert!(!readable(reader.as_fd(), Duration::from_millis(5)));
         drop(writer);
         assert!(readable(reader.as_fd(), PATIENCE));
+    }
+
+    #[test]
+    fn text_for_reader_is_written_once_pipe_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        thread::scope(|scope| {
+            let read = scope.spawn(|| fs::read(&path).unwrap());
+            for_reader(&path, "text");
+            assert_eq!(read.join().unwrap(), b"text");
+        });
     }
 
     #[test]

@@ -288,8 +288,8 @@ fn agent_descendants_cannot_answer_its_question() {
     let id = daemon.prompt("ask May I?");
     asked(&mut watch, id, 1);
     for name in ["child", "orphan"] {
-        fs::write(fake_home.join(name), answers(daemon.home(), name) + "\n").unwrap();
-        fs::write(daemon.home().join(format!("gate-{name}")), format!("{id}\n")).unwrap();
+        wait::for_reader(&fake_home.join(name), answers(daemon.home(), name) + "\n");
+        wait::for_reader(&daemon.home().join(format!("gate-{name}")), format!("{id}\n"));
         let said = daemon.home().join(format!("said-{name}"));
         assert_eq!(wait::for_line(&said, "code "), "code 77", "{}", fs::read_to_string(&said).unwrap());
         let said = fs::read_to_string(&said).unwrap();

@@ -207,7 +207,7 @@ fn processes_left_by_hook_end_with_it() {
     let id = daemon.submit(&["sleep", "1000"]);
     let family = ["child", "session", "clean"].map(|name| recorded_process(&daemon, name));
     recorded_process(&daemon, "leader");
-    fs::write(daemon.home().join("gate"), "go\n").unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "go\n");
     assert_eq!(settled(&daemon).sent, 1);
     family.iter().for_each(Process::gone);
     daemon.cancel(&[id]);

@@ -23,7 +23,7 @@ impl Gate {
 
     /// Opens once there is a reader.
     pub(super) fn open(&self) {
-        fs::write(&self.0, "go\n").unwrap();
+        wait::for_reader(&self.0, "go\n");
     }
 }
 

@@ -167,7 +167,7 @@ fn r168_earlier_failed_notice_is_not_blamed_on_test_notification() {
         daemon.submit_with(&params);
         wait::poll_until("a failed notice", || (daemon.channel("ops").failed == 1).then_some(()));
         fs::remove_file(daemon.home().join("broken")).unwrap();
-        fs::write(daemon.home().join("gate"), "go\n").unwrap();
+        wait::for_reader(&daemon.home().join("gate"), "go\n");
         let report: Value = doctor.join().expect("doctor").json();
         assert_eq!(check(&report, "channels", "ops")["found"], "the test notification was delivered");
     });

@@ -478,7 +478,7 @@ fn r130_journal_turning_read_only_refuses_submits_and_keeps_running_tasks_as_roo
     assert_eq!(daemon.status().summary.total(), known, "what was refused is not there");
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains("the journal can't be written (the disk is read-only)"), "{warnings}");
-    fs::write(daemon.home().join("go"), "on\n").unwrap();
+    wait::for_reader(&daemon.home().join("go"), "on\n");
     assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)), "it goes on to its end");
     daemon.run(&["release", &held.to_string()]).success();
     assert_eq!(daemon.task(held).pid, None, "its start is held back");

@@ -43,7 +43,7 @@ fn r130_full_disk_refuses_submits_with_reason_and_running_tasks_continue() {
     assert!(refused.stderr.contains("the journal can't be written: the disk is full"), "{}", refused.stderr);
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains("the journal can't be written (the disk is full)"), "{warnings}");
-    fs::write(daemon.home().join("go"), "on\n").unwrap();
+    wait::for_reader(&daemon.home().join("go"), "on\n");
     assert_eq!(daemon.block(&[running])[0].exit, Some(Exit::Code(7)));
     daemon.run(&["release", &held.to_string()]).success();
     daemon.run(&["submit", "--", "true"]).expect_code(70);

@@ -337,7 +337,7 @@ fn r126_replacement_keeper_takes_over_all_running_tasks() {
     viewer.type_keys(terminal, "end\r");
     assert_eq!(viewer.ended(terminal).exit, Some(Exit::Code(9)));
     assert!(daemon.task(lingering).lingering, "{:?}", daemon.task(lingering));
-    fs::write(daemon.home().join("rest"), "over\n").expect("somebody reads it");
+    wait::for_reader(&daemon.home().join("rest"), "over\n");
     wait::poll_until("nothing lingers", || (!daemon.task(lingering).lingering).then_some(()));
     fs::write(file, "").unwrap();
     let exits: Vec<_> = daemon.block(&commands).into_iter().map(|task| task.exit).collect();

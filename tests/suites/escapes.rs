@@ -121,7 +121,7 @@ fn r05_cancel_ends_process_that_shed_its_mark_after_being_seen() {
     let id = daemon.submit_shell(SHED);
     let process = recorded_process(&daemon);
     assert!(daemon.block(&[id])[0].lingering);
-    fs::write(daemon.home().join("gate"), "go\n").unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "go\n");
     wait::for_file(&daemon.home().join("shed"));
     assert!(!daemon.cancel(&[id])[0].lingering);
     assert!(!process.is_alive());

@@ -121,7 +121,7 @@ fn r09_next_daemon_ends_old_task_that_started_it() {
     daemon.kill9();
     assert!(old.iter().all(Process::is_alive), "a killed daemon can end nobody");
 
-    fs::write(daemon.home().join("go"), "go\n").unwrap();
+    wait::for_reader(&daemon.home().join("go"), "go\n");
 
     old.iter().for_each(Process::gone);
     // The daemon that the task has started serves on.

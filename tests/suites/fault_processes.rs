@@ -291,7 +291,7 @@ fn r20_output_continues_while_children_of_ended_leader_hold_it() {
     let id = daemon.submit_shell("mkfifo fifo; (read word < fifo; echo \"late $word\") & echo first");
     let task = daemon.block(&[id]).remove(0);
     assert_eq!((task.status, task.lingering), (Status::Completed, true));
-    fs::write(&fifo, "word\n").unwrap();
+    wait::for_reader(&fifo, "word\n");
     wait::for_line(&output_path(&daemon, id), "late");
     let said = daemon.run(&["output", "--follow", &id.to_string()]).success();
     assert_eq!(said.stdout_text(), "first\nlate word\n");

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use bgd_shared::foreground::backgrounded_message;
 use bgd_tests::docs::root;
-use bgd_tests::{TestDaemon, bgctl_path, example_path};
+use bgd_tests::{TestDaemon, bgctl_path, example_path, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -62,7 +62,7 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     let id = message.strip_prefix("Command was manually backgrounded by user with ID ").unwrap();
     assert!(shown.starts_with("one\ntwo"), "{shown}");
     // The example has ended, and its command has not.
-    fs::write(daemon.home().join("gate"), "\n").unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "\n");
     daemon.run(&["block", "--exit-code", "--timeout", "none", id]).expect_code(3);
     let rest = daemon.run(&["output", id]).success().stdout_text();
     assert_eq!(format!("{shown}\n{rest}"), "one\ntwo\nthree\nfour\n");

@@ -95,7 +95,7 @@ fn r166_watched_list_is_kept_up_to_date() {
     shell.wait_text("no tasks\n");
     let id = task_waiting_at(&daemon, "gate", "");
     shell.wait_text("\nSTATUS   DESCRIPTION\nrunning  gate\n");
-    std::fs::write(daemon.home().join("gate"), "\n").unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "\n");
     shell.wait_text("\nSTATUS     DESCRIPTION\ncompleted  gate\n");
     daemon.run(&["clear", &id.to_string()]).success();
     shell.wait_text("\nno tasks\n");
@@ -124,7 +124,7 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
     shell.wait_text(" 42% ");
     let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
     assert!(shown.contains("\x1b]9;4;1;42\x1b\\"), "the terminal is told: {shown:?}");
-    std::fs::write(daemon.home().join("told"), "\n").unwrap();
+    wait::for_reader(&daemon.home().join("told"), "\n");
     shell.wait_text("completed");
     shell.wait_prompt();
     let shown = String::from_utf8_lossy(&shell.shown()).into_owned();

@@ -14,7 +14,7 @@ fn gate(daemon: &TestDaemon, name: &str) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join(name);
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let line = format!("echo begun; read word < {}; echo $word", path.display());
-    (line, move || fs::write(&path, "done\n").unwrap())
+    (line, move || wait::for_reader(&path, "done\n"))
 }
 
 #[test]

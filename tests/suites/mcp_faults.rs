@@ -10,7 +10,7 @@ use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use bgd_tests::wait::PATIENCE;
-use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path};
+use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ fn gate(daemon: &TestDaemon, mcp: &mut Mcp) -> (String, impl Fn() + use<>) {
     let path = daemon.home().join("gate");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let id = mcp.command(&format!("read word < {}; echo $word", path.display())).to_string();
-    (id, move || fs::write(&path, "done\n").unwrap())
+    (id, move || wait::for_reader(&path, "done\n"))
 }
 
 #[test]

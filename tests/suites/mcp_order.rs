@@ -23,7 +23,7 @@ fn gated(names: &[&str], config: &str) -> TestDaemon {
 }
 
 fn open_gate(daemon: &TestDaemon, name: &str) {
-    fs::write(daemon.home().join(name), "go on\n").unwrap();
+    wait::for_reader(&daemon.home().join(name), "go on\n");
 }
 
 fn start(mcp: &mut Mcp, command: &str, more: &Value) -> ToolResult {

@@ -36,7 +36,7 @@ fn r81_completions_are_reported_once_at_head_of_next_reply() {
     let greets = json!({"command": "read word < gate; echo $word", "description": "greet"});
     let id = mcp.done("background_command", &greets).id();
     let other = mcp.command("exit 4");
-    std::fs::write(&fifo, "hello\n").unwrap();
+    wait::for_reader(&fifo, "hello\n");
     ended(&daemon, id);
     ended(&daemon, other);
     assert_eq!(daemon.inbox("s").len(), 2);
@@ -166,7 +166,7 @@ fn wait_progress_grows_with_every_completion() {
     let request = mcp.ask("tools/call", &params);
     let begin = mcp.notification("notifications/progress");
     assert_eq!((&begin["progressToken"], &begin["message"]), (&json!(7), &json!("1 of 2 tasks has ended")));
-    std::fs::write(&fifo, "go\n").unwrap();
+    wait::for_reader(&fifo, "go\n");
     let end = mcp.until(|message| message["params"]["message"] == "2 of 2 tasks have ended");
     assert!(end["params"]["progress"].as_f64().unwrap() > begin["progress"].as_f64().unwrap());
     let told = ToolResult::of(&mcp.answer(request)["result"]);
@@ -224,10 +224,10 @@ fn request_may_enable_log_messages_until_its_reply() {
     let params = json!({"name": "background_block", "arguments": arguments, "_meta": level});
     let request = mcp.ask("tools/call", &params);
     mcp.notification("notifications/progress");
-    std::fs::write(&fifos[0], "go\n").unwrap();
+    wait::for_reader(&fifos[0], "go\n");
     let message = mcp.notification("notifications/message");
     assert_eq!(message["data"]["task_id"], ids[0].as_str(), "{message}");
-    std::fs::write(&fifos[1], "go\n").unwrap();
+    wait::for_reader(&fifos[1], "go\n");
     mcp.answer(request);
     let silent = mcp.command("true");
     ended(&daemon, silent);
@@ -258,7 +258,7 @@ fn claude_code_gets_channel_events() {
             json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
         let request = mcp.ask("tools/call", &params);
         mcp.notification("notifications/progress");
-        std::fs::write(&fifo, "go\n").unwrap();
+        wait::for_reader(&fifo, "go\n");
         mcp.answer(request);
         // An event about it would come before this one about another task.
         let other = mcp.command("true").to_string();
@@ -269,7 +269,7 @@ fn claude_code_gets_channel_events() {
         let id = mcp.command(&format!("read word < {}", fifo.display())).to_string();
         let over = mcp.done("background_block", &json!({"task_ids": [id], "timeout": 1}));
         assert_eq!(over.content["timed_out"], true);
-        std::fs::write(&fifo, "go\n").unwrap();
+        wait::for_reader(&fifo, "go\n");
         mcp.until(|message| message["params"]["meta"]["task_id"] == id.as_str());
     }
 }
@@ -295,7 +295,7 @@ fn wait_becomes_a_protocol_task_for_capable_clients() {
         mcp.result("tasks/cancel", &json!({"taskId": given_up["taskId"]}));
         let state = mcp.result("tasks/get", &json!({"taskId": given_up["taskId"]}));
         assert_eq!(state["status"], "cancelled", "{state}");
-        std::fs::write(&fifo, "go\n").unwrap();
+        wait::for_reader(&fifo, "go\n");
         let end = Instant::now() + PATIENCE;
         let over = loop {
             let state = mcp.result("tasks/get", &wanted);
@@ -435,7 +435,7 @@ fn r10_clear_of_named_task_that_ends_meanwhile_loses_no_result() {
         let ids: Vec<String> = std::iter::repeat_n(other, 99).chain([id]).map(|id| id.to_string()).collect();
         let clears = json!({"name": "background_clear", "arguments": {"task_ids": ids}});
         let request = mcp.ask("tools/call", &clears);
-        std::fs::write(&gate, "go\n").unwrap();
+        wait::for_reader(&gate, "go\n");
         let mut told = ToolResult::of(&mcp.answer(request)["result"]);
         let mut text = told.text.clone();
         if told.is_error {
@@ -468,7 +468,7 @@ fn clear_of_one_task_still_reports_completion_of_another() {
     wait::for_file(&noted);
     let other = daemon.submit_in("s", "echo precious");
     ended(&daemon, other);
-    std::fs::write(&gate, "go\n").unwrap();
+    wait::for_reader(&gate, "go\n");
     let told = ToolResult::of(&mcp.answer(request)["result"]);
     assert_eq!(told.content["cleared"], 1);
     assert_eq!(told.reported_ids(), [other.to_string()], "{}", told.text);

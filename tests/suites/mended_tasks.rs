@@ -2,7 +2,7 @@
 //! only just started, limits, and clearing.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -361,7 +361,7 @@ fn output_of_lingering_process_is_bounded() {
     let id = daemon.submit_shell(line);
     let task = daemon.block(&[id]).remove(0);
     assert_eq!((task.status, task.lingering, task.output.bytes), (Status::Completed, true, 0));
-    fs::File::options().write(true).open(daemon.home().join("go")).unwrap().write_all(b"go\n").unwrap();
+    wait::for_reader(&daemon.home().join("go"), "go\n");
     wait::for_line(&daemon.home().join("done"), "x");
     until(&daemon, "a bounded output", || on_disk(&task) <= LIMIT + SLACK);
     let bytes = |task: &Task| (task.output.bytes, task.output.dropped_bytes > 31_000_000 - LIMIT);

@@ -47,8 +47,7 @@ fn make_gates(daemon: &TestDaemon) {
 }
 
 fn open_gate(daemon: &TestDaemon, name: &str) {
-    let mut gate = fs::File::options().write(true).open(daemon.home().join(name)).unwrap();
-    gate.write_all(b"go on\n").unwrap();
+    wait::for_reader(&daemon.home().join(name), "go on\n");
 }
 
 fn shell(daemon: &TestDaemon, line: &str, ready: &str) -> SubmitParams {
@@ -346,7 +345,7 @@ fn r110_concurrent_tasks_become_ready_separately() {
     let open = |gate: &str| {
         let gate = daemon.home().join(gate);
         wait::for_file(&gate);
-        fs::write(gate, "go on\n").unwrap();
+        wait::for_reader(&gate, "go on\n");
     };
     let ready = || {
         let is_ready = |id: &TaskId| daemon.task(*id).ready_at.is_some();

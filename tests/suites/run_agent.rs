@@ -268,7 +268,7 @@ fn r69_ctrl_z_stops_agent_run_blocked_on_full_pipe() {
         shell.wait_prompt();
         shell.clear();
         shell.type_line("fg");
-        fs::write(daemon.home().join("gate"), "go\n").unwrap();
+        wait::for_reader(&daemon.home().join("gate"), "go\n");
         shell.wait_text(&format!("\n{bytes}\n"));
         shell.wait_prompt();
     }

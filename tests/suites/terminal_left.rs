@@ -40,7 +40,7 @@ fn with_gate() -> TestDaemon {
 /// Lets a job stop, and waits until it has continued to its end.
 #[track_caller]
 fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
-    fs::write(daemon.home().join("gate"), "").unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "");
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     assert!(String::from_utf8(daemon.output(id)).unwrap().ends_with("goes on\r\n"));
 }

@@ -398,7 +398,7 @@ fn r122_daemon_tracks_its_program_path_when_replaced_during_upgrade() {
         let upgrading = scope.spawn(|| installed.run(&["daemon", "upgrade"]));
         wait::for_file(&beside("trying"));
         installed.install(&bgd_tests::bgd_path());
-        fs::write(beside("go"), "go\n").unwrap();
+        wait::for_reader(&beside("go"), "go\n");
         upgrading.join().unwrap().success();
     });
     installed.says(Some("was replaced since this daemon started"));

@@ -50,7 +50,7 @@ fn tried(daemon: &TestDaemon) {
 
 #[track_caller]
 fn let_go(daemon: &TestDaemon) {
-    fs::write(daemon.home().join("go"), "go\n").expect("it waits");
+    wait::for_reader(&daemon.home().join("go"), "go\n");
 }
 
 #[track_caller]

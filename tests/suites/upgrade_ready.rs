@@ -1,8 +1,6 @@
 //! Readiness checks across an upgrade in place (R121): tasks that are not ready yet become ready after it, by every
 //! kind of check.
 
-use std::fs;
-
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{BlockParams, BlockUntil, SubmitParams, TaskBlock};
 use bgd_tests::shared::task::Status;
@@ -46,7 +44,7 @@ fn r121_every_kind_of_readiness_check_works_after_upgrade() {
 
     assert!(tasks.iter().all(|id| daemon.task(*id).ready_at.is_none()));
     for number in 0..cases.len() {
-        fs::write(daemon.home().join(format!("gate{number}")), "go on\n").expect("somebody reads it");
+        wait::for_reader(&daemon.home().join(format!("gate{number}")), "go on\n");
     }
     let blocked = waits.join().expect("it waits").expect("all of them become ready");
     assert_eq!(blocked.active.len(), tasks.len(), "{blocked:?}");

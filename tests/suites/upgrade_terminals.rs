@@ -94,7 +94,7 @@ fn r121_unread_terminal_input_survives_upgrade() {
     for _ in 0..2 {
         upgrade(&daemon);
     }
-    fs::write(daemon.home().join("go"), "go\n").expect("somebody reads it");
+    wait::for_reader(&daemon.home().join("go"), "go\n");
     let answer = viewer.answer(call).expect("it is written");
     let answer: WriteResult = serde_json::from_str(answer.get()).expect("the result of task.write");
     assert_eq!(answer.written, 200_000);
@@ -282,7 +282,7 @@ fn r121_gigabyte_is_drained_from_handed_over_pipe_across_five_upgrades() {
         upgrade(&daemon);
         assert!(size() < 1 << 30, "it is not over yet");
     }
-    fs::write(last, "\n").unwrap();
+    wait::for_reader(&last, "\n");
     job.wait_dead();
     job.wait();
     assert_eq!(daemon.block(&[id])[0].output.bytes, 1 << 30);
@@ -318,7 +318,7 @@ fn r121_handed_over_process_tree_and_exit_stay_tracked_after_upgrade() {
     assert!(daemon.task(id).lingering, "{:?}", daemon.task(id));
     upgrade(&daemon);
     assert!(daemon.task(id).lingering);
-    fs::write(rest, "over\n").expect("somebody reads it");
+    wait::for_reader(&rest, "over\n");
     wait::poll_until("nothing lingers", || (!daemon.task(id).lingering).then_some(()));
 }
 

@@ -39,7 +39,7 @@ fn attach_shows_and_detaches_from_task_without_terminal() {
     assert_eq!(daemon.task(id).status, Status::Running, "it goes on");
     shell.type_line(&format!("bgctl attach {}", id.short()));
     shell.wait_text("\nup\n");
-    fs::write(&gate, "words\n").unwrap();
+    wait::for_reader(&gate, "words\n");
     shell.wait_text("\nup\ngot words\n");
     shell.wait_prompt();
     assert_eq!(shell.run_line("(exit $?)"), 3);
@@ -274,7 +274,7 @@ fn detach_does_not_wait_for_task_to_read_input() {
     shell.wait_text("up\n");
     shell.type_keys(format!("{}end\x02", "x".repeat(10_000)));
     shell.wait_prompt();
-    fs::write(&gate, "go\n").unwrap();
+    wait::for_reader(&gate, "go\n");
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     assert!(daemon.output(id).ends_with(b"xxend\r\n"));
 }

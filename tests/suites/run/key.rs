@@ -4,7 +4,7 @@ use std::fs;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Status};
-use bgd_tests::{Process, Terminal, TestDaemon};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -203,7 +203,7 @@ fn backgrounding_json_is_written_to_stderr() {
     bgd_tests::wait::for_line(&daemon.home().join("told"), "up");
     shell.type_keys("\x02");
     shell.wait_prompt();
-    let told = std::fs::read_to_string(daemon.home().join("told")).unwrap();
+    let told = fs::read_to_string(daemon.home().join("told")).unwrap();
     let told: bgd_shared::request::DetachResult = serde_json::from_str(told.lines().nth(1).unwrap()).unwrap();
     assert!(told.message.ends_with(&told.task.id.to_string()));
     assert!(!shell.screen().contains("backgrounded"));
@@ -216,7 +216,7 @@ fn r62_job_stopped_by_ctrl_z_while_backgrounded_continues() {
     // A user who types so fast may get nothing stopped.
     let line =
         "$| = 1; print \"up\\n\"; until (-e 'go') { select undef, undef, undef, 0.02 } print \"goes on\\n\"";
-    std::fs::write(daemon.home().join("job"), line).unwrap();
+    fs::write(daemon.home().join("job"), line).unwrap();
     let go = daemon.home().join("go");
     let mut shell = Terminal::shell(&daemon);
     for command in ["bgctl run perl job", "bgctl run --shell 'perl job; exit $?'"] {
@@ -228,9 +228,9 @@ fn r62_job_stopped_by_ctrl_z_while_backgrounded_continues() {
         shell.wait_text("backgrounded by user");
         shell.wait_prompt();
         let id = backgrounded(&shell.screen());
-        std::fs::write(&go, "").unwrap();
+        fs::write(&go, "").unwrap();
         assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
-        std::fs::remove_file(&go).unwrap();
+        fs::remove_file(&go).unwrap();
         assert!(daemon.output(id).ends_with(b"goes on\r\n"));
     }
 }
@@ -247,7 +247,7 @@ fn r67_input_typed_before_key_reaches_job_that_reads_late() {
     shell.wait_text("backgrounded by user");
     shell.wait_prompt();
     let id = backgrounded(&shell.screen());
-    fs::write(&gate, "go\n").unwrap();
+    wait::for_reader(&gate, "go\n");
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     assert!(daemon.output(id).ends_with(b"xxend\r\n"));
 }

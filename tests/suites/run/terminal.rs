@@ -39,7 +39,7 @@ fn r64_input_typed_during_direct_job_goes_to_shell() {
     assert!(shell.is_sane(), "nobody has changed the terminal");
     shell.type_line("echo \"<$?>\"");
     shell.wait_text("\necho \"<$?>\"");
-    fs::write(&gate, "go\n").unwrap();
+    wait::for_reader(&gate, "go\n");
     assert_eq!(shell.wait_code(), 3);
 }
 

@@ -11,7 +11,7 @@ mod seen;
 
 use std::process::Command;
 
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 #[track_caller]
 fn sized(daemon: &TestDaemon, args: &[&str], size: (u16, u16)) -> Terminal {
@@ -41,7 +41,7 @@ fn task_waiting_at(daemon: &TestDaemon, name: &str, rest: &str) -> bgd_shared::i
 /// Opens the FIFO that a task waits at.
 #[track_caller]
 fn open_gate(daemon: &TestDaemon, name: &str) {
-    std::fs::write(daemon.home().join(name), "\n").unwrap();
+    wait::for_reader(&daemon.home().join(name), "\n");
 }
 
 #[test]

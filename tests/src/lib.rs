@@ -37,6 +37,7 @@ pub mod mcp;
 pub mod model;
 mod outcome;
 pub mod packages;
+pub mod parallel;
 pub mod pictures;
 pub mod ports;
 mod process;

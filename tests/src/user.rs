@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::binaries::{bgctl_path, bgd_path};
 use crate::daemon::TestDaemon;
-use crate::executable;
+use crate::{executable, parallel};
 
 /// The suffix of the names of tests that need root.
 const AS_ROOT: &str = "_as_root";
@@ -101,7 +101,7 @@ fn switch<T: Send>(uid: u32, job: impl FnOnce() -> T + Send) -> T {
         set_thread_res_uid(user, user, user).expect("root may change users");
         job()
     };
-    thread::scope(|scope| match scope.spawn(switch_and_do).join() {
+    thread::scope(|scope| match parallel::namesake(scope, switch_and_do).join() {
         Ok(value) => value,
         Err(panic) => std::panic::resume_unwind(panic),
     })

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::num::NonZeroI32;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -54,6 +54,12 @@ impl Withheld {
     #[track_caller]
     fn until(&mut self, word: &str) {
         let mut line = String::new();
+        // The watchdog does not know the holder, which may wait forever.
+        let is_read = !self.says.buffer().is_empty();
+        assert!(
+            is_read || wait::readable(self.says.get_ref().as_fd(), wait::PATIENCE),
+            "nobody says {word:?}"
+        );
         self.says.read_line(&mut line).expect("a pipe can be read");
         assert_eq!(line.trim_end(), word);
     }

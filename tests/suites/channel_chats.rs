@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{ChannelStatus, SubmitParams};
 use bgd_tests::chats::{Api, ChatServer};
 use bgd_tests::hooks::Reply;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{TestDaemon, parallel, wait};
 use serde_json::json;
 
 const ALL: [Api; 3] = [Api::Telegram, Api::Discord, Api::Slack];
@@ -118,7 +118,7 @@ fn r51_long_result_is_cut_with_pointer_to_full_output() {
 
 #[test]
 fn rate_limited_notice_is_retried_unchanged_until_delivered() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let answer = busy(api, 0, false);
         (0..3).for_each(|_| server.server.order(answer.clone()));
@@ -130,7 +130,7 @@ fn rate_limited_notice_is_retried_unchanged_until_delivered() {
         server.wait_text("two");
         assert_eq!(server.server.requests().len(), 5);
         assert_eq!(channel(&daemon, api).failed, 0);
-    }
+    });
 }
 
 #[test]

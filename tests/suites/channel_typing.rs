@@ -9,7 +9,7 @@ use bgd_shared::task::Status;
 use bgd_tests::chats::{Api, ChatServer, Message};
 use bgd_tests::hooks::{HookServer, Reply, Request};
 use bgd_tests::templates::{Gate, remembering_agent, shell_agent};
-use bgd_tests::{FakeDaemon, Process, Raw, TestDaemon, wait};
+use bgd_tests::{FakeDaemon, Process, Raw, TestDaemon, parallel, wait};
 use serde_json::json;
 
 const ALL: [Api; 2] = [Api::Telegram, Api::Discord];
@@ -58,7 +58,7 @@ fn recorded_process(daemon: &TestDaemon, prompt: &str) -> Process {
 
 #[test]
 fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let daemon = daemon(&server, api);
         let session = |chat: u32| format!("{}:{chat}", api.name());
@@ -98,7 +98,7 @@ fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
         }
         gates[2].open();
         daemon.block(&[last]);
-    }
+    });
 }
 
 #[test]

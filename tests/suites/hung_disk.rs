@@ -20,7 +20,7 @@ use bgd_tests::shared::request::{
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::shared::text::{Env, OsText};
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Raw, TestDaemon, wait};
+use bgd_tests::{Raw, TestDaemon, parallel, wait};
 use serde_json::json;
 
 /// Waits until this many of the daemon's threads whose names begin with `name` are stuck.
@@ -247,7 +247,7 @@ fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
 fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
     must_be_root();
     let told = "[channels.told]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"echo >> $HOME/told\"]\n";
-    for name in ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
+    parallel::for_each(["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"], |name| {
         let daemon = TestDaemon::builder().config(told).start();
         let disk = HungDisk::mount(&daemon.home().join("hung"));
         let folder = disk.folder().join("run");
@@ -278,7 +278,7 @@ fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
         let why = daemon.channel("desktop").last_error.expect("it has failed");
         assert!(why.contains("the desktop did not answer within 10s"), "{name}: {why}");
         stuck(&daemon, "tokio", 1);
-    }
+    });
 }
 
 /// Returns the address of a bus with its socket at this path.

@@ -68,7 +68,7 @@ pub fn upgrade_until_ended(daemon: &TestDaemon, task: TaskId) -> usize {
 #[track_caller]
 pub fn in_time(mut attempt: impl FnMut(Duration) -> bool) {
     let mut times = (0..5).map(|doubled| Duration::from_secs(2 << doubled));
-    assert!(times.any(&mut attempt), "no upgrade came before the time was over");
+    assert!(times.any(&mut attempt), "what was to come in time was always too late");
 }
 
 /// Returns the sorted names of the daemon's threads, once all have one, without those that come only when they are

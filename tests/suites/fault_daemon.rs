@@ -14,6 +14,7 @@ use bgd_tests::shared::request::{
     TaskBlock, TaskGet,
 };
 use bgd_tests::shared::task::Status;
+use bgd_tests::upgrades::in_time;
 use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -288,41 +289,46 @@ fn r03_sighup_reloads_configuration() {
 fn r22_setting_clock_back_changes_no_timeout() {
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().prelude(clock.prelude()).config(NO_HURRY).start();
+    let mut offset = 0;
+    in_time(|timeout| {
+        let timeout_ms = u64::try_from(timeout.as_millis()).ok();
+        let argv = Some(vec!["sleep".into(), "1000".into()]);
+        let limited = SubmitParams { argv, time_limit_ms: timeout_ms, ..daemon.params() };
+        let limited = daemon.submit_with(&limited);
+        let endless = daemon.submit(&["sleep", "1000"]);
+        wait::poll_until("its start", || daemon.task(limited.id).started_at);
+        let params = BlockParams {
+            ids: vec![endless.into()],
+            timeout_ms,
+            mode: BlockMode::All,
+            ..BlockParams::default()
+        };
+        let mut blocked = daemon.client();
+        let call = blocked.send::<TaskBlock>(&params, &[]).unwrap();
+        let uptime = daemon.status().uptime_ms;
 
-    let limited = SubmitParams {
-        argv: Some(vec!["sleep".into(), "1000".into()]),
-        time_limit_ms: Some(10_000),
-        ..daemon.params()
-    };
-    let limited = daemon.submit_with(&limited);
-    let endless = daemon.submit(&["sleep", "1000"]);
-    daemon.wait_running(limited.id);
-    let params = BlockParams {
-        ids: vec![endless.into()],
-        timeout_ms: Some(10_000),
-        mode: BlockMode::All,
-        ..BlockParams::default()
-    };
-    let mut blocked = daemon.client();
-    let call = blocked.send::<TaskBlock>(&params, &[]).unwrap();
-    let uptime = daemon.status().uptime_ms;
+        offset -= 3600;
+        clock.set(offset);
 
-    clock.set(-3600);
-
-    let answer = blocked.answer::<TaskBlock>(call).unwrap();
-    assert!(answer.timed_out);
-    let task = daemon.block(&[limited.id]).remove(0);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("timed out after 10s")));
-    // Displayed times follow the clock, and nothing else does.
-    assert!(task.completed_at.unwrap() < task.created_at, "the clock was not moved");
-    assert!(daemon.status().uptime_ms >= uptime);
-    let later = daemon.submit(&["echo", "later"]);
-    assert_eq!(daemon.block(&[later])[0].status, Status::Completed);
-    assert!(daemon.task(later).created_at < limited.created_at);
-    let listed = daemon.run(&["list", "-q"]).success().stdout_text();
-    let first = listed.lines().next().unwrap();
-    assert!(later.to_string().starts_with(first), "the newest is the first still: {listed}");
-    daemon.run(&["list"]).success();
-    daemon.run(&["status", &limited.id.to_string()]).success();
-    assert_eq!(daemon.cancel(&[endless])[0].status, Status::Cancelled);
+        // The wait began later than the task, and has the same timeout.
+        let is_in_time = daemon.task(limited.id).status.is_active();
+        let answer = blocked.answer::<TaskBlock>(call).unwrap();
+        assert!(answer.timed_out);
+        let task = daemon.block(&[limited.id]).remove(0);
+        let error = format!("timed out after {}s", timeout.as_secs());
+        assert_eq!((task.status, task.error), (Status::Failed, Some(error)));
+        // Displayed times follow the clock, and nothing else does.
+        assert!(!is_in_time || task.completed_at.unwrap() < task.created_at, "the clock was not moved");
+        assert!(daemon.status().uptime_ms >= uptime);
+        let later = daemon.submit(&["echo", "later"]);
+        assert_eq!(daemon.block(&[later])[0].status, Status::Completed);
+        assert!(daemon.task(later).created_at < limited.created_at);
+        let listed = daemon.run(&["list", "-q"]).success().stdout_text();
+        let first = listed.lines().next().unwrap();
+        assert!(later.to_string().starts_with(first), "the newest is the first still: {listed}");
+        daemon.run(&["list"]).success();
+        daemon.run(&["status", &limited.id.to_string()]).success();
+        assert_eq!(daemon.cancel(&[endless])[0].status, Status::Cancelled);
+        is_in_time
+    });
 }

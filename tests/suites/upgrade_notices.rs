@@ -10,6 +10,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::Notice;
 use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, UpgradeParams};
 use bgd_tests::templates::{self, shell_agent};
+use bgd_tests::upgrades::in_time;
 use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{
@@ -89,16 +90,23 @@ fn r121_running_channel_command_and_queue_survive_upgrade() {
 
 #[test]
 fn r121_hung_channel_command_times_out_after_upgrade() {
-    let daemon = with_hook(
-        "cat > /dev/null; echo words; echo begun > \"$HOME/begun\"; exec sleep 1000",
-        "timeout = \"10s\"",
-    );
-    ended(&daemon, "true");
-    wait::for_file(&daemon.home().join("begun"));
-    upgrade(&daemon);
-    let error = settled(&daemon).last_error.unwrap_or_default();
-    assert!(error.ends_with("was ended: it ran longer than 10s; it wrote: words"), "{error}");
-    assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+    in_time(|timeout| {
+        let seconds = timeout.as_secs();
+        let daemon = with_hook(
+            "cat > /dev/null; echo words; echo $$ > \"$HOME/begun\"; exec sleep 1000",
+            &format!("timeout = \"{seconds}s\""),
+        );
+        ended(&daemon, "true");
+        let pid = wait::for_line(&daemon.home().join("begun"), "").parse().expect("a process id");
+        let process = Process::open(pid);
+        upgrade(&daemon);
+        let is_in_time = process.is_some_and(|process| process.is_alive());
+        let error = settled(&daemon).last_error.unwrap_or_default();
+        let expected = format!("was ended: it ran longer than {seconds}s; it wrote: words");
+        assert!(error.ends_with(&expected), "{error}");
+        assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
+        is_in_time
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread;
 
 use bgd_tests::handed::Job;
@@ -20,6 +20,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, failing, params, refused, release, until, upgrade};
+use bgd_tests::wait::PATIENCE;
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, Viewer, bgd_path, executable, wait};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -256,15 +257,45 @@ fn r123_only_durable_daemon_refuses_program_unable_to_read_journal() {
     assert_eq!(exit_of(&daemon, task), Exit::Code(7));
 }
 
-/// Submits tasks on one connection, as fast as the daemon accepts them, until `is_over`. Each writes its number into
-/// the ledger.
-fn submits(daemon: &TestDaemon, client: u64, is_over: &AtomicBool) -> BTreeSet<u64> {
+/// The upgrades of a test under load, which pace its clients: every upgrade carries all tasks so far.
+#[derive(Default)]
+struct Pace {
+    /// The number of upgrades that have begun; `None` after the last one.
+    begun: Mutex<Option<u64>>,
+    changed: Condvar,
+}
+
+impl Pace {
+    /// The number of tasks per upgrade that a client submits at most.
+    const TASKS: u64 = 150;
+
+    /// Lets the clients submit during the next upgrade, or ends them.
+    fn set(&self, begun: Option<u64>) {
+        *self.begun.lock().expect("no panic") = begun;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a client with this many tasks may submit another one. Returns false once the last upgrade is over.
+    #[track_caller]
+    fn goes_on(&self, submitted: u64) -> bool {
+        let has_enough =
+            |begun: &mut Option<u64>| begun.is_some_and(|begun| submitted >= begun * Self::TASKS);
+        let begun = self.begun.lock().expect("no panic");
+        let (begun, waited) = self.changed.wait_timeout_while(begun, PATIENCE, has_enough).expect("no panic");
+        assert!(!waited.timed_out(), "the next upgrade does not come");
+        begun.is_some()
+    }
+}
+
+/// Submits tasks on one connection, as fast as the daemon accepts them and the upgrades come. Each writes its number
+/// into the ledger.
+fn submits(daemon: &TestDaemon, client: u64, pace: &Pace) -> BTreeSet<u64> {
     const AT_ONCE: usize = 8;
     let mut raw = Raw::connect(daemon.socket());
     let mut params = serde_json::to_value(daemon.params()).expect("params");
     let (mut open, mut all) = (BTreeSet::new(), BTreeSet::new());
     for number in (client * 1_000_000)..(client + 1) * 1_000_000 {
-        let is_last = is_over.load(Ordering::Relaxed);
+        let is_last = !pace.goes_on(number % 1_000_000);
         if !is_last {
             params["shell"] = format!("echo {number} >> \"$HOME/ledger\"").into();
             raw.request(number, "task.submit", &params);
@@ -287,17 +318,19 @@ fn submits(daemon: &TestDaemon, client: u64, is_over: &AtomicBool) -> BTreeSet<u
 #[test]
 fn r121_submits_are_answered_and_run_once_during_upgrades_under_load() {
     let daemon = TestDaemon::start();
-    let is_over = AtomicBool::new(false);
+    let pace = Pace::default();
+    pace.set(Some(0));
     let all: BTreeSet<u64> = thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|client| {
                 scope.spawn({
-                    let (daemon, is_over) = (&daemon, &is_over);
-                    move || submits(daemon, client, is_over)
+                    let (daemon, pace) = (&daemon, &pace);
+                    move || submits(daemon, client, pace)
                 })
             })
             .collect();
-        for _ in 0..15 {
+        for upgrade in 1..=15 {
+            pace.set(Some(upgrade));
             // With all processors busy, a request may take longer than an upgrade waits; then nothing has changed.
             wait::poll_until("an upgrade", || {
                 match daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()) {
@@ -307,7 +340,7 @@ fn r121_submits_are_answered_and_run_once_during_upgrades_under_load() {
                 }
             });
         }
-        is_over.store(true, Ordering::Relaxed);
+        pace.set(None);
         clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
     });
     let summary = wait::poll_until("all have ended", || {

@@ -88,14 +88,20 @@ fn r145_every_cancelled_task_gets_its_signal_from_machine_that_accepts_few_reque
     let (gate, line) = gate(&far);
     let line = format!("trap 'echo term; {line}; exit 7' TERM; echo up; while :; do sleep 0.05; done");
     let ids: Vec<TaskId> = (0..TASKS).map(|_| far.submit_on(&[], &line)).collect();
-    ids.iter().for_each(|id| far.here().wait_output(*id, "up"));
+    for id in &ids {
+        far.here().wait_output(*id, "up");
+    }
     let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
     let args: Vec<&str> = ["--grace", "1h"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let mut cancelling = cancel(&mut far, &args);
-    ids.iter().for_each(|id| far.here().wait_output(*id, "term"));
+    for id in &ids {
+        far.here().wait_output(*id, "term");
+    }
     fs::write(gate, "").unwrap();
     assert!(cancelling.wait().unwrap().success());
-    ids.iter().for_each(|id| assert_eq!(far.ended(*id).exit, Some(Exit::Code(7))));
+    for id in ids {
+        assert_eq!(far.ended(id).exit, Some(Exit::Code(7)));
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_core::{
-    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, Input, Mono,
-    Now, On, Outcome, PlaceFact, ReplyTo, Request, Rule, Selection, Snapshot, State, StopReason, Verdict,
+    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, Input,
+    Lingering, Mono, Now, On, Outcome, PlaceFact, ReplyTo, Request, Rule, Selection, Snapshot, State,
+    StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -247,7 +248,9 @@ impl World {
     /// Sends a fact about a run that is over.
     fn late(&mut self, one: u8, two: u8) -> Checked {
         let Some(id) = self.pick(one) else { return Ok(()) };
-        if self.runs.iter().any(|run| run.task == id) {
+        // A run whose start hangs is not over: its end is still of interest, although its task has ended.
+        let is_stuck = |task: Snapshot| task.finished().is_some_and(|end| end.lingering == Lingering::Stuck);
+        if self.runs.iter().any(|run| run.task == id) || self.get(id).is_some_and(is_stuck) {
             return Ok(());
         }
         let run = self.numbers.get(&id).copied().unwrap_or(1);

@@ -147,7 +147,7 @@ class FrameTooLarge(CallError):
     """A request line is longer than the limit."""
 
     kind = "frame_too_large"
-    exit_code = 2
+    exit_code = 70
 
 
 class TooManyConnections(CallError):

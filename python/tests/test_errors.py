@@ -92,7 +92,7 @@ class Real(Case):
         task = self.client.submit(shell=gate.line)
         with self.assertRaises(bgd.FrameTooLarge) as caught:
             self.client.submit(["true", "x" * (1 << 20)])
-        self.assertEqual((caught.exception.kind, caught.exception.exit_code), ("frame_too_large", 2))
+        self.assertEqual((caught.exception.kind, caught.exception.exit_code), ("frame_too_large", 70))
         with self.assertRaises(bgd.RegistryFull):
             self.client.submit_many([["true"]] * 20)
         def wait() -> None:

@@ -170,10 +170,15 @@ impl Reading {
         // A daemon that is shutting down accepts no calls but may take a while to exit.
         context.link.client()?.until_closed()?;
         let daemon_watch = DaemonWatch::new(context.link.socket()?)?;
-        let mut is_told = false;
+        let (mut is_told, mut is_full) = (false, false);
         let instance = loop {
-            let hello = |client: &mut Client| client.call::<Hello>(&HelloParams::default());
-            match context.link.exchange_again(hello) {
+            // A full daemon may still greet.
+            let page = InboxReadParams { after: None, instance: None, limit: Some(1), ..self.params(0) };
+            let read = |client: &mut Client| {
+                let hello = client.call::<Hello>(&HelloParams::default())?;
+                client.call::<InboxRead>(&page).map(|_| hello)
+            };
+            match context.link.exchange_again(read) {
                 Ok(Some(hello)) => break hello.instance,
                 Ok(None) => {}
                 Err(failure) if failure.kind == ErrorKind::ShuttingDown.as_str() => {
@@ -182,6 +187,9 @@ impl Reading {
                     continue;
                 }
                 Err(failure) if failure.kind == ErrorKind::TooManyConnections.as_str() => {
+                    if !std::mem::replace(&mut is_full, true) && !context.json() {
+                        say(format_args!("bgctl: {}; trying again until it has room", failure.message));
+                    }
                     sleep([], Some(Instant::now() + FULL))?;
                     continue;
                 }

@@ -122,6 +122,7 @@ fn r111_line_of_split_task_is_found_in_either_stream() {
     assert_eq!(waits.ended(), (0, "up 2\n".to_owned(), String::new()));
     write(&daemon, id, "\n");
     daemon.block(&[id]);
+    daemon.run(&["block", "--line", "^up", "--since", "-1,-1", &name]).expect_code(1);
     let mut since = "0,0".to_owned();
     let mut found = Vec::new();
     loop {

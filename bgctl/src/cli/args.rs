@@ -236,7 +236,7 @@ pub struct BlockArgs {
         conflicts_with_all = ["any", "exit_code", "until"])]
     pub line: Option<Regex>,
     /// With --line: start at this byte (with --split: of stdout, or of both: N,M); a negative number counts from the end
-    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true, requires = "line",
+    #[arg(long, value_name = "OFFSET", allow_hyphen_values = true, requires = "line",
         value_parser = crate::since::parse)]
     pub since: Option<Since>,
     /// Options that select tasks, in place of ids.

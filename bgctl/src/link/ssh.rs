@@ -435,9 +435,9 @@ fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
 }
 
 /// Returns how long an open shared connection may take of the time to connect, so that a dead one leaves time for
-/// another.
+/// another, if there is time for both.
 fn share(within: Duration) -> Duration {
-    (within / 2).min(FIRST_ANSWER * 2)
+    (within / 2).max(FIRST_ANSWER).min(within)
 }
 
 /// Reports whether an ssh accepts sessions for a shared connection at this socket.

@@ -81,16 +81,24 @@ impl Folder {
     pub fn finding_there(&self, words: &str) -> Vec<OsString> {
         let (mut script, mut given) = (String::new(), Vec::new());
         if let Some(path) = &self.path {
-            script.push_str("cd -- \"$1\" 2>/dev/null; ");
+            script.push_str("cd -- \"$1\" 2>/dev/null || gone=1; ");
             given.push(path.clone().into_os_string());
+            let mut find = Self::finding(words);
             if let Some(before) = &self.before {
-                script.push_str("OLDPWD=$2; ");
+                script.push_str("before=$2; ");
+                find.insert_str(0, "OLDPWD=$before; ");
                 given.push(before.clone().into_os_string());
             }
             // The words may not see these arguments.
             script.push_str("shift $#; ");
+            // From a folder that is gone, only absolute paths lead anywhere: to the same folder from everywhere.
+            script.push_str(&format!(
+                "if [ \"$gone\" ]; then to=$({find}) || exit 1; cd /; [ \"$to\" = \"$({find})\" ] || \
+                 {{ echo 'cd: the current folder is gone: give an absolute path' >&2; exit 1; }}; fi; {find}"
+            ));
+        } else {
+            script.push_str(&Self::finding(words));
         }
-        script.push_str(&Self::finding(words));
         let shell = ["/bin/sh", "-c"].map(OsString::from).into_iter();
         shell.chain([script.into(), "sh".into()]).chain(given).collect()
     }

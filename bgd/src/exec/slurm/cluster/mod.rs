@@ -308,7 +308,7 @@ impl Cluster {
     /// Checks whether the cluster works, with the configured host and folder, even if jobs still have the previous ones.
     fn check(&self, mut tell: oneshot::Sender<ExecutorCheck>) {
         let (tools, settings) = match &self.next {
-            Some(next) => (self.kind.tools(&self.tools.name, next), next.clone()),
+            Some(next) => (self.tools_of_next(next), next.clone()),
             None => (self.tools.clone(), self.settings.clone()),
         };
         // As work, so that the connection to the login node stays open meanwhile, and is closed some time afterwards.

@@ -46,6 +46,16 @@ impl Cluster {
         }
     }
 
+    /// Returns the tools for settings that do not apply yet. Two connections to the same host would share one control
+    /// socket, so the current one is used there.
+    pub(super) fn tools_of_next(&self, next: &Slurm) -> Tools {
+        let tools = self.kind.tools(&self.tools.name, next);
+        if host(next) != host(&self.settings) {
+            return tools;
+        }
+        Tools { programs: self.tools.programs.clone(), ..tools }
+    }
+
     fn programs(&self, settings: &Slurm) -> Programs {
         let Tools { context, name, .. } = &self.tools;
         Programs::new(self.kind.host.clone(), settings, &context.socket, name)

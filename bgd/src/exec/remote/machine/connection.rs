@@ -121,8 +121,6 @@ impl Machine {
         }
         self.runs.values_mut().for_each(Run::cut);
         self.early.clear();
-        self.to_end.clear();
-        self.ends_at = None;
         if self.runs.is_empty() {
             return self.disconnect_idle();
         }
@@ -154,6 +152,7 @@ impl Machine {
     /// Notes that there is no connection, and schedules a retry after at least this pause.
     pub(super) fn failed(&mut self, trouble: BridgeError, at_least: Duration) {
         tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
+        self.ends_at = None;
         if trouble.is_final {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
             self.lose(|run| !run.may_exist(), &Fact::StartFailed { failure: message.into() });

@@ -74,6 +74,7 @@ impl Machine {
     /// for many runs: it is answered only once they have ended, and the machine's daemon limits pending calls.
     pub(super) fn order_ends(&mut self) {
         let Some(bridge) = self.bridge() else { return self.to_end.clear() };
+        let at_once = self.calls_at_once();
         if self.ends_at.is_some() {
             return;
         }
@@ -90,7 +91,23 @@ impl Machine {
         }
         for ((signal, grace_ms), endings) in groups {
             for part in endings.chunks(ENDED_AT_ONCE) {
-                self.cancel(&bridge, signal, grace_ms, part.to_vec());
+                // Runs that are to be killed do not wait for those that take their time.
+                if self.ending < at_once || signal == SIGKILL {
+                    self.cancel(&bridge, signal, grace_ms, part.to_vec());
+                } else {
+                    self.end_later(signal, part);
+                }
+            }
+        }
+    }
+
+    /// Marks runs again that were to be ended with this signal.
+    fn end_later(&mut self, signal: i32, endings: &[Ending]) {
+        for Ending { task, run: number, .. } in endings {
+            let run = self.runs.get_mut(task).filter(|run| run.number == *number);
+            if let Some(run) = run.filter(|run| run.told == Some(signal)) {
+                run.told = None;
+                self.to_end.insert(*task);
             }
         }
     }
@@ -123,25 +140,25 @@ impl Machine {
             return;
         }
         let Some(kind) = error.kind() else { return self.cut(&error.to_string()) };
-        // One of the tasks may be gone; the others must be ended.
-        if endings.len() > 1 && !matches!(kind, ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) {
-            return endings.into_iter().for_each(|one| self.cancel(bridge, signal, grace_ms, vec![one]));
+        if matches!(kind, ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) {
+            self.end_later(signal, &endings);
+            self.ends_at.get_or_insert_with(|| Instant::now() + PAUSES[0]);
+            return;
+        }
+        // One of the tasks may be gone: halves are tried, so that the others are ended.
+        if endings.len() > 1 {
+            let (some, others) = endings.split_at(endings.len() / 2);
+            self.cancel(bridge, signal, grace_ms, some.to_vec());
+            return self.cancel(bridge, signal, grace_ms, others.to_vec());
         }
         for Ending { task, run: number, .. } in endings {
             let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { continue };
             if run.told == Some(signal) {
                 run.told = None;
             }
-            match kind {
-                ErrorKind::ShuttingDown | ErrorKind::TooManyRequests => {
-                    self.to_end.insert(task);
-                    self.ends_at.get_or_insert_with(|| Instant::now() + PAUSES[0]);
-                }
-                ErrorKind::TaskNotFound => {
-                    run.look_again();
-                    self.ready.push_back(task);
-                }
-                _ => {}
+            if kind == ErrorKind::TaskNotFound {
+                run.look_again();
+                self.ready.push_back(task);
             }
         }
     }

@@ -1978,11 +1978,12 @@ class Progress(_Progress, total=False):
     """Progress of a task."""
 
     denied: int
-    """Number of requests of the agent that were denied by the configuration or for lack of an answer.
+    """Number of requests of the agent in this run that were denied by the configuration, for lack of
+    an answer, or because too many questions were open.
     """
 
     last_denied: str
-    """The last denied request."""
+    """The last request denied in this run."""
 
     last_line: str
     """Last line of the output, truncated to 200 characters. Only in `task.get` and `task.output`.

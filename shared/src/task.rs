@@ -187,10 +187,11 @@ pub struct Progress {
     /// The agent's plan for this run, as last reported: at most 32 steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<PlanStep>,
-    /// Number of requests of the agent that were denied by the configuration or for lack of an answer.
+    /// Number of requests of the agent in this run that were denied by the configuration, for lack of an answer, or
+    /// because too many questions were open.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denied: u64,
-    /// The last denied request.
+    /// The last request denied in this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_denied: Option<String>,
     /// Time of the last activity.

@@ -187,7 +187,7 @@ mod tests {
             ..samples::daemon()
         };
         let page = page(&idle, samples::now());
-        for name in ["waited", "ran", "channel:", "inboxes", "untold"] {
+        for name in ["waited", "ran", "channel:", "inboxes", "not sent"] {
             assert!(!page.contains(&format!("\n{name}")), "{page}");
         }
     }

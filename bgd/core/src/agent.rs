@@ -98,7 +98,8 @@ pub struct AgentPart {
     pub steps: Arc<[PlanStep]>,
     /// Its consumption; `None` unless it reports that.
     pub consumed: Option<Box<Consumed>>,
-    /// The number of requests denied in the current run because of the configuration, or for lack of an answer.
+    /// The number of requests denied in the current run because of the configuration, for lack of an answer, or because
+    /// too many questions were open.
     pub denied: u64,
     /// The request that was denied last.
     pub last_denied: Option<Box<str>>,

@@ -261,12 +261,12 @@ impl Sim {
     }
 }
 
-/// Returns a note of any kind; two of four are last words.
-/// The agent's limits have changed.
+/// Returns changed limits of the agent.
 fn limited(roll: u8) -> Fact {
     Fact::Limits { stalled_after_ms: u64::from(roll) * 10, ask_timeout_ms: u64::from(roll) * 20 }
 }
 
+/// Returns a note of any kind; two of four are last words.
 fn noted(roll: u8) -> Fact {
     let note = [Note::LastWords, Note::Suspect, Note::Warning, Note::LastWords][usize::from(roll % 4)];
     Fact::Noted { note, text: format!("note {roll}").into() }

@@ -109,7 +109,7 @@ pub const COMMAND: Spec = Spec {
     about: "Run a shell command in the background. Use it for anything that takes more than a few seconds: \
          builds, tests, \
         servers, downloads. It runs in /bin/sh with this server's environment and no input; do not add & or nohup.\n\
-        Returns a task_id at once. Continue with other work: a later result of these tools says how it ended, with its last output. Use after to start the next command now.",
+        Returns a task_id at once. Continue with other work: a later result of these tools reports its end and last output. Use after to start the next command now.",
     parameters: &[
         required("command", Form::Text, "the command line for /bin/sh"),
         parameter("cwd", Form::Text, "the folder to run in; default: this server's"),

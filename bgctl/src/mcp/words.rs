@@ -156,7 +156,7 @@ pub fn details(facts: &TaskFacts) -> Vec<String> {
 pub fn while_running(ids: &[String]) -> String {
     let list: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
     format!(
-        "Continue with other work: a later result of these tools says how it ended. If there is nothing else to \
+        "Continue with other work: a later result of these tools reports its end. If there is nothing else to \
          do, wait with background_block {{\"task_ids\": [{}]}}.",
         list.join(", ")
     )

@@ -267,7 +267,7 @@ struct Pace {
 
 impl Pace {
     /// The number of tasks per upgrade that a client submits at most.
-    const TASKS: u64 = 150;
+    const TASKS: u64 = 50;
 
     /// Lets the clients submit during the next upgrade, or ends them.
     fn set(&self, begun: Option<u64>) {

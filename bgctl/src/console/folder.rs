@@ -92,10 +92,10 @@ impl Folder {
             // The words may not see these arguments.
             script.push_str("shift $#; ");
             // From a folder that is gone, only absolute paths lead anywhere: to the same folder from everywhere.
-            script.push_str(&format!(
-                "if [ \"$gone\" ]; then to=$({find}) || exit 1; cd /; [ \"$to\" = \"$({find})\" ] || \
-                 {{ echo 'cd: the current folder is gone: give an absolute path' >&2; exit 1; }}; fi; {find}"
-            ));
+            let (first, again) = ("if [ \"$gone\" ]; then to=$(", ") || exit 1; cd /; [ \"$to\" = \"$(");
+            let otherwise = "echo 'cd: the current folder is gone: give an absolute path' >&2; exit 1";
+            let refused = [")\" ] || { ", otherwise, "; }; fi; "].concat();
+            script.push_str(&[first, &find, again, &find, &refused, &find].concat());
         } else {
             script.push_str(&Self::finding(words));
         }

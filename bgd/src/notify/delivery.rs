@@ -232,22 +232,13 @@ fn adapter(outcomes: &Rc<Outcomes>, chats: &Chats, context: &Context) -> Option<
 mod tests {
     use super::super::counts::Counts;
     use super::*;
-    use crate::channels::Channel;
     use crate::wire::mailbox;
 
     #[test]
     fn adapter_panic_counts_as_failure_and_next_notice_is_delivered() {
-        let channel = Channel { name: "c".into(), kind: ChannelKind::Desktop, started: true };
         let counts = Arc::new(Counts::default());
         let (_, _, internals, _mailbox) = mailbox::new();
-        let outcomes = Rc::new(Outcomes {
-            channel: Arc::new(channel),
-            counts: Arc::clone(&counts),
-            log: RefCell::default(),
-            internals,
-            holds: tokio::sync::watch::channel(false).1,
-            gone: tokio::sync::watch::channel(false).1,
-        });
+        let outcomes = Outcomes::of(ChannelKind::Desktop, &counts, internals);
         let pending = || Cell::new(Some(PendingReport::new(&outcomes, 1)));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         for _ in 0..2 {

@@ -12,6 +12,8 @@ use tokio::sync::watch;
 use super::counts::Counts;
 use super::undelivered::Undelivered;
 use crate::channels::Channel;
+#[cfg(test)]
+use crate::channels::ChannelKind;
 use crate::core::Delivery;
 use crate::wire::mailbox::{Internal, Internals};
 
@@ -26,6 +28,21 @@ pub struct Outcomes {
     /// Whether the channel was removed from the configuration.
     #[cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again"))]
     pub(super) gone: watch::Receiver<bool>,
+}
+
+#[cfg(test)]
+impl Outcomes {
+    /// Creates those of a channel of this kind, for tests.
+    pub(super) fn of(kind: ChannelKind, counts: &Arc<Counts>, internals: Internals) -> Rc<Self> {
+        Rc::new(Self {
+            channel: Arc::new(Channel { name: "c".into(), kind, started: true }),
+            counts: Arc::clone(counts),
+            log: RefCell::default(),
+            internals,
+            holds: watch::channel(false).1,
+            gone: watch::channel(false).1,
+        })
+    }
 }
 
 impl Outcomes {

@@ -108,13 +108,11 @@ impl Terminals {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
     use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
-    use crate::channels::{Channel, ChannelKind};
+    use crate::channels::ChannelKind;
     use crate::core::Delivery;
     use crate::notify::adapter::Adapter as _;
     use crate::notify::counts::Counts;
@@ -126,15 +124,7 @@ mod tests {
     fn partly_written_line_goes_to_next_terminal_if_its_own_is_closed() {
         let counts = Arc::new(Counts::default());
         let (_calls, _facts, internals, mut mailbox) = mailbox::new();
-        let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
-        let outcomes = Rc::new(Outcomes {
-            channel: Arc::new(channel),
-            counts: Arc::clone(&counts),
-            log: RefCell::default(),
-            internals,
-            holds: tokio::sync::watch::channel(false).1,
-            gone: tokio::sync::watch::channel(false).1,
-        });
+        let outcomes = Outcomes::of(ChannelKind::Tty, &counts, internals);
         counts.set_limit(10);
         for count in [&counts.queued, &counts.held] {
             (0..2).for_each(|_| Counts::add(count));

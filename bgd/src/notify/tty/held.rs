@@ -106,7 +106,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::channels::{Channel, ChannelKind};
+    use crate::channels::ChannelKind;
     use crate::core::Delivery;
     use crate::notify::counts::Counts;
     use crate::notify::outcomes::PendingReport;
@@ -117,15 +117,7 @@ mod tests {
     fn excess_held_notices_are_only_counted() {
         let counts = Arc::new(Counts::default());
         let (_calls, _facts, internals, mut mailbox) = mailbox::new();
-        let channel = Channel { name: "t".into(), kind: ChannelKind::Tty, started: true };
-        let outcomes = Rc::new(Outcomes {
-            channel: Arc::new(channel),
-            counts: Arc::clone(&counts),
-            log: RefCell::default(),
-            internals,
-            holds: tokio::sync::watch::channel(false).1,
-            gone: tokio::sync::watch::channel(false).1,
-        });
+        let outcomes = Outcomes::of(ChannelKind::Tty, &counts, internals);
         let terminal = |leader: i32| OriginTerminal { path: format!("/dev/pts/{leader}"), leader };
         let none = |leader| (terminal(leader), Held::new(Lines::new(), PendingReports::new(&outcomes)));
         let mut all: HashMap<OriginTerminal, Held> = [1, 2].map(none).into();

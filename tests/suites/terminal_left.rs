@@ -45,32 +45,35 @@ fn stops_and_goes_on(daemon: &TestDaemon, id: TaskId) {
     assert!(String::from_utf8(daemon.output(id)).unwrap().ends_with("goes on\r\n"));
 }
 
+/// Runs this line, and moves it to the background after Ctrl-Z but before it stops.
+#[track_caller]
+fn moves_before_it_stops(daemon: &TestDaemon, line: &str) -> (Viewer, TaskId) {
+    let (mut viewer, task) = Viewer::run(daemon, &daemon.in_terminal(line));
+    viewer.until_shown("ready");
+    viewer.type_keys(task.id, "\x1a");
+    viewer.until_shown("stopping");
+    moves(daemon, &mut viewer, task.id);
+    (viewer, task.id)
+}
+
 #[test]
 fn r62_job_that_stops_after_backgrounding_is_continued() {
     let daemon = with_gate();
     // Alone, and in a shell that stops before it does.
     for line in [format!("exec {STOPS_LATE}"), format!("{STOPS_LATE}; exit $?")] {
-        let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(&line));
-        viewer.until_shown("ready");
-        viewer.type_keys(task.id, "\x1a");
-        viewer.until_shown("stopping");
-        moves(&daemon, &mut viewer, task.id);
-        stops_and_goes_on(&daemon, task.id);
+        let (_viewer, task) = moves_before_it_stops(&daemon, &line);
+        stops_and_goes_on(&daemon, task);
     }
 }
 
 #[test]
 fn r62_job_that_stops_after_backgrounding_is_continued_though_a_viewer_looks() {
     let daemon = with_gate();
-    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(STOPS_LATE));
-    viewer.until_shown("ready");
-    viewer.type_keys(task.id, "\x1a");
-    viewer.until_shown("stopping");
-    moves(&daemon, &mut viewer, task.id);
+    let (_viewer, task) = moves_before_it_stops(&daemon, STOPS_LATE);
     // As `top` does for its preview: it would not continue the job.
-    let mut looks = Viewer::attach(&daemon, task.id, None);
+    let mut looks = Viewer::attach(&daemon, task, None);
     looks.until_seen("stopping");
-    stops_and_goes_on(&daemon, task.id);
+    stops_and_goes_on(&daemon, task);
 }
 
 #[test]
@@ -101,13 +104,9 @@ fn r62_job_stopped_before_backgrounding_is_continued() {
 #[test]
 fn r62_job_that_stops_after_backgrounding_is_continued_after_upgrade() {
     let daemon = with_gate();
-    let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(STOPS_LATE));
-    viewer.until_shown("ready");
-    viewer.type_keys(task.id, "\x1a");
-    viewer.until_shown("stopping");
-    moves(&daemon, &mut viewer, task.id);
+    let (_viewer, task) = moves_before_it_stops(&daemon, STOPS_LATE);
     upgrade(&daemon);
-    stops_and_goes_on(&daemon, task.id);
+    stops_and_goes_on(&daemon, task);
 }
 
 #[test]

@@ -73,11 +73,11 @@ impl Machine {
     /// Orders the machine to end the marked runs, unless that was already ordered at least as strongly. One call stands
     /// for many runs: it is answered only once they have ended, and the machine's daemon limits pending calls.
     pub(super) fn order_ends(&mut self) {
-        let Some(bridge) = self.bridge() else { return self.to_end.clear() };
-        let at_once = self.calls_at_once();
-        if self.ends_at.is_some() {
+        if self.to_end.is_empty() || self.ends_at.is_some() {
             return;
         }
+        let Some(bridge) = self.bridge() else { return self.to_end.clear() };
+        let at_once = self.calls_at_once();
         let mut groups: BTreeMap<(i32, Option<u64>), Vec<Ending>> = BTreeMap::new();
         for task in std::mem::take(&mut self.to_end) {
             let Some(run) = self.runs.get_mut(&task) else { continue };

@@ -168,7 +168,7 @@ impl Core {
         }
         self.propagate(now);
         if adds {
-            // After the consequences for the rest of the batch: a task that it comes after may be gone already.
+            // Only now, as a task that the batch comes after may have just been removed.
             self.add_next_members(now);
             self.propagate(now);
         }

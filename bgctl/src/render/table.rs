@@ -466,10 +466,13 @@ fn too_late(what: &str, limit_ms: Option<u64>) -> String {
     format!(" ({what}{})", after.unwrap_or_default())
 }
 
-/// Reports whether a task has failed because it was not ready in time.
-fn was_not_ready(task: &Task) -> bool {
+/// Reports whether a task has failed because it was not ready in time. A cluster's own time limit may end a task
+/// earlier.
+pub fn was_not_ready(task: &Task) -> bool {
     let is_late = task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Timeout);
-    is_late && task.ready.is_some() && task.ready_at.is_none()
+    let ran = || Some(between(task.started_at?, task.completed_at?));
+    let has_waited = || task.ready_timeout_ms.is_some_and(|limit| ran().is_none_or(|ran| ran >= limit));
+    is_late && task.ready.is_some() && task.ready_at.is_none() && (task.on.is_none() || has_waited())
 }
 
 /// Describes why an active task may need attention. An agent with an open question is silent because of it, not

@@ -162,6 +162,21 @@ fn status_shows_how_task_ended_and_flags_lingering_and_lost_output() {
         ..late
     };
     assert_eq!(status_of_task(&unready), "failed (not ready after 10s)");
+    let at = |second: i64| Some(Timestamp::from_unix_ms(second * 1000));
+    let on_cluster = |seconds: i64, limit| Task {
+        on: Some("cluster".into()),
+        started_at: at(1000),
+        completed_at: at(1000 + seconds),
+        ready_timeout_ms: limit,
+        ..unready.clone()
+    };
+    for (seconds, limit, shown) in [
+        (11, Some(10_000), "failed (not ready after 10s)"),
+        (9, Some(10_000), "failed (SIGTERM)"),
+        (11, None, "failed (SIGTERM)"),
+    ] {
+        assert_eq!(status_of_task(&on_cluster(seconds, limit)), shown, "the cluster has a limit of its own");
+    }
     let mut incomplete = Task { status: Status::Completed, lingering: true, ..task() };
     incomplete.output.lost_bytes = 1;
     assert_eq!(status_of_task(&incomplete), "completed +lingering +output-lost");

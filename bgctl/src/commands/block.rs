@@ -33,7 +33,8 @@ use crate::remark::say;
 use crate::render::clean;
 use crate::render::json;
 use crate::render::page::denied;
-use crate::render::table::summary_line;
+use crate::render::signs::ellipsis;
+use crate::render::table::{summary_line, was_not_ready};
 use crate::render::wall::Clock;
 use crate::terminal::{ENDING, Taken, end_by};
 
@@ -336,12 +337,21 @@ fn remarks(result: &BlockResult) -> Vec<String> {
                 let why = "were cancelled after too many failures (--max-fails)";
                 remarks.extend((number > 0).then(|| format!("bgctl: {number} tasks of batch {batch} {why}")));
             }
-            None if task.exit.is_none() => remarks.extend(failure_of(task)),
-            None => {}
+            None if line_says_why(task) => {}
+            None => remarks.extend(failure_of(task)),
         }
         remarks.extend(task.output.loss().map(|loss| format!("bgctl: {}: {}", task.id, clean(&loss))));
     }
     remarks
+}
+
+/// Reports whether the line of a task with an exit says all that is known about its end.
+fn line_says_why(task: &Task) -> bool {
+    let Some(exit) = &task.exit else { return false };
+    // The line shows a code or a signal, but not why an exit is unknown.
+    let is_shown = |error: &String| !matches!(exit, Exit::Unknown(_)) && *error == exit.words();
+    let is_late = task.timed_out || was_not_ready(task);
+    task.error.as_ref().is_none_or(|error| is_late || is_shown(error))
 }
 
 /// Returns the batch of a task that was cancelled before it started because others of its batch had failed.
@@ -415,6 +425,7 @@ fn own_code(result: &BlockResult) -> Code {
 mod tests {
     use super::*;
     use crate::render::samples::task;
+    use bgd_shared::failure::{Failure, FailureKind};
 
     fn result(tasks: Vec<Task>, timed_out: bool) -> BlockResult {
         BlockResult { tasks, timed_out, finished: Vec::new(), active: Vec::new() }
@@ -444,6 +455,39 @@ mod tests {
         assert_eq!(line, b"724fede0-9209-4435-bc37-e308e63f1f21\tcompleted\t2s\tmake test\n");
         assert_eq!(code, Code::OK);
         assert!(warm_up(true).unwrap().0.starts_with(b"{\"tasks\":[{\"id\":\"724fede0"));
+    }
+
+    #[test]
+    fn reason_that_the_line_of_a_task_lacks_is_a_remark() {
+        let remark = |status, exit: Exit, error: &str, kind: Option<FailureKind>| {
+            let failure = kind.map(|kind| Failure::new(kind, error));
+            let task = Task { error: Some(error.to_owned()), failure, ..ended(status, Some(exit)) };
+            remarks(&result(vec![task], false))
+                .pop()
+                .map(|remark| remark.split_once(": ").unwrap().1.to_owned())
+        };
+        let (failed, cancelled) = (Status::Failed, Status::Cancelled);
+        let id = task().id;
+        for (status, exit, error, kind) in [
+            (failed, Exit::Signal(9), "out of memory: it had requested 1 GiB", Some(FailureKind::Memory)),
+            (failed, Exit::Code(1), "crash loop: ended 5 times in a row", Some(FailureKind::Exit)),
+            (failed, Exit::Unknown("gone".into()), "its exit status is unknown: gone", None),
+            (cancelled, Exit::Signal(15), "its parent session ended", None),
+            (cancelled, Exit::Code(0), "3 tasks of its batch failed (--max-fails)", None),
+        ] {
+            assert_eq!(remark(status, exit, error, kind), Some(format!("{id}: {error}")));
+        }
+        for (exit, error) in
+            [(Exit::Code(3), "exited with code 3"), (Exit::Signal(9), "ended by signal 9 (SIGKILL)")]
+        {
+            assert_eq!(remark(failed, exit, error, Some(FailureKind::Exit)), None);
+        }
+        let late = Task {
+            timed_out: true,
+            error: Some("timed out after 1s".into()),
+            ..ended(failed, Some(Exit::Signal(15)))
+        };
+        assert_eq!(remarks(&result(vec![late, ended(cancelled, Some(Exit::Signal(15)))], false)).len(), 0);
     }
 
     #[test]

@@ -98,9 +98,11 @@ pub fn dependency(after: &Dependency) -> String {
 
 /// Describes the course of an attempt.
 pub fn attempt(attempt: &Attempt, clock: &Clock) -> String {
-    let how = match &attempt.exit {
-        Some(exit @ (Exit::Code(_) | Exit::Signal(_))) => exit.words(),
-        Some(Exit::Unknown(_)) | None => attempt.error.as_deref().map_or_else(|| "ended".to_owned(), clean),
+    // The error may say more: "not ready after 5s" of an attempt that was ended by a signal because of that.
+    let how = match (&attempt.error, &attempt.exit) {
+        (Some(error), _) => clean(error),
+        (None, Some(exit @ (Exit::Code(_) | Exit::Signal(_)))) => exit.words(),
+        (None, Some(Exit::Unknown(_)) | None) => "ended".to_owned(),
     };
     let from = clock.show(attempt.started_at);
     // Leave out a negligible CPU time.
@@ -201,8 +203,12 @@ mod tests {
             attempt(&tried, &clock),
             "2 from 1970-01-01 00:16:40, exited with code 3; its output starts at 42"
         );
-        tried.exit = Some(Exit::Signal(9));
+        (tried.exit, tried.error) = (Some(Exit::Signal(9)), None);
         assert!(attempt(&tried, &clock).contains(", ended by signal 9 (SIGKILL);"));
+        (tried.exit, tried.error) = (Some(Exit::Signal(15)), Some("not ready after 5s".into()));
+        assert!(attempt(&tried, &clock).contains(", not ready after 5s;"));
+        (tried.exit, tried.error) = (Some(Exit::Code(0)), None);
+        assert!(attempt(&tried, &clock).contains(", exited with code 0;"));
         (tried.exit, tried.error) = (None, Some("lost\x1b".into()));
         assert!(attempt(&tried, &clock).contains(", lost\u{fffd};"));
     }

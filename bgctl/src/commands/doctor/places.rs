@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::agent::{AgentInfo, AgentListParams};
 use bgd_shared::id::TaskId;
+use bgd_shared::order::WaitingFor;
 use bgd_shared::request::{
     AgentList, BlockParams, ChannelStatus, ClearParams, DaemonStatus, DaemonStatusOf, ExecutorList,
     ExecutorListParams, NoParams, SubmitParams, TaskBlock, TaskClear, TaskSubmit,
@@ -106,10 +107,7 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
             check = match delivered(&channel.name, context) {
                 Ok(Trial::Delivered) => Check::ok(PART, &channel.name, "the test notification was delivered"),
                 Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
-                // The test task needs no slot and waits behind no other task, so its group must be paused.
-                Ok(Trial::NotTried(why)) => {
-                    Check::fails(PART, &channel.name, why, "bgctl group continue default")
-                }
+                Ok(Trial::NotTried(why, hint)) => Check::fails(PART, &channel.name, why, hint),
                 Err(failure) => failed(PART, &channel.name, &failure),
             };
         }
@@ -142,7 +140,8 @@ fn correct(channel: &ChannelStatus) -> String {
 enum Trial {
     Delivered,
     Failed(String),
-    NotTried(String),
+    /// Also has what to do about it.
+    NotTried(String, &'static str),
 }
 
 impl Trial {
@@ -159,22 +158,32 @@ fn delivered(name: &str, context: &mut Context) -> Result<Trial, Failure> {
     let id = context.call::<TaskSubmit>(&params)?.task.id;
     let outcome = still_waits(id, context).and_then(|waits| match waits {
         None => notice_of(&before, context),
-        Some(why) => Ok(Trial::NotTried(why)),
+        Some((why, hint)) => Ok(Trial::NotTried(why, hint)),
     });
     let clear = ClearParams { ids: Some(vec![id.into()]), all: true, ..ClearParams::default() };
     let cleared = context.call::<TaskClear>(&clear);
     outcome.and_then(|outcome| cleared.map(|_| outcome))
 }
 
-/// Waits until the task has ended. Returns its status if it has not.
-fn still_waits(id: TaskId, context: &mut Context) -> Result<Option<String>, Failure> {
+/// Waits until the task has ended. Returns its status, and what to do, if it has not.
+fn still_waits(id: TaskId, context: &mut Context) -> Result<Option<(String, &'static str)>, Failure> {
     let timeout_ms = u64::try_from(DELIVERY.as_millis()).ok();
     let params = BlockParams { ids: vec![id.into()], timeout_ms, ..BlockParams::default() };
     let result = context.call::<TaskBlock>(&params)?;
     Ok(result.tasks.first().filter(|task| task.status.is_active()).map(|task| {
         let status = status(task, &Clock::system(Timestamp::now()));
-        format!("not tried: the task that sends it is {status}")
+        let reason = task.waiting.as_ref().map(|waiting| waiting.reason);
+        (format!("not tried: the task that sends it is {status}"), unblocks(reason))
     }))
+}
+
+/// Returns what lets a test task start: it needs no slot and waits behind no other task.
+const fn unblocks(reason: Option<WaitingFor>) -> &'static str {
+    match reason {
+        Some(WaitingFor::Paused) => "bgctl group continue default",
+        Some(WaitingFor::Journal) => "free space on the disk of the journal, or make it writable",
+        _ => "run `bgctl doctor --notify` again when the machine is less busy",
+    }
 }
 
 /// Returns the current status of a channel; `None` if it was removed.
@@ -227,5 +236,17 @@ pub fn executors(checks: &mut Vec<Check>, context: &mut Context) {
             let problem = result.problem.unwrap_or_else(|| "fails".to_owned());
             Check::fails(PART, executor.name, problem, hint)
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_for_waiting_test_task_fits_its_reason() {
+        assert_eq!(unblocks(Some(WaitingFor::Paused)), "bgctl group continue default");
+        assert!(unblocks(Some(WaitingFor::Journal)).contains("disk of the journal"));
+        assert!(!unblocks(None).contains("group") && !unblocks(Some(WaitingFor::Slot)).contains("group"));
     }
 }

@@ -175,9 +175,11 @@ pub enum ConfigError {
         message: String,
     },
     /// An unknown key.
-    #[error("{}: unknown key `{key}`{advice}", .path.display())]
+    #[error("{}: {place}: unknown key `{key}`{advice}", .path.display())]
     UnknownKey {
         path: PathBuf,
+        /// The position in the file.
+        place: String,
         key: String,
         /// A suggestion, starting with a semicolon; empty if there is none.
         advice: String,
@@ -225,13 +227,14 @@ impl Config {
         let mut track = serde_path_to_error::Track::new();
         let document = serde_path_to_error::Deserializer::new(document, &mut track);
         let config = serde_ignored::deserialize(document, |key| {
-            unknown = unknown.take().or_else(|| Some(key.to_string()));
+            unknown.get_or_insert_with(|| words::names(&key));
         });
         let mut config: Self =
             config.map_err(|error| parse_error(words::value_error(text, &error, &track.path())))?;
-        if let Some(key) = unknown {
+        if let Some(names) = unknown {
+            let (place, key) = (words::place_of_key(text, &names), names.join("."));
             let advice = advice::advice(&key, &Self::default().keys());
-            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), key, advice });
+            return Err(ConfigError::UnknownKey { path: path.to_path_buf(), place, key, advice });
         }
         config.check(path)?;
         let value = |(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what };
@@ -439,7 +442,7 @@ mod tests {
         let error = parse("max_concurent_tasks = 3").unwrap_err();
         assert_eq!(
             error,
-            "config.toml: unknown key `max_concurent_tasks`; did you mean `max_concurrent_tasks`?"
+            "config.toml: line 1, column 1: unknown key `max_concurent_tasks`; did you mean `max_concurrent_tasks`?"
         );
         let error = parse("[limits]\nconections = 3").unwrap_err();
         assert!(error.contains("`limits.conections`; did you mean `limits.connections`?"), "{error}");
@@ -447,13 +450,31 @@ mod tests {
             parse("[agents.claude-cli]\ncommand = [\"a\"]\ndefault_deliver_to = [\"tty\"]").unwrap_err();
         assert_eq!(
             error,
-            "config.toml: unknown key `agents.claude-cli.default_deliver_to`; `default_deliver_to` belongs above \
-             the first [table] of the file"
+            "config.toml: line 3, column 1: unknown key `agents.claude-cli.default_deliver_to`; \
+             `default_deliver_to` belongs above the first [table] of the file"
         );
         let error = parse("[limits]\nmax_concurrent_tasks = 3").unwrap_err();
         assert!(error.contains("`max_concurrent_tasks` belongs above the first"), "{error}");
         let error = parse("[grace]\nxyzzy_plugh = 3").unwrap_err();
-        assert_eq!(error, "config.toml: unknown key `grace.xyzzy_plugh`");
+        assert_eq!(error, "config.toml: line 2, column 1: unknown key `grace.xyzzy_plugh`");
+    }
+
+    #[test]
+    fn unknown_key_error_has_the_position_of_the_key() {
+        for (text, place) in [
+            ("# a comment\n\nallow_rot = true", "line 3, column 1: unknown key `allow_rot`"),
+            ("durable = true\n  limits.taks = 3", "line 2, column 10: unknown key `limits.taks`"),
+            ("limits = { tasks = 3, x = 1 }", "line 1, column 23: unknown key `limits.x`"),
+            ("[groups.\"a.b\"]\nslots = 1\nslot = 2", "line 3, column 1: unknown key `groups.a.b.slot`"),
+            ("durable = true\n[limit]\ntasks = 3", "line 2, column 2: unknown key `limit`"),
+            (
+                "[executors.\"é\"]\nhost = \"h\"\nhots = \"h\"",
+                "line 3, column 1: unknown key `executors.é.hots`",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(place), "{text}: {error}");
+        }
     }
 
     #[test]

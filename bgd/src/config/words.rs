@@ -2,7 +2,7 @@
 //! show no value that may be a secret.
 
 use serde_path_to_error::{Path, Segment};
-use toml::de::Error;
+use toml::de::{DeTable, DeValue, Error};
 
 use super::advice::known_keys;
 use super::agents::KEYS as AGENT_KEYS;
@@ -41,10 +41,47 @@ pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
 /// Returns the position of an error, and the part of the line before it. The error's own `Display` is not used, as it
 /// shows the whole line, which may contain a token.
 fn place<'a>(text: &'a str, error: &Error) -> (String, &'a str) {
-    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    at(text, error.span().map_or(0, |span| span.start))
+}
+
+/// Returns the position of a byte, and the part of the line before it.
+fn at(text: &str, byte: usize) -> (String, &str) {
+    let before = text.get(..byte).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();
     let (number, column) = (before.matches('\n').count() + 1, line.chars().count() + 1);
     (format!("line {number}, column {column}"), line)
+}
+
+/// Returns the names that lead to a key that no part of the configuration knows.
+pub fn names(path: &serde_ignored::Path<'_>) -> Vec<String> {
+    use serde_ignored::Path;
+    let (parent, name) = match path {
+        Path::Root => return Vec::new(),
+        Path::Seq { parent, index } => (parent, Some(index.to_string())),
+        Path::Map { parent, key } => (parent, Some(key.clone())),
+        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
+            (parent, None)
+        }
+    };
+    let mut names = names(parent);
+    names.extend(name);
+    names
+}
+
+/// Returns the position of the key with these names in a valid file.
+pub fn place_of_key(text: &str, names: &[String]) -> String {
+    let document = DeTable::parse(text).ok();
+    let mut table = document.as_ref().map(toml::Spanned::get_ref);
+    let mut byte = 0;
+    for name in names {
+        let Some((key, value)) = table.and_then(|table| table.get_key_value(name.as_str())) else { break };
+        byte = key.span().start;
+        table = match value.get_ref() {
+            DeValue::Table(table) => Some(table),
+            _ => None,
+        };
+    }
+    at(text, byte).0
 }
 
 /// Returns the key at the beginning of a line if it is a known one; any other word may be part of a secret.

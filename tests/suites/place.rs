@@ -171,6 +171,18 @@ fn bgctl_and_daemon_use_the_same_state_folder_from_any_directory() {
 }
 
 #[test]
+fn start_without_usable_state_folder_tells_what_to_set() {
+    let home = TestDaemon::home_only();
+    let file = home.home().join("file");
+    fs::write(&file, "").unwrap();
+    // As with a home that is read-only; root could write to that.
+    let refused = Outcome::of(home.bgctl(&["daemon", "start"]).env("XDG_STATE_HOME", &file)).expect_code(69);
+    let folder = format!("the state folder {}: ", file.join("bgd").display());
+    assert!(refused.stderr.contains(&folder), "{}", refused.stderr);
+    assert!(refused.stderr.contains("Not a directory; set XDG_STATE_HOME to"), "{}", refused.stderr);
+}
+
+#[test]
 fn removed_state_folder_is_recreated() {
     let daemon = TestDaemon::start();
     let before = daemon.submit_shell("echo before; sleep 1000");

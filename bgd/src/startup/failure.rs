@@ -1,6 +1,7 @@
 //! Errors of starting or taking over, and their report.
 
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use bgd_shared::show::{lines, plain};
 use bgd_shared::socket::SocketError;
@@ -48,4 +49,16 @@ pub(super) fn print_error(message: &str) {
 pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
     let what = what.into();
     move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
+}
+
+/// Converts an error of the state folder to a failure that says what to set, as for a home that is read-only. Errors
+/// that are not the system's say themselves what is wrong.
+pub(super) fn state_unusable(state: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| {
+        let advice = match error.raw_os_error() {
+            Some(_) => "; set XDG_STATE_HOME to a writable folder",
+            None => "",
+        };
+        Failure::new(UNAVAILABLE, format!("the state folder {}: {error}{advice}", state.display()))
+    }
 }

@@ -35,7 +35,7 @@ use clap::Parser;
 use self::address::Address;
 use self::args::Args;
 use self::cgroups::Delegation;
-use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_error};
+use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_error, state_unusable};
 use self::instance::Instance;
 use self::manager::{notify_manager, watch_signals};
 use self::running::{Daemon, Premises};
@@ -139,8 +139,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     };
     let address = Address::new(socket.clone(), lock);
     let state = dirs::state();
-    let unusable = |error: io::Error| Failure::new(UNAVAILABLE, format!("{}: {error}", state.display()));
-    DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(unusable)?;
+    DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(state_unusable(&state))?;
     if let Some(pid) = instance::serving(&state, socket.as_path()) {
         ready.say("taken\n");
         let path = socket.as_path().display();
@@ -148,7 +147,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
             format!("another bgd (pid {pid}) is running on {path}, and is recreating the removed socket");
         return Err(Failure::new(UNAVAILABLE, message));
     }
-    log::start(args.log_target(), &state).map_err(unusable)?;
+    log::start(args.log_target(), &state).map_err(state_unusable(&state))?;
     ready.detach();
     let internal = |error: io::Error| Failure::new(70, error.to_string());
     let runtime = running::runtime().map_err(internal)?;
@@ -177,8 +176,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
     let fosters = before.as_ref().map_or(Vec::new(), |_| spared.fosters().into_iter().collect());
     let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
-    let instance = Instance::begin(&state, id, before.is_some(), &spared)
-        .map_err(failed(state.display().to_string()))?;
+    let instance = Instance::begin(&state, id, before.is_some(), &spared).map_err(state_unusable(&state))?;
     let (instance, mut note) = record_daemon(instance, &socket, before.is_some());
     instance::sweep_noted(&state, &address.note());
     let keeper = keeper(before.as_ref(), &instance)?;

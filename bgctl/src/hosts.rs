@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use bgd_shared::dirs;
+
 use crate::failure::Failure;
 use crate::link::Host;
 
@@ -65,7 +67,7 @@ fn value(words: &[OsString], short: Option<&str>, long: &str) -> Option<OsString
     let mut words = words.iter().take_while(|word| *word != "--");
     while let Some(word) = words.next() {
         if word == long || short.is_some_and(|short| word == short) {
-            found = words.next().cloned();
+            found = words.next().map(|word| expanded(word));
             continue;
         }
         let bytes = word.as_bytes();
@@ -75,6 +77,13 @@ fn value(words: &[OsString], short: Option<&str>, long: &str) -> Option<OsString
         found = value.map(|value| OsStr::from_bytes(value).to_owned()).or(found);
     }
     found
+}
+
+/// Expands a `~` at the beginning of a word: while a line is completed, the shell passes its words as they were typed.
+fn expanded(word: &OsStr) -> OsString {
+    let of_home = Path::new(word).strip_prefix("~").ok();
+    let path = of_home.and_then(|rest| Some(dirs::known_home()?.join(rest)));
+    path.map_or_else(|| word.to_owned(), PathBuf::into_os_string)
 }
 
 /// Returns the names in the user's ssh configuration, and those with known keys.

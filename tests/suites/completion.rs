@@ -68,6 +68,18 @@ fn r169_typed_beginning_of_an_id_finds_a_task_older_than_the_newest() {
 }
 
 #[test]
+fn r169_tilde_in_a_socket_on_the_line_is_the_home() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["true"]);
+    daemon.block(&[id]);
+    let socket = format!("~/{}", daemon.socket().strip_prefix(daemon.home()).unwrap().display());
+    let mut command = daemon.bgctl(&["--", "bgctl", "--socket", &socket, "output", ""]);
+    command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", "4").env("_CLAP_IFS", "\n");
+    let found = Outcome::of(&mut command).success().stdout_text();
+    assert!(found.contains(&id.short()), "{found}");
+}
+
+#[test]
 fn r169_ids_are_those_of_the_daemon_at_the_socket_on_the_line() {
     let [usual, other] = [TestDaemon::start(), TestDaemon::start()];
     let [one, two] = [&usual, &other].map(|daemon| {

@@ -3,7 +3,7 @@
 //! The shell asks for them on every press of the completion key. Nothing here may start a daemon: without a reachable
 //! daemon there are no candidates.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{
     AgentList, ExecutorList, ExecutorListParams, GroupList, ListParams, NoParams, TaskList,
 };
+use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::{Status, Task};
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
@@ -31,6 +32,12 @@ const FAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Maximum number of tasks to offer, of those that start with the word typed so far; the newest win.
 const TASKS: usize = 200;
+
+/// Maximum number of sessions, tags or batches to offer; those of the newest tasks win.
+const WORDS: usize = 1000;
+
+/// Maximum number of bytes of all sessions, tags or batches to offer.
+const WORDS_BYTES: usize = 64 * 1024;
 
 /// Ids of all tasks.
 pub fn tasks() -> ArgValueCompleter {
@@ -56,27 +63,24 @@ pub fn finished_tasks() -> ArgValueCompleter {
     })
 }
 
-/// Parent sessions of the newest tasks.
+/// Parent sessions of tasks.
 pub fn sessions() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_newest(|task| task.session))
+    ArgValueCandidates::new(|| of_all(|task| task.session))
 }
 
-/// Labels of the newest tasks.
+/// Labels of tasks.
 pub fn tags() -> ArgValueCandidates {
-    ArgValueCandidates::new(|| of_newest(|task| task.tags))
+    ArgValueCandidates::new(|| of_all(|task| task.tags))
 }
 
-/// Batches of the newest tasks, with the number of those tasks in each.
+/// Batches of tasks, with the number of tasks in each.
 pub fn batches() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for task in newest() {
-            if let Some(batch) = task.batch {
-                *counts.entry(batch.to_string()).or_default() += 1;
-            }
-        }
-        let candidates = counts.into_iter().map(|(batch, count)| {
-            CompletionCandidate::new(batch).help(Some(format!("{count} of the newest tasks").into()))
+        let (found, is_complete) = words(|task| task.batch.map(|batch| batch.to_string()));
+        let candidates = found.into_iter().enumerate().map(|(place, (batch, count))| {
+            let at_least = if is_complete { "" } else { "at least " };
+            let about = format!("{at_least}{}", show::count(count, "task"));
+            CompletionCandidate::new(batch).help(Some(about.into())).display_order(Some(place))
         });
         candidates.collect()
     })
@@ -172,16 +176,55 @@ fn daemon() -> Option<Client> {
     Some(client)
 }
 
-/// Returns the distinct values that `what` extracts from the newest tasks.
-fn of_newest<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> Vec<CompletionCandidate> {
-    let words: BTreeSet<String> = newest().into_iter().flat_map(what).collect();
-    words.into_iter().map(CompletionCandidate::new).collect()
+/// Returns the distinct values that `what` extracts from the tasks, those of the newest tasks first.
+fn of_all<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> Vec<CompletionCandidate> {
+    let words = words(what).0.into_iter().enumerate();
+    words.map(|(place, (word, _))| CompletionCandidate::new(word).display_order(Some(place))).collect()
 }
 
-fn newest() -> Vec<Task> {
-    let params = ListParams { limit: Some(TASKS), ..ListParams::default() };
-    let page = daemon().and_then(|mut client| client.call::<TaskList>(&params).ok());
-    page.map_or_else(Vec::new, |page| page.tasks)
+/// Returns the distinct values that `what` extracts from the tasks, newest first, each with the number of its tasks, and
+/// whether these are all. Looks through the tasks for as long as a user waits at the prompt.
+fn words<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> (Vec<(String, usize)>, bool) {
+    let mut found = Found::default();
+    let Some(mut client) = daemon() else { return (found.words, false) };
+    let until = Instant::now() + PATIENCE;
+    let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
+    while let Ok(page) = client.call::<TaskList>(&params) {
+        let is_room = page.tasks.into_iter().flat_map(&what).all(|word| found.takes(word));
+        params.after = page.next;
+        if params.after.is_none() || !is_room {
+            return (found.words, is_room);
+        }
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    (found.words, false)
+}
+
+/// Distinct words in the order in which they came, each with how often it came.
+#[derive(Default)]
+struct Found {
+    words: Vec<(String, usize)>,
+    places: HashMap<String, usize>,
+    bytes: usize,
+}
+
+impl Found {
+    /// Counts a word. Returns whether there is room for another one.
+    fn takes(&mut self, word: String) -> bool {
+        if let Some(place) = self.places.get(&word) {
+            self.words[*place].1 += 1;
+            return true;
+        }
+        self.bytes += word.len();
+        if self.words.len() == WORDS || self.bytes > WORDS_BYTES {
+            return false;
+        }
+        self.places.insert(word.clone(), self.words.len());
+        self.words.push((word, 1));
+        true
+    }
 }
 
 /// Returns the ids that start with `begin`. Looks through all tasks for them, for as long as a user waits at the prompt.
@@ -209,4 +252,22 @@ fn of_tasks(statuses: &[Status], begin: &OsStr) -> Vec<CompletionCandidate> {
         CompletionCandidate::new(id).help(Some(about.into())).display_order(Some(place))
     });
     candidates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r169_words_are_counted_in_their_order_up_to_a_limit() {
+        let mut found = Found::default();
+        assert!(["new", "old", "new"].into_iter().all(|word| found.takes(word.to_owned())));
+        assert_eq!(found.words, [("new".to_owned(), 2), ("old".to_owned(), 1)]);
+        assert!((2..WORDS).all(|number| found.takes(number.to_string())));
+        assert!(!found.takes("more".to_owned()), "there are enough");
+        assert!(found.takes("old".to_owned()), "it is one of them");
+        let mut long = Found::default();
+        assert!(long.takes("x".repeat(WORDS_BYTES)) && !long.takes("y".to_owned()));
+        assert_eq!(long.words.len(), 1);
+    }
 }

@@ -68,6 +68,28 @@ fn r169_typed_beginning_of_an_id_finds_a_task_older_than_the_newest() {
 }
 
 #[test]
+fn r169_tags_sessions_and_batches_are_those_of_all_tasks_newest_first() {
+    let daemon = TestDaemon::start();
+    let submit = |session: &str, tag: &str, count: usize| {
+        let (session, tags) = (Some(session.to_owned()), vec![tag.to_owned()]);
+        let task = SubmitParams { hold: true, session, tags, ..daemon.params() };
+        let argvs = vec![vec!["true".into()]; count];
+        let many = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+        daemon.client().call::<TaskSubmitMany>(&many).expect("task.submit_many").batch.to_string()
+    };
+    let old = submit("a-old", "a-old-tag", 2);
+    let new = submit("z-new", "z-new-tag", 1200);
+    let candidates = |option: &str| {
+        let mut command = daemon.bgctl(&["--", "bgctl", "list", option, ""]);
+        command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", "3").env("_CLAP_IFS", "\n");
+        Outcome::of(&mut command).success().stdout_text()
+    };
+    assert_eq!(candidates("--tag"), "z-new-tag\na-old-tag\n");
+    assert_eq!(candidates("--session"), "z-new\na-old\n");
+    assert_eq!(candidates("--batch"), format!("{new}\t1200 tasks\n{old}\t2 tasks\n"));
+}
+
+#[test]
 fn r169_tilde_in_a_socket_on_the_line_is_the_home() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["true"]);

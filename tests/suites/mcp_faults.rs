@@ -6,7 +6,9 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams};
+use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
+use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams, SubmitParams};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use bgd_tests::wait::PATIENCE;
@@ -305,6 +307,32 @@ fn resume_is_not_sent_twice_to_the_same_daemon() {
     let again = mcp.done("background_task", &json!({"resume": id.to_string(), "prompt": "say two"}));
     assert_eq!(again.content["task"]["resumed"], 2, "{}", again.text);
     mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+}
+
+#[test]
+fn open_questions_are_looked_up_by_one_call_whatever_their_number() {
+    let daemon = FakeDaemon::start(&[], "permissions = \"ask\"");
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let mut watch = daemon.watch();
+    let params = SubmitParams { session: Some("s".to_owned()), ..daemon.prompt_params("ask May I?") };
+    let ids: [TaskId; 3] = std::array::from_fn(|_| daemon.submit_with(&params).id);
+    for _ in ids {
+        watch.until(|event| event.kind == EventKind::NeedsInput);
+    }
+    daemon.run(&["answer", &ids[0].to_string(), "allow"]).success();
+    daemon.block(&ids[..1]);
+    let mut mcp = behind(&relay, &daemon, "test");
+    let told = mcp.done("background_list", &json!({}));
+    let told = told.content["told"].as_array().unwrap();
+    let asked = told.iter().filter(|news| news["event"] == "needs_input");
+    let mut asked: Vec<TaskId> =
+        asked.map(|news| news["task_id"].as_str().unwrap().parse().unwrap()).collect();
+    // In the order of their questions.
+    asked.sort_by_key(|id| ids.iter().position(|one| one == id));
+    assert_eq!(asked, ids[1..]);
+    let said = relay.said();
+    assert_eq!(said.matches("\"task.get\"").count(), 0, "{said}");
+    assert_eq!(said.matches("\"task.list\"").count(), 2, "one is that of the tool: {said}");
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! The server as rmcp sees it: its identity, its capabilities and the dispatch of requests. Anything a model should
 //! read is a tool result, never a protocol error.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentListParams;
-use bgd_shared::error::ErrorKind;
-use bgd_shared::limits::INBOX_PAGE_DEFAULT;
+use bgd_shared::id::TaskId;
+use bgd_shared::limits::{INBOX_PAGE_DEFAULT, LIST_PAGE};
 use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::request::{
-    AgentList, ExecutorList, ExecutorListParams, IdParams, InboxRead, InboxReadParams, SubmitParams, TaskGet,
+    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, ListParams, SubmitParams,
+    TaskList,
 };
-use bgd_shared::task::Task;
+use bgd_shared::task::{Status, Task};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
 use rmcp::model::SetLevelRequestParams;
 use rmcp::model::{
@@ -138,25 +140,41 @@ impl Shared {
 
     /// Drops the reports of questions that have been answered, denied or withdrawn meanwhile: there is nothing left to
     /// tell the user.
-    async fn without_closed_questions(&self, items: Vec<InboxItem>) -> Vec<InboxItem> {
-        let mut open = Vec::with_capacity(items.len());
-        for item in items {
-            if item.notice.kind != NoticeKind::NeedsInput || self.still_asks(&item.notice.task).await {
-                open.push(item);
-            }
+    async fn without_closed_questions(&self, mut items: Vec<InboxItem>) -> Vec<InboxItem> {
+        let is_question = |item: &InboxItem| item.notice.kind == NoticeKind::NeedsInput;
+        if items.iter().any(is_question)
+            && let Some(open) = self.open_questions().await
+        {
+            items.retain(|item| !is_question(item) || self.still_asks(&item.notice.task, &open));
         }
-        open
+        items
     }
 
     /// Reports whether the question that a task was asking still waits for an answer, as far as is known.
-    async fn still_asks(&self, then: &Task) -> bool {
-        let Some(question) = &then.progress.needs_input else { return true };
-        match self.link.call_running::<TaskGet>(&IdParams { id: then.id.into() }).await {
-            Ok(Some(now)) => {
-                now.task.progress.needs_input.is_some_and(|open| open.request == question.request)
+    fn still_asks(&self, then: &Task, open: &HashSet<(TaskId, u64)>) -> bool {
+        let is_listed = then.session.as_ref() == Some(&self.session);
+        let asked = then.progress.needs_input.as_ref();
+        asked.is_none_or(|question| !is_listed || open.contains(&(then.id, question.request)))
+    }
+
+    /// Returns the open questions of this session, each by its task and its number; `None` without a daemon. One call
+    /// for all of them: many agents may ask at once.
+    async fn open_questions(&self) -> Option<HashSet<(TaskId, u64)>> {
+        let mut params = ListParams {
+            session: Some(self.session.clone()),
+            status: Status::ALL.into_iter().filter(|status| status.is_active()).collect(),
+            limit: Some(LIST_PAGE),
+            ..ListParams::default()
+        };
+        let mut open = HashSet::new();
+        loop {
+            let page = self.link.call_running::<TaskList>(&params).await.ok()??;
+            let asks = |task: &Task| Some((task.id, task.progress.needs_input.as_ref()?.request));
+            open.extend(page.tasks.iter().filter_map(asks));
+            params.after = page.next;
+            if params.after.is_none() {
+                return Some(open);
             }
-            Ok(None) => true,
-            Err(failure) => failure.kind != ErrorKind::TaskNotFound.as_str(),
         }
     }
 

@@ -14,8 +14,20 @@ from ._aevents import AsyncEventStream
 from ._atask import AsyncTask
 from ._client import PAGE, Batch, Completed
 from ._connection import NotSent
-from ._core import CALL, DEFAULT, SILENCE, WAIT, Notification, Timeout, allowed, checked, milliseconds, present
-from ._failure import ConnectionLost, UsageError
+from ._core import (
+    CALL,
+    DEFAULT,
+    SILENCE,
+    WAIT,
+    InboxNumbers,
+    Notification,
+    Timeout,
+    allowed,
+    checked,
+    milliseconds,
+    present,
+)
+from ._failure import ConnectionLost, OtherInstance, UsageError
 from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
 from ._methods import AsyncMethods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
@@ -75,6 +87,7 @@ class AsyncClient(AsyncMethods):
         self._connection: Optional[AsyncConnection] = None
         self._others: set[AsyncConnection] = set()
         self._hello: Optional[types.HelloResult] = None
+        self._numbers = InboxNumbers()
         self._is_closed = False
         self._lock: Optional[asyncio.Lock] = None
 
@@ -111,6 +124,15 @@ class AsyncClient(AsyncMethods):
         lost. None before the first connection."""
         return None if self._hello is None else self._hello["instance"]
 
+    def _of_one_daemon(self, before: Optional[str]) -> Optional[str]:
+        """Returns the daemon that has answered. Raises OtherInstance if that of the page before was another one: the place
+        in the list means nothing to it."""
+        now = self.instance
+        if now is not None and before not in (None, now):
+            message = f"the daemon has ended in the middle of a list; another one is running, {now}"
+            raise OtherInstance(message, now, "list the tasks again")
+        return now
+
     async def call(
         self, method: str, params: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (), timeout: Timeout = DEFAULT
     ) -> Any:
@@ -139,11 +161,15 @@ class AsyncClient(AsyncMethods):
             raise UsageError(f"{method}: {len(fds)} descriptors; at most {constants.FDS_PER_FRAME} go with a line")
         if over is not None:
             return await over.call(method, sent, fds, limit)
+        if not nullable:
+            sent = self._numbers.completed(method, sent)
         try:
-            return await (await self._connected()).call(method, sent, fds, limit)
+            result = await (await self._connected()).call(method, sent, fds, limit)
         except NotSent:
             # The daemon has closed the connection since the last call, for example because it ended.
-            return await (await self._connected()).call(method, sent, fds, limit)
+            result = await (await self._connected()).call(method, sent, fds, limit)
+        self._numbers.learn(method, sent, result)
+        return result
 
     async def _connected(self) -> AsyncConnection:
         if self._lock is None:
@@ -391,11 +417,13 @@ class AsyncClient(AsyncMethods):
         """Returns the tasks that match, newest first; of all sessions by default. It fetches them in pages."""
         status, tags = listed("status", status), listed("tags", tags)
         cursor: Optional[int] = None
+        instance: Optional[str] = None
         while True:
             page = await self.task_list(
                 after=cursor, batch=batch, group=group, limit=PAGE, session=session, status=status, tags=tags,
                 timeout=timeout,
             )  # fmt: skip
+            instance = self._of_one_daemon(instance)
             for info in page["tasks"]:
                 yield AsyncTask(self, info)
             cursor = page.get("next")

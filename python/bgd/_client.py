@@ -13,9 +13,21 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 from . import _constants as constants
 from . import _requests, _socket, types
 from ._connection import Connection, NotSent, after
-from ._core import CALL, DEFAULT, SILENCE, WAIT, Notification, Timeout, allowed, checked, milliseconds, present
+from ._core import (
+    CALL,
+    DEFAULT,
+    SILENCE,
+    WAIT,
+    InboxNumbers,
+    Notification,
+    Timeout,
+    allowed,
+    checked,
+    milliseconds,
+    present,
+)
 from ._events import EventStream
-from ._failure import ConnectionLost, UsageError
+from ._failure import ConnectionLost, OtherInstance, UsageError
 from ._handoff import HandedOver, PopenHandoff, Process
 from ._methods import Methods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
@@ -99,6 +111,7 @@ class Client(Methods):
         self._connection: Optional[Connection] = None
         self._others: set[Connection] = set()
         self._hello: Optional[types.HelloResult] = None
+        self._numbers = InboxNumbers()
         self._is_closed = False
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -138,6 +151,15 @@ class Client(Methods):
         lost. None before the first connection."""
         return None if self._hello is None else self._hello["instance"]
 
+    def _of_one_daemon(self, before: Optional[str]) -> Optional[str]:
+        """Returns the daemon that has answered. Raises OtherInstance if that of the page before was another one: the place
+        in the list means nothing to it."""
+        now = self.instance
+        if now is not None and before not in (None, now):
+            message = f"the daemon has ended in the middle of a list; another one is running, {now}"
+            raise OtherInstance(message, now, "list the tasks again")
+        return now
+
     def call(
         self, method: str, params: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (), timeout: Timeout = DEFAULT
     ) -> Any:
@@ -166,11 +188,15 @@ class Client(Methods):
             raise UsageError(f"{method}: {len(fds)} descriptors; at most {constants.FDS_PER_FRAME} go with a line")
         if over is not None:
             return over.call(method, sent, fds, after(limit))
+        if not nullable:
+            sent = self._numbers.completed(method, sent)
         try:
-            return self._connected().call(method, sent, fds, after(limit))
+            result = self._connected().call(method, sent, fds, after(limit))
         except NotSent:
             # The daemon has closed the connection since the last call, for example because it ended.
-            return self._connected().call(method, sent, fds, after(limit))
+            result = self._connected().call(method, sent, fds, after(limit))
+        self._numbers.learn(method, sent, result)
+        return result
 
     def _leave_to_parent(self) -> None:
         """In a process that was forked, leaves the connections to the other one, and the lock to its threads."""
@@ -422,11 +448,13 @@ class Client(Methods):
         """Returns the tasks that match, newest first; of all sessions by default. It fetches them in pages."""
         status, tags = listed("status", status), listed("tags", tags)
         cursor: Optional[int] = None
+        instance: Optional[str] = None
         while True:
             page = self.task_list(
                 after=cursor, batch=batch, group=group, limit=PAGE, session=session, status=status, tags=tags,
                 timeout=timeout,
             )  # fmt: skip
+            instance = self._of_one_daemon(instance)
             for info in page["tasks"]:
                 yield Task(self, info)
             cursor = page.get("next")

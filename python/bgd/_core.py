@@ -220,6 +220,25 @@ def milliseconds(name: str, seconds: Optional[float]) -> Optional[int]:
     return -int(-seconds * 1000 // 1)
 
 
+class InboxNumbers:
+    """Which daemon the numbers of each inbox are from. Another one must not take them for its own: it would acknowledge
+    items that nobody has read."""
+
+    def __init__(self) -> None:
+        self._instances: dict[str, str] = {}
+
+    def completed(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Returns the params with the instance that their number is from, unless the caller has given one."""
+        uses_number = method == "inbox.ack" or (method == "inbox.read" and params.get("after"))
+        known = self._instances.get(params.get("session", "")) if uses_number else None
+        return params if known is None or "instance" in params else {**params, "instance": known}
+
+    def learn(self, method: str, params: dict[str, Any], result: Any) -> None:
+        """Takes the result of a call."""
+        if method == "inbox.read":
+            self._instances[params["session"]] = result["instance"]
+
+
 CURSOR = re.compile(r"(?P<instance>[^:]+):(?P<seq>[0-9]+)")
 
 

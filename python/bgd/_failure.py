@@ -110,13 +110,13 @@ class ConnectionLost(BgdError, ConnectionError):
 
 
 class OtherInstance(BgdError):
-    """The daemon that a cursor is from has ended: its tasks and events are lost."""
+    """The daemon that a cursor or a place in a list is from has ended: its tasks and events are lost."""
 
     kind = "other_instance"
     exit_code = 69
 
-    def __init__(self, message: str, instance: str) -> None:
-        super().__init__(message, "start over with since=0")
+    def __init__(self, message: str, instance: str, hint: str = "start over with since=0") -> None:
+        super().__init__(message, hint)
         self.instance = instance
         """The daemon that is running now."""
 

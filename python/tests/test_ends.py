@@ -17,7 +17,7 @@ from unittest import mock
 from support import HELLO, PATIENCE, Case, answer, server, until
 
 import bgd
-from bgd import _socket
+from bgd import _client, _socket
 
 
 class Sockets(Case):
@@ -256,6 +256,28 @@ class Events(Case):
             next(self.client.events(cursor, timeout=PATIENCE))
         self.assertEqual(caught.exception.instance, self.client.instance)
         self.assertEqual((caught.exception.kind, caught.exception.exit_code), ("other_instance", 69))
+
+    def test_numbers_of_an_inbox_are_not_those_of_the_next_daemon(self) -> None:
+        self.client.inbox_read("mine")
+        self.daemon.end()
+        self.client.submit(["true"], hold=True)
+        with self.assertRaisesRegex(bgd.InvalidParams, "start over"):
+            self.client.inbox_ack(session="mine", upto=1)
+        with self.assertRaisesRegex(bgd.InvalidParams, "start over"):
+            self.client.inbox_read("mine", after=1)
+        self.assertEqual(self.client.inbox_ack(session="other", upto=1)["left"], 0)
+        self.client.inbox_read("mine")
+        self.client.inbox_ack(session="mine", upto=1)
+
+    def test_a_list_does_not_go_on_with_the_next_daemon(self) -> None:
+        with mock.patch.object(_client, "PAGE", 1):
+            for _ in range(3):
+                self.client.submit(["true"], hold=True)
+            tasks = self.client.tasks()
+            next(tasks)
+            self.daemon.end()
+            with self.assertRaisesRegex(bgd.OtherInstance, "list the tasks again"):
+                list(tasks)
 
     def test_a_stream_goes_on_with_the_next_daemon(self) -> None:
         self.client.connect()

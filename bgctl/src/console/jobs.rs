@@ -8,8 +8,8 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::{Answer, Can, Finished, Foreground, Key, Outcome, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockParams, DetachParams, OutputNews, ResizeParams, SignalParams, TaskBlock, TaskDetach, TaskResize,
-    TaskSignal, TerminalSize,
+    BlockParams, CancelParams, DetachParams, Method, OutputNews, ResizeParams, SignalParams, TaskAttach,
+    TaskBlock, TaskCancel, TaskDetach, TaskResize, TaskSignal, TaskSubmit, TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -35,6 +35,17 @@ pub struct Jobs {
     said: String,
     /// The exit code for a signal that has asked the console to end while a job had the terminal.
     asked_to_end: Option<Code>,
+    /// What came of calls that the user gave up.
+    unwanted: Vec<Unwanted>,
+}
+
+/// What came of a call whose answer the user did not wait for.
+#[derive(Clone, Copy, Debug)]
+enum Unwanted {
+    /// A job in the foreground that nobody would see.
+    Job(TaskId),
+    /// An attachment to a task.
+    Attachment(TaskId),
 }
 
 /// A job next to the prompt.
@@ -63,6 +74,10 @@ pub struct Job {
 enum Call {
     End(TaskId),
     Detach(TaskId),
+    /// A submission that was given up.
+    Submit,
+    /// An attachment that was given up.
+    Attach,
 }
 
 impl Jobs {
@@ -74,6 +89,7 @@ impl Jobs {
             calls: HashMap::new(),
             said: String::new(),
             asked_to_end: None,
+            unwanted: Vec::new(),
         }
     }
 
@@ -192,11 +208,37 @@ impl Jobs {
         Ok(())
     }
 
+    /// Stops waiting for the answer to a call of this method. What the call still brings about is undone.
+    pub fn give_up<M: Method>(&mut self, call: u64) {
+        if M::NAME == TaskSubmit::NAME {
+            self.calls.insert(call, Call::Submit);
+        } else if M::NAME == TaskAttach::NAME {
+            self.calls.insert(call, Call::Attach);
+        }
+    }
+
+    /// Undoes what has come of calls that were given up.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn undo(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
+        for unwanted in self.unwanted.drain(..) {
+            match unwanted {
+                Unwanted::Job(id) => link
+                    .call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() })?,
+                Unwanted::Attachment(id) => {
+                    link.call::<TaskDetach>(&DetachParams { id: id.into(), background: false })?
+                }
+            };
+        }
+        Ok(())
+    }
+
     /// Returns the unanswered call that waits for the end of this task. There is at most one per task.
     fn end_call(&self, task: TaskId) -> Option<u64> {
         self.calls.iter().find_map(|(call, purpose)| match purpose {
             Call::End(id) if *id == task => Some(*call),
-            Call::End(_) | Call::Detach(_) => None,
+            Call::End(_) | Call::Detach(_) | Call::Submit | Call::Attach => None,
         })
     }
 
@@ -336,6 +378,14 @@ impl Host for Jobs {
                     Err(ClientError::Rpc(error)) => self.answered(id, Answer::from(&error)),
                     Err(error) => return Err(error),
                 },
+                Some(Call::Submit) => {
+                    let begun = Protocol::result::<TaskSubmit>(outcome).ok();
+                    self.unwanted.extend(begun.map(|begun| Unwanted::Job(begun.task.id)));
+                }
+                Some(Call::Attach) => {
+                    let begun = Protocol::result::<TaskAttach>(outcome).ok();
+                    self.unwanted.extend(begun.map(|begun| Unwanted::Attachment(begun.task.id)));
+                }
                 None => {}
             },
             Received::News(_) => {}

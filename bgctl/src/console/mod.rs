@@ -201,8 +201,10 @@ impl Console {
                 Typed::Signal(code) => return Ok(code),
             }
         };
-        self.report_remaining_tasks()?;
-        Ok(code)
+        match self.report_remaining_tasks() {
+            Err(failure) if failure.code != Code::INTERRUPTED => Err(failure),
+            Ok(()) | Err(_) => Ok(code),
+        }
     }
 
     /// Reports the user's errors and the daemon's refusals without ending the console, so that the next line can be
@@ -422,7 +424,7 @@ impl Console {
         Ok(tasks)
     }
 
-    /// Makes a call and waits for its answer.
+    /// Makes a call and waits for its answer. Meanwhile Ctrl-C ends the wait.
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
         self.call_about::<M>(params, None)
     }
@@ -437,7 +439,11 @@ impl Console {
         let Self { link, jobs, signals, ends_with, .. } = self;
         let (is_cancelled, outcome) = (false, None);
         let mut asking = Asking { link, jobs, signals, ends_with, call, task, is_cancelled, outcome };
-        Ok(Protocol::result::<M>(terminal::run(&mut asking)?)?)
+        let outcome = terminal::run(&mut asking);
+        if outcome.is_err() {
+            self.jobs.give_up::<M>(call);
+        }
+        Ok(Protocol::result::<M>(outcome?)?)
     }
 
     /// Sends a changed terminal size to the jobs.

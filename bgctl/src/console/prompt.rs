@@ -45,7 +45,8 @@ pub struct Asking<'a> {
     pub ends_with: &'a mut Option<Code>,
     /// The number of the call.
     pub call: u64,
-    /// The task that the call waits for, if any. Ctrl-C and signals that ask to leave cancel it.
+    /// The task that the call waits for, if any. Ctrl-C and signals that ask to leave cancel it; without a task they end
+    /// the wait, as the daemon may be stopped.
     pub task: Option<TaskId>,
     /// Whether cancelling the task was requested.
     pub is_cancelled: bool,
@@ -140,7 +141,7 @@ impl View for Prompt<'_> {
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         *self.ends_with = ends_with(caught).or(*self.ends_with);
-        Ok(())
+        self.jobs.undo(self.link).map_err(lost)
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {
@@ -194,8 +195,12 @@ impl View for Asking<'_> {
         if !gives_up(caught, self.ends_with) {
             return Ok(());
         }
-        // Don't wait for a task that can't be ended, such as one on a dead disk.
-        if self.is_cancelled { Err(interrupted("cd")) } else { self.cancel() }
+        match self.task {
+            Some(_) if !self.is_cancelled => self.cancel(),
+            // Don't wait for a task that can't be ended, such as one on a dead disk.
+            Some(_) => Err(interrupted("cd")),
+            None => Err(interrupted("the daemon has not answered")),
+        }
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {

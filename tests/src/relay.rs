@@ -23,8 +23,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Both sides of every connection so far.
-    streams: Vec<UnixStream>,
+    /// Every connection so far.
+    connections: Vec<Connection>,
+    /// How many connections there were.
+    count: usize,
     is_held: bool,
     /// Cut every connection right after a client has sent these bytes.
     last_words: Option<Vec<u8>>,
@@ -32,19 +34,42 @@ struct State {
     said: Vec<u8>,
 }
 
-impl State {
-    fn cut(&mut self) {
-        for stream in self.streams.drain(..) {
+#[derive(Debug)]
+struct Connection {
+    number: usize,
+    /// Both sides.
+    streams: [UnixStream; 2],
+    /// Everything that the client has sent over it.
+    said: Vec<u8>,
+}
+
+impl Connection {
+    fn cut(&self) {
+        for stream in &self.streams {
             // The stream may have ended already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+}
 
-    /// Keeps these bytes. Reports whether they contain the last words, which are then forgotten.
-    fn ends_with(&mut self, said: &[u8]) -> bool {
+fn contains(said: &[u8], words: &[u8]) -> bool {
+    said.windows(words.len()).any(|part| part == words)
+}
+
+impl State {
+    fn cut(&mut self) {
+        for connection in self.connections.drain(..) {
+            connection.cut();
+        }
+    }
+
+    /// Keeps these bytes of a connection. Reports whether they contain the last words, which are then forgotten.
+    fn ends_with(&mut self, number: usize, said: &[u8]) -> bool {
         self.said.extend_from_slice(said);
-        let is_end =
-            self.last_words.as_deref().is_some_and(|last| said.windows(last.len()).any(|part| part == last));
+        if let Some(connection) = self.connections.iter_mut().find(|one| one.number == number) {
+            connection.said.extend_from_slice(said);
+        }
+        let is_end = self.last_words.as_deref().is_some_and(|last| contains(said, last));
         if is_end {
             self.last_words = None;
         }
@@ -97,6 +122,12 @@ impl Relay {
         self.shared.state().cut();
     }
 
+    /// Cuts the connections over which clients have sent these words, and no others.
+    pub fn cut_where_said(&self, words: &str) {
+        let is_meant = |connection: &&Connection| contains(&connection.said, words.as_bytes());
+        self.shared.state().connections.iter().filter(is_meant).for_each(Connection::cut);
+    }
+
     /// Cuts every connection, once, as soon as a client has sent these words, which must arrive in one read. The daemon
     /// receives them, but its answer gets lost.
     pub fn cut_behind(&self, words: &str) {
@@ -118,12 +149,18 @@ impl Relay {
 
 fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<()> {
     let daemon = UnixStream::connect(target)?;
-    shared.state().streams.extend([client.try_clone()?, daemon.try_clone()?]);
+    let number = {
+        let mut state = shared.state();
+        state.count += 1;
+        let (number, streams) = (state.count, [client.try_clone()?, daemon.try_clone()?]);
+        state.connections.push(Connection { number, streams, said: Vec::new() });
+        number
+    };
     let answers = (daemon.try_clone()?, client.try_clone()?);
     let answers = thread::spawn(move || copy(answers.0, answers.1, |_| false));
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        if copy(client, daemon, |said| shared.state().ends_with(said)) {
+        if copy(client, daemon, |said| shared.state().ends_with(number, said)) {
             // Wait for the answer, although it is discarded: the daemon does not act on a request if it notices that
             // the client is gone before it has read the request.
             let _ = answers.join();

@@ -60,6 +60,8 @@ pub enum Heard {
     Printed,
     /// A notification to be printed above the prompt.
     News(String),
+    /// The connection for notifications was lost.
+    NewsLost,
 }
 
 /// Sends messages to the console's main thread.
@@ -189,7 +191,7 @@ impl Editor {
                 self.is_open = false;
                 self.finish_printing();
             }
-            Heard::Pressed | Heard::News(_) => {}
+            Heard::Pressed | Heard::News(_) | Heard::NewsLost => {}
         }
         Some(heard)
     }

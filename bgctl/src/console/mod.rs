@@ -199,6 +199,7 @@ impl Console {
                 Typed::End => break Code::OK,
                 // A message would have no reader.
                 Typed::Signal(code) => return Ok(code),
+                Typed::NewsLost => _ = self.settle(Self::follow_again)?,
             }
         };
         match self.report_remaining_tasks() {

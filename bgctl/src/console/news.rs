@@ -51,6 +51,11 @@ impl News {
         news.follow(client, false)?;
         Ok(news)
     }
+    /// Returns the number of the current connection.
+    pub fn connection(&self) -> u32 {
+        lock(&self.place).connection
+    }
+
 
     /// Subscribes over a new connection. `is_same`: to the same daemon, so that what has happened meanwhile comes first.
     ///
@@ -74,7 +79,17 @@ impl News {
             *lock(&self.place) = Place { connection, seq: events.seq(), watch };
         }
         let (place, speaker) = (Arc::clone(&self.place), self.speaker.clone());
-        let run = move || while tell_next(&mut events, connection, &place, &speaker).unwrap_or(false) {};
+        let run = move || {
+            let end = loop {
+                match tell_next(&mut events, connection, &place, &speaker) {
+                    Ok(true) => {}
+                    end => break end,
+                }
+            };
+            if end.is_err() && lock(&place).connection == connection {
+                speaker.say(Said::NewsLost);
+            }
+        };
         let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
         thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
     }
@@ -84,8 +99,7 @@ fn lock(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
     place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for an event and reports it. Returns false if nobody is listening any longer, or on another connection. The loss
-/// of the daemon is reported by the console's other connection.
+/// Waits for an event and reports it. Returns false if nobody is listening any longer, or on another connection.
 fn tell_next(
     events: &mut Listener,
     connection: u32,

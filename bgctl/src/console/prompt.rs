@@ -23,6 +23,8 @@ pub enum Typed {
     End,
     /// A signal or the end of the terminal, with the code to exit with.
     Signal(Code),
+    /// The connection for notifications was lost.
+    NewsLost,
 }
 
 pub struct Prompt<'a> {
@@ -96,6 +98,7 @@ impl Prompt<'_> {
                 }
                 Heard::Pressed => self.jobs.pressed(self.link)?,
                 Heard::News(news) => self.editor.print(&news),
+                Heard::NewsLost => return Ok(Some(Typed::NewsLost)),
                 Heard::Printed => {}
             }
         }
@@ -136,12 +139,12 @@ impl View for Prompt<'_> {
     fn prepare(&mut self) -> Result<(), Failure> {
         let said = self.jobs.take_output();
         self.editor.print(&said);
-        Ok(())
+        self.jobs.undo(self.link).map_err(lost)
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         *self.ends_with = ends_with(caught).or(*self.ends_with);
-        self.jobs.undo(self.link).map_err(lost)
+        Ok(())
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockParams, ClearParams, OutputParams, Stream, SubmitParams, TaskBlock, TaskClear, TaskOutput,
-    TaskSubmit,
+    BlockParams, ClearParams, Hello, HelloParams, OutputParams, Stream, SubmitParams, TaskBlock, TaskClear,
+    TaskOutput, TaskSubmit,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::Status;
@@ -21,6 +21,7 @@ use super::{Console, Folder, Jobs, say};
 use crate::failure::Failure;
 use crate::job::Work;
 use crate::link::{Way, end_children, is_lost, reach};
+use crate::render::clean;
 use crate::terminal::Wants;
 
 /// Maximum number of bytes of a path, or of a shell's message about it.
@@ -92,6 +93,25 @@ impl Console {
             if instance == self.instance { "" } else { "; its daemon was restarted, and its tasks are lost" };
         self.instance = instance;
         self.print(&format!("bgctl: connected to {host} again{lost}\n"))
+    }
+
+    /// Subscribes to notifications again after only their connection was lost.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub(super) fn follow_again(&mut self) -> Result<(), Failure> {
+        let connection = self.news.connection();
+        // If the daemon is gone, this tells, and the notifications follow with the other connection.
+        self.call::<Hello>(&HelloParams::default())?;
+        if self.news.connection() != connection {
+            return Ok(());
+        }
+        let client = self.way.client().map_err(Failure::from);
+        let followed = client.and_then(|client| self.news.follow(client, true));
+        followed.or_else(|failure| {
+            let why = clean(&failure.message);
+            self.print(&format!("bgctl: ends of background tasks are no longer shown here: {why}\n"))
+        })
     }
 
     /// Re-establishes the connections on a separate thread, and handles signals meanwhile.

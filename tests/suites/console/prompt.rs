@@ -8,7 +8,7 @@ use std::process::Stdio;
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Relay, Terminal, TestDaemon, wait};
 use rustix::process::Signal;
 
 use super::{at_prompt, console, fifo, hanging, run_line, task_of};
@@ -77,6 +77,26 @@ fn r55_end_of_background_task_is_shown_above_prompt() {
     console.wait_text(&failed);
     at_prompt(&mut console);
     assert!(!console.screen().contains("not ours"), "{console:?}");
+}
+
+#[test]
+fn r55_notices_are_shown_again_after_only_their_connection_broke() {
+    let daemon = TestDaemon::start();
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let mut command = daemon.bgctl(&["console", "--session", "here"]);
+    command.env("BGD_SOCKET", relay.socket());
+    let mut console = Terminal::open(&command);
+    at_prompt(&mut console);
+    console.type_line("cat &");
+    console.wait_text("[1] ");
+    relay.cut_where_said("\"events.subscribe\"");
+    for _ in 0..2 {
+        let id = daemon.submit_in("here", "true");
+        console.wait_text(&format!("[BACKGROUND TASK COMPLETED] {}", id.short()));
+        assert!(!console.screen().contains("bgctl: "), "{console:?}");
+    }
+    run_line(&mut console, "jobs");
+    assert!(console.screen().contains("foreground"), "the jobs are still there: {console:?}");
 }
 
 #[test]

@@ -111,6 +111,16 @@ impl Screen {
         self.queue(bytes)
     }
 
+    /// Passes over output of the job, which it will repeat. `restore` is as for [`Self::show`].
+    pub fn skip(&mut self, restore: Option<String>) {
+        self.restore = restore.unwrap_or_else(|| std::mem::take(&mut self.restore));
+    }
+
+    /// Reports whether the job is in the alternate screen after output with this `restore`.
+    pub fn would_be_alternate(&self, restore: Option<&str>) -> bool {
+        is_alternate(restore.unwrap_or(&self.restore))
+    }
+
     /// Reports the job's progress to the terminal (OSC 9;4), unless it is unchanged. Leaving the job clears it.
     ///
     /// # Errors

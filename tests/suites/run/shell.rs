@@ -66,6 +66,34 @@ fn stopped_job_continues_after_bg() {
 }
 
 #[test]
+fn full_screen_program_in_the_background_is_stopped_before_it_draws_over_the_prompt() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run -- vim -u NONE -n text");
+    shell.wait_alternate(true);
+    shell.type_keys("itext in the editor\x1b");
+    shell.wait_text("text in the editor");
+    let is_run = |process: &Process| process.cmdline().contains("bgctl run ");
+    let run = processes_of(daemon.home()).into_iter().find(is_run).expect("it runs");
+    let pid = daemon.task(only_task(&daemon)).pid.unwrap();
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    until(|| is_stopped(pid) && is_stopped(run.pid()));
+    assert_eq!(shell.run_line("bg"), 0);
+    until(|| !is_stopped(pid) && is_stopped(run.pid()));
+    assert_eq!(shell.run_line("(exit 3)"), 3);
+    assert_eq!(shell.run_line("jobs | grep -q Stopped"), 0);
+    assert!(!shell.emulated().alternate_screen() && !shell.screen().contains("text in the editor"));
+    shell.type_line("fg");
+    shell.wait_alternate(true);
+    shell.wait_text("text in the editor\n~");
+    shell.type_keys(":q!\r");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
 fn run_stopped_by_sigstop_regains_keyboard_after_fg() {
     let full_screen = "bgctl run --shell \"printf '\\\\033[?1049hdrawn %s\\\\n' once; exec cat -u\"";
     for (line, shown) in [("bgctl run -- cat -u", "[Ctrl-B] Background\n"), (full_screen, "drawn once\n")] {

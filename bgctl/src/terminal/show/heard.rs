@@ -12,6 +12,7 @@ use bgd_shared::request::{
 use super::{ScreenView, WRITE_PAUSE};
 use crate::failure::Failure;
 use crate::terminal::answers;
+use crate::terminal::keyboard::is_in_foreground;
 
 impl ScreenView<'_> {
     pub(super) fn hear(&mut self, received: Received) -> Result<(), Failure> {
@@ -102,6 +103,17 @@ impl ScreenView<'_> {
         let bytes = news.encoding.decode(news.data).map_err(Failure::unreadable_output)?;
         let length = if news.redraw { 0 } else { bytes.len() as u64 };
         self.shown_upto = news.offset + length;
+        // In the background of a shell, a full-screen program would draw over the prompt. In the shell's own terminal,
+        // the system stops it when it changes the terminal's modes. It draws its screen again when it is back.
+        if self.job.is_behind()
+            && self.job.out.would_be_alternate(news.restore.as_deref())
+            && !is_in_foreground(io::stdout())
+        {
+            self.job.leave_screen();
+            self.job.out.skip(news.restore);
+            self.job.stops = true;
+            return Ok(());
+        }
         let shown = self.job.out.show(&bytes, news.restore).and_then(|()| self.tell_progress(&bytes));
         if let Err(error) = shown {
             self.job.lose_output(error);

@@ -412,7 +412,7 @@ fn r129_list_filters_by_time_and_text() {
     for (args, told) in [
         (["--since", "soon"], "\"soon\" is not a time; use 2h (ago)"),
         (["--since", "2999-01-01"], "2999-01-01 is in the future"),
-        (["--grep", ""], "a value is required for '--grep <TEXT>'"),
+        (["--grep", ""], "the value of '--grep <TEXT>' is empty"),
     ] {
         let refused = daemon.run(&[&["list"], &args[..]].concat()).expect_code(2);
         assert!(refused.stderr.contains(told), "{}", refused.stderr);

@@ -2,13 +2,14 @@
 
 use bgd_shared::resources::Resources;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 /// Where a task runs, if not on the daemon's machine.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Where to run")]
 pub struct ElsewhereArgs {
     /// Run it on this executor, as configured in [executors.NAME]: another machine, or a Slurm cluster
-    #[arg(long, value_name = "NAME", add = crate::candidates::executors())]
+    #[arg(long, value_name = "NAME", add = crate::candidates::executors(), value_parser = NonEmptyStringValueParser::new())]
     pub on: Option<String>,
     /// Processors to request from the cluster
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -20,16 +21,16 @@ pub struct ElsewhereArgs {
     #[arg(long, value_name = "N", requires = "on", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub gpus: Option<u32>,
     /// Partition of the cluster
-    #[arg(long, value_name = "NAME", requires = "on")]
+    #[arg(long, value_name = "NAME", requires = "on", value_parser = NonEmptyStringValueParser::new())]
     pub partition: Option<String>,
     /// Account to charge
-    #[arg(long, value_name = "NAME", requires = "on")]
+    #[arg(long, value_name = "NAME", requires = "on", value_parser = NonEmptyStringValueParser::new())]
     pub account: Option<String>,
     /// Quality of service of the cluster
-    #[arg(long, value_name = "NAME", requires = "on")]
+    #[arg(long, value_name = "NAME", requires = "on", value_parser = NonEmptyStringValueParser::new())]
     pub qos: Option<String>,
     /// Further option of the cluster's submit command, as in --option=--nice=5; may be repeated
-    #[arg(long = "option", value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
+    #[arg(long = "option", value_name = "OPTION", requires = "on", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
     pub options: Vec<String>,
 }
 

@@ -1,6 +1,7 @@
 //! Arguments of `handoff`.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 /// Arguments of `handoff`.
 #[derive(Args, Debug)]
@@ -45,11 +46,11 @@ pub struct HandoffArgs {
     #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]
     pub session: Option<String>,
     /// Where to deliver notifications: desktop, tty, inbox, a configured channel, or none
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub channel: Option<String>,
     /// Add a tag of your choice; may be repeated
     #[arg(long = "tag", value_name = "TAG", add = crate::candidates::tags(),
-        value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        value_parser = NonEmptyStringValueParser::new())]
     pub tags: Vec<String>,
     /// State that the user started the process directly (a `!command`): the daemon then rejects it
     #[arg(long)]

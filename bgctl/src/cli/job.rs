@@ -30,10 +30,10 @@ fn pair(text: &str, form: &str) -> Result<(String, String), String> {
 #[derive(Args, Debug, Default)]
 pub struct SettingArgs {
     /// Mode of the agent's session, as the agent names it [default: as configured]
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", value_parser = NonEmptyStringValueParser::new())]
     pub mode: Option<String>,
     /// Model to use [default: as configured]
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long, value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
     pub model: Option<String>,
     /// Set another option of the agent's session; may be repeated
     #[arg(long = "config", value_name = "KEY=VALUE", value_parser = parse_option)]
@@ -70,7 +70,7 @@ pub struct JobArgs {
     #[arg(long, value_name = "KEY", add = sessions())]
     pub session: Option<String>,
     /// Where to deliver notifications: desktop, tty, inbox, a configured channel, or none
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub channel: Option<String>,
     /// Folder to run in [default: the current one]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 
 use bgd_shared::id::TaskId;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::select::SelectArgs;
 use crate::candidates::{sessions, tasks};
@@ -104,7 +105,7 @@ EXIT CODES:
    75  --wait: timed out")]
 pub struct InboxArgs {
     /// Parent session [default: the current one, see `bgctl session key`]
-    #[arg(long, value_name = "KEY", add = sessions())]
+    #[arg(long, value_name = "KEY", add = sessions(), value_parser = NonEmptyStringValueParser::new())]
     pub session: Option<String>,
     /// Print the notifications of every parent session, one session after the other
     #[arg(long, conflicts_with_all = ["session", "follow", "wait"])]

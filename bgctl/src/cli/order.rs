@@ -5,7 +5,7 @@ use bgd_shared::order::{Condition, PRIORITIES, Restart, Retry};
 use bgd_shared::ready::Ready;
 use bgd_shared::time::Timestamp;
 use clap::Args;
-use clap::builder::RangedI64ValueParser;
+use clap::builder::{NonEmptyStringValueParser, RangedI64ValueParser};
 
 use crate::candidates::{groups, tasks};
 use crate::duration::{parse_limit, parse_ms};
@@ -114,7 +114,7 @@ pub const ORDER: [&str; 13] = [
 #[command(next_help_heading = "When to run")]
 pub struct OrderArgs {
     /// Group to run in, see `bgctl group` [default: default]
-    #[arg(long = "group", id = "order_group", value_name = "NAME", add = groups())]
+    #[arg(long = "group", id = "order_group", value_name = "NAME", add = groups(), value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
     /// Priority from -100 to 100; higher starts first within the group [default: 0]
     #[arg(long, value_name = "N", value_parser = priority_parser(), allow_negative_numbers = true)]

@@ -3,6 +3,7 @@
 
 use bgd_shared::limits::GROUP_SLOTS;
 use bgd_shared::time::Timestamp;
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 
@@ -173,7 +174,7 @@ pub struct EditArgs {
     #[arg(long, value_name = "N", value_parser = priority_parser(), allow_negative_numbers = true)]
     pub priority: Option<i32>,
     /// Group to run in
-    #[arg(long, value_name = "NAME", add = groups())]
+    #[arg(long, value_name = "NAME", add = groups(), value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
     /// Slots it takes in its group
     #[arg(long, value_name = "N", value_parser = slots_parser(), allow_negative_numbers = true)]
@@ -188,7 +189,7 @@ pub struct EditArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with = "delay")]
     pub at: Option<Timestamp>,
     /// Description for lists
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub description: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use bgd_shared::foreground::Key;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 
 use super::job::{JobArgs, SettingArgs, one_prompt};
@@ -78,7 +79,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "LINE", conflicts_with = "command", allow_hyphen_values = true)]
     pub shell: Option<OsString>,
     /// Send PROMPT to this agent, instead of running a command
-    #[arg(long, value_name = "NAME", add = crate::candidates::agents(), conflicts_with = "shell")]
+    #[arg(long, value_name = "NAME", add = crate::candidates::agents(), conflicts_with = "shell", value_parser = NonEmptyStringValueParser::new())]
     pub agent: Option<String>,
     /// Settings of the agent's session.
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use bgd_shared::id::TaskRef;
 use bgd_shared::task::Status;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 
 use crate::candidates::{batches, groups, sessions, tags};
@@ -21,16 +21,16 @@ pub const SELECTORS: [&str; 5] = ["tags", "group", "batch", "session", "status"]
 #[command(next_help_heading = "Select tasks")]
 pub struct SelectArgs {
     /// Tasks with this tag; if repeated, with all of these tags
-    #[arg(long = "tag", value_name = "TAG", add = tags())]
+    #[arg(long = "tag", value_name = "TAG", add = tags(), value_parser = NonEmptyStringValueParser::new())]
     pub tags: Vec<String>,
     /// Tasks in this group
-    #[arg(long, value_name = "NAME", add = groups())]
+    #[arg(long, value_name = "NAME", add = groups(), value_parser = NonEmptyStringValueParser::new())]
     pub group: Option<String>,
     /// Tasks of this batch, by the id that `submit --each` printed
     #[arg(long, value_name = "BATCH", value_parser = parse_batch, add = batches())]
     pub batch: Option<TaskRef>,
     /// Tasks of this parent session; `.` is the current session
-    #[arg(long, value_name = "KEY", add = sessions())]
+    #[arg(long, value_name = "KEY", add = sessions(), value_parser = NonEmptyStringValueParser::new())]
     pub session: Option<String>,
     /// Tasks with this status; may be repeated or comma-separated
     #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = status_parser())]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 
 use super::each::EachArgs;
@@ -93,7 +94,7 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Idempotency key: submitting it again returns the same task, whatever the command, until the task is cleared
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     pub key: Option<String>,
     /// Store stdout and stderr separately; their relative order is lost
     #[arg(long)]
@@ -112,7 +113,7 @@ pub struct SubmitArgs {
     pub shell: Option<OsString>,
     /// Send PROMPT to this agent, instead of running a command
     #[arg(long, value_name = "NAME", add = crate::candidates::agents(),
-        conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"])]
+        conflicts_with_all = ["shell", "split", "pty", "stdin", "stdin_pipe"], value_parser = NonEmptyStringValueParser::new())]
     pub agent: Option<String>,
     /// Prompt, instead of a command; without --agent it goes to the configured default_agent
     #[arg(long, value_name = "PROMPT", allow_hyphen_values = true,

@@ -81,6 +81,7 @@ pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error:
     match error.kind() {
         ErrorKind::MissingRequiredArgument => return without_ids(command, args, verbs, error),
         ErrorKind::ValueValidation => return in_plain_words(error),
+        ErrorKind::InvalidValue => return empty_value(args, error),
         ErrorKind::InvalidUtf8 => return not_text(command, args, verbs, error),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if args.iter().any(|arg| arg == "--json") => {
             return without_subcommand(command, args, verbs, error);
@@ -120,6 +121,22 @@ fn in_plain_words(error: clap::Error) -> clap::Error {
     match between(&plain).unwrap_or(plain) {
         plain if plain == message => error,
         plain => clap::Error::raw(error.kind(), plain + "\n"),
+    }
+}
+
+/// Rewords the error for an empty value, which clap takes for one that is missing.
+fn empty_value(args: &[OsString], error: clap::Error) -> clap::Error {
+    let is_empty = |arg: &OsString| {
+        let bytes = arg.as_encoded_bytes();
+        bytes.is_empty() || bytes.starts_with(b"-") && bytes.ends_with(b"=")
+    };
+    let text = error.to_string();
+    let named = text.strip_prefix("error: a value is required for ").filter(|_| args.iter().any(is_empty));
+    match named.and_then(|named| named.split_once(" but none was supplied")) {
+        Some((option, rest)) => {
+            clap::Error::raw(error.kind(), format!("the value of {option} is empty{}\n", rest.trim_end()))
+        }
+        None => error,
     }
 }
 
@@ -321,6 +338,46 @@ mod tests {
             let text = usage_error_text(words);
             assert!(text.contains(wanted), "{words:?}: {text}");
             assert!(text.starts_with("error: ") && text.ends_with("try '--help'.\n"), "{words:?}: {text:?}");
+        }
+    }
+
+    #[test]
+    fn empty_value_is_named_as_empty_and_missing_one_as_missing() {
+        for (line, option) in [
+            ("submit --tag _ -- true", "--tag <TAG>"),
+            ("submit --tag= -- true", "--tag <TAG>"),
+            ("submit --key _ -- true", "--key <KEY>"),
+            ("submit --channel _ -- true", "--channel <NAME>"),
+            ("submit --cwd _ -- true", "--cwd <DIR>"),
+            ("submit --group _ -- true", "--group <NAME>"),
+            ("submit --on _ -- true", "--on <NAME>"),
+            ("submit --on x --qos _ -- true", "--qos <NAME>"),
+            ("submit --on x --option _ -- true", "--option <OPTION>"),
+            ("submit --agent x --mode _ -d d p", "--mode <MODE>"),
+            ("run --agent _ p", "--agent <NAME>"),
+            ("list --session _", "--session <KEY>"),
+            ("list --status _", "--status <STATUS>"),
+            ("list --grep _", "--grep <TEXT>"),
+            ("clear --tag _", "--tag <TAG>"),
+            ("cancel --group _", "--group <NAME>"),
+            ("edit 3f2a -d _", "--description <TEXT>"),
+            ("inbox --session _", "--session <KEY>"),
+            ("handoff --pid 1 --channel _", "--channel <NAME>"),
+            ("--socket _ list", "--socket <PATH>"),
+        ] {
+            let words: Vec<&str> = line.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
+            let text = usage_error_text(&words);
+            assert!(
+                text.starts_with(&format!("error: the value of '{option}' is empty\n")),
+                "{line}: {text}"
+            );
+            assert!(text.ends_with("try '--help'.\n"), "{line}: {text:?}");
+        }
+        assert!(usage_error_text(&["submit", "--tag"]).contains("but none was supplied"));
+        // Here it means none, or nothing in particular.
+        for line in ["submit --session= true", "run --session= true", "submit -d= true"] {
+            let args = std::iter::once("bgctl").chain(line.split(' ')).map(OsString::from);
+            assert!(cli::parse(args, false).is_ok(), "{line}");
         }
     }
 

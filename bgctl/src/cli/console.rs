@@ -32,8 +32,8 @@ by Ctrl-Z waits next to the prompt; continue it with `fg` or in the background.
 
 When a background task of the parent session ends, a line above the prompt says so, or once
 the foreground job has given the terminal back. Ctrl-C clears the line, or ends a `cd` that
-hangs. Ctrl-D exits: foreground jobs then end as if their terminal were closed, background
-tasks keep running.
+hangs or the wait for a daemon that does not answer. Ctrl-D exits: foreground jobs then end
+as if their terminal were closed, background tasks keep running.
 
 The last 1000 lines are saved in $XDG_STATE_HOME/bgd/console_history (~/.local/state/bgd),
 readable only by you; lines that begin with a blank are not saved.
@@ -43,7 +43,8 @@ EXIT CODES:
     2  standard input or output is not a terminal
    69  the daemon has ended, and the jobs with it
   129  the terminal was closed
-  130, 143  ended by SIGINT or SIGTERM")]
+  130  interrupted while it connected to another machine again
+  143  ended by SIGTERM; SIGINT is for jobs and does not end it, as in a shell")]
 pub struct ConsoleArgs {
     /// Parent session of its tasks [default: $BGD_SESSION, else a new one, `console:` and a number]
     #[arg(long, value_name = "KEY", add = crate::candidates::sessions())]

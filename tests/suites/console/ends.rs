@@ -71,6 +71,19 @@ fn sigterm_ends_console_and_restores_terminal() {
 }
 
 #[test]
+fn sigint_does_not_end_console_at_its_prompt_and_help_does_not_say_so() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.process().signal(rustix::process::Signal::INT).unwrap();
+    run_line(&mut console, "echo still there");
+    console.type_line("exit 7");
+    assert_eq!(console.ended().code(), Some(7));
+    let help = daemon.run(&["console", "--help"]).success().stdout_text();
+    let codes = help.split("EXIT CODES:").nth(1).unwrap();
+    assert!(!codes.contains("ended by SIGINT") && codes.contains("  143  ended by SIGTERM"), "{codes}");
+}
+
+#[test]
 fn sigterm_ends_job_on_terminal_and_console() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);

@@ -227,6 +227,32 @@ fn r125_stopped_journal_has_no_environment_of_cleared_tasks() {
     assert!(!contains_token());
 }
 
+#[test]
+fn tasks_that_a_daemon_without_durable_does_not_show_are_counted_and_come_back() {
+    let mut daemon = durable("");
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let config = daemon.config_path();
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, "").unwrap();
+    assert!(daemon.stop().success());
+    let first = daemon.run(&["list", "-q"]).success();
+    assert_eq!(first.stdout_text(), "");
+    let journal = daemon.state_dir().join("journal");
+    let says =
+        format!("1 task from when the daemon was durable is kept in {}; to see it, set", journal.display());
+    assert!(first.stderr.contains(&format!("bgctl: {says} `durable = true`")), "{}", first.stderr);
+    let status = daemon.status();
+    assert!(status.notes.iter().any(|note| note.starts_with(&says)), "{status:?}");
+    assert!(status.warnings.iter().any(|warning| warning.starts_with(&says)), "{status:?}");
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("which are not shown"), "{log}");
+    fs::write(&config, before).unwrap();
+    let again = daemon.run(&["daemon", "restart"]).success();
+    assert!(!again.stderr.contains("is kept in"), "{}", again.stderr);
+    assert_eq!(daemon.task(held).status, Status::Pending);
+    daemon.run(&["daemon", "stop"]).success();
+}
+
 /// Makes the folder that the file `read-only` in the home names read-only for a daemon.
 const READ_ONLY: &str = "if [ -e \"$HOME/read-only\" ]; then
     export READ_ONLY=\"$(cat \"$HOME/read-only\")\"

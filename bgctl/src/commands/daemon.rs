@@ -39,7 +39,7 @@ pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
 
 fn start(context: &mut Context) -> Result<Code, Failure> {
     let mut pauses = link::pauses();
-    let (hello, started) = loop {
+    let (hello, started, mut client) = loop {
         let (mut client, started) = find_or_start(context)?;
         match (hello(&mut client), pauses.next()) {
             // The daemon was killed, and is not quite gone.
@@ -48,10 +48,11 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
             {
                 thread::sleep(pause);
             }
-            (hello, _) => break (hello?, started),
+            (hello, _) => break (hello?, started, client),
         }
     };
     context.link.report_loss(started);
+    context.link.report_unused(&mut client, started);
     if context.json() {
         context.print_json(&hello)?;
     } else if started != Started::Before {
@@ -130,6 +131,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
     let (mut client, started) = connected?;
     context.link.report_loss(started);
     let hello = hello(&mut client)?;
+    context.link.report_unused(&mut client, started);
     // Where a service manager listens, the next daemon has not answered before this point.
     drop(turn);
     if context.json() {

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{Hello, HelloParams, Method};
+use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, Method, NoParams};
 use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
 
@@ -57,6 +57,7 @@ pub use self::way::Way;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
+use crate::state::state_folder;
 
 /// Waits for another process that is about to start a daemon at this socket, possibly after stopping the current one.
 /// Blocks for as long as that takes, which is bounded; does not block if there is no such process.
@@ -321,6 +322,7 @@ impl Link {
         }
         let (client, started) = connect::connect(&self.socket()?, self.options.starts)?;
         self.report_loss(started);
+        self.report_unused(&mut client, started);
         self.report_start(started);
         Ok(client)
     }
@@ -433,6 +435,20 @@ impl Link {
     pub fn report_loss(&self, started: Started) {
         if let Some(loss) = started.loss().filter(|_| self.options.reports) {
             say(format_args!("bgctl: {loss}"));
+        }
+    }
+
+    /// Reports on standard error which tasks a daemon that was just started does not show, as it is not durable.
+    pub fn report_unused(&self, client: &mut Client, started: Started) {
+        let Started::ByUs { lost } = started else { return };
+        // Only where a daemon was durable, another call is worth it.
+        if !self.options.reports || self.is_remote() || !state_folder().join("journal").exists() {
+            return;
+        }
+        let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {}) else { return };
+        let is_reported = |note: &&String| note.starts_with(&show::lost_tasks(lost));
+        for note in status.notes.iter().filter(|note| !is_reported(note)) {
+            say(format_args!("bgctl: {}", show::line(note)));
         }
     }
 

@@ -30,8 +30,8 @@ use rusqlite::ErrorCode;
 use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, refused, was_emptied, words};
 use self::room::Room;
 pub use self::salvage::Damage;
+pub use self::store::{COUNTED, FORMAT, Head, READS};
 use self::store::{FILE, LOG, Merged, Read, Store};
-pub use self::store::{FORMAT, Head, READS};
 use crate::core::durable::{Changes, Kept};
 use crate::os::lock::{FileId, ProcessLock};
 
@@ -112,6 +112,14 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     }
     let (store, Read { head, kept, .. }) = begun.map_err(|fault| unusable(fault.words()))?;
     Ok(Opened { store, lock, folder, head, instance, kept, damage })
+}
+
+/// Returns the number of tasks in the journal of the state folder, for a daemon that does not use it: nothing else shows
+/// them. At most [`COUNTED`]; 0 if another daemon uses it or it can't be read.
+pub fn unused_tasks(state: &Path) -> u32 {
+    let folder = state.join("journal");
+    let is_used = of_lock(&folder.join("lock")).is_ok_and(|holder| holder.is_some());
+    if is_used { 0 } else { store::count_tasks(&folder.join(FILE)).unwrap_or_default() }
 }
 
 /// Reopens the journal of this instance after an upgrade in place, without reading the state, which is carried

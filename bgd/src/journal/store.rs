@@ -41,6 +41,9 @@ const COMPACT_UNUSED_PAGES: u32 = 1024;
 /// A journal with more used pages than this is not compacted, as that would delay the start: 64 MiB.
 const COMPACT_USED_PAGES: u32 = 16384;
 
+/// Maximum number of tasks that are counted without opening the journal: a large one would delay the start.
+pub const COUNTED: u32 = 10_000;
+
 /// The memory for cached pages of the database, in KiB.
 const CACHE_KIB: u32 = 512;
 
@@ -554,6 +557,18 @@ impl Merged {
 }
 
 /// Returns the flags to open an existing file.
+/// Counts the tasks in this file, up to [`COUNTED`], without changing it.
+///
+/// # Errors
+/// There is no such file, or it can't be read.
+pub fn count_tasks(file: &Path) -> rusqlite::Result<u32> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let database = Connection::open_with_flags(file, flags)?;
+    database.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let some = "SELECT count(*) FROM (SELECT 1 FROM task LIMIT ?1)";
+    database.query_row(some, [COUNTED], |row| row.get(0))
+}
+
 fn existing() -> OpenFlags {
     OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }

@@ -35,7 +35,7 @@ use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::workers::Workers;
 use crate::exec::{self, reaper};
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
 use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
@@ -106,7 +106,7 @@ impl Daemon {
         let (local, context) = start_executors(&premises, facts)?;
         let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
         let (nofile, marks, strays, keeper) =
-            (premises.nofile, premises.marks, premises.strays, premises.keeper);
+            (premises.nofile, premises.marks, Arc::new(premises.strays), premises.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
         // A durable daemon keeps its name across restarts.
         let name = if config.durable == Durable::No { &life } else { &instance.id };
@@ -117,7 +117,6 @@ impl Daemon {
             instance: instance.id.clone(),
             pid: std::process::id().cast_signed(),
             socket: socket.as_path().to_path_buf(),
-            state_dir: state,
             config_loaded: config_modified.is_some(),
             config_modified,
             config_path,
@@ -125,11 +124,12 @@ impl Daemon {
             tree: tree.0,
             tree_reason: tree.1,
             lost_tasks: instance.lost,
+            unused_tasks: unused_tasks(&config, &state),
+            state_dir: state,
             program,
             started,
         };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %identity.socket.display(), tree = identity.tree, why = identity.tree_reason, "ready");
-        let strays = Arc::new(strays);
         let taken = Taken {
             address: address.shown(),
             instance: Arc::clone(&instance),
@@ -279,6 +279,15 @@ impl Taken {
             }),
         })
     }
+}
+
+/// Returns the number of tasks that only a durable daemon would show, and puts it into the log.
+fn unused_tasks(config: &Config, state: &Path) -> u32 {
+    let tasks = if config.durable == Durable::No { journal::unused_tasks(state) } else { 0 };
+    if tasks > 0 {
+        tracing::warn!(tasks, "the journal has tasks from when the daemon was durable, which are not shown");
+    }
+    tasks
 }
 
 /// Returns the parameters of the executors for other machines and clusters.

@@ -10,6 +10,7 @@ use bgd_shared::time::Timestamp;
 
 use crate::config::{Config, Durable};
 use crate::core::Core;
+use crate::journal;
 use crate::os::log;
 use crate::os::program::Program;
 use crate::os::scheduling;
@@ -20,6 +21,8 @@ pub struct Identity {
     pub instance: String,
     /// How many tasks had been started by daemons that were killed.
     pub lost_tasks: usize,
+    /// How many tasks are in a journal that this daemon does not use, as it is not durable.
+    pub unused_tasks: u32,
     pub pid: i32,
     pub socket: PathBuf,
     pub state_dir: PathBuf,
@@ -135,8 +138,26 @@ impl Identity {
             status.notes.push(text.clone());
             status.warnings.push(text);
         }
+        if let Some(text) = self.unused() {
+            status.notes.push(text.clone());
+            status.warnings.push(text);
+        }
         status.warnings.extend(scheduling::warning());
         self.look_at_disk(&mut status.warnings);
+    }
+
+    /// Describes the tasks that only a durable daemon would show, and how to see them.
+    fn unused(&self) -> Option<String> {
+        let (tasks, journal) = (show::count(self.unused_tasks, "task"), self.state_dir.join("journal"));
+        let (is, them) = if self.unused_tasks == 1 { ("is", "it") } else { ("are", "them") };
+        let at_least = if self.unused_tasks == journal::COUNTED { "at least " } else { "" };
+        (self.unused_tasks > 0).then(|| {
+            format!(
+                "{at_least}{tasks} from when the daemon was durable {is} kept in {}; to see {them}, set `durable = true` and run \
+                 `bgctl daemon restart`",
+                journal.display()
+            )
+        })
     }
 
     /// Adds a warning that the disk did not respond in time.

@@ -15,6 +15,7 @@ fn identity(instance: String, socket: &Path, state: &Path, started: Instant) -> 
     Identity {
         instance,
         lost_tasks: 0,
+        unused_tasks: 0,
         pid: 0,
         socket: socket.into(),
         state_dir: state.into(),

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::remark::say;
+use crate::render::signs::ellipsis;
 
 /// Prints the reason for a wait at intervals until dropped.
 pub struct Progress {
@@ -29,7 +30,7 @@ impl Progress {
             let mut waited = FIRST_TOLD;
             let mut pause = FIRST_TOLD;
             while ends.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
-                say(format_args!("bgctl: waiting for {what}, {} s so far …", waited.as_secs()));
+                say(format_args!("bgctl: waiting for {what}, {} s so far {}", waited.as_secs(), ellipsis()));
                 waited += TOLD_EVERY;
                 pause = TOLD_EVERY;
             }

@@ -89,7 +89,9 @@ pub enum TaskRefError {
     #[error("task id {0:?} is too short: give at least its first {ID_PREFIX_CHARS} characters")]
     TooShort(String),
     /// A character that no UUID contains, a hyphen in the wrong place, or too many characters.
-    #[error("{0:?} is not a task id: ids are UUIDs such as 3f2a9c1e-…, or their first characters")]
+    #[error(
+        "{0:?} is not a task id: ids are UUIDs such as 3f2a9c1e-5d04-4b7a-9e61-c2f80d3b7a15, or their first characters"
+    )]
     NotAnId(String),
 }
 

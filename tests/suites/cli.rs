@@ -490,6 +490,17 @@ fn list_fits_narrow_terminals_and_watch() {
 }
 
 #[test]
+fn locale_without_utf8_gets_ascii_signs_and_unchanged_text_of_the_user() {
+    let daemon = TestDaemon::start();
+    submitted(&daemon, &["--hold", "-d", "é and more than forty other characters, to be cut", "--", "true"]);
+    for (locale, sign, other) in [("C.UTF-8", "…", "..."), ("C", "...", "…")] {
+        let table = on_a_terminal(&daemon, "list", &[("LC_ALL", locale), ("COLUMNS", "60")]);
+        let row = table.lines().find(|line| line.contains("é and more")).unwrap_or_else(|| panic!("{table}"));
+        assert!(row.contains(sign) && !row.contains(other), "{locale}: {row}");
+    }
+}
+
+#[test]
 fn write_signal_cancel_clear_and_session_end_take_effect() {
     let daemon = TestDaemon::start();
     let id = submitted(&daemon, &["--stdin-pipe", "--", "cat"]).to_string();

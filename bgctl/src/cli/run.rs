@@ -66,7 +66,7 @@ pub struct RunArgs {
     /// Arguments of every job.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Key that moves the job to the background: ctrl-b, ctrl-], …, or none [default: as configured]
+    /// Key that moves the job to the background: ctrl-b, ctrl-] and so on, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
     /// Further environment variables, as a JSON object in this variable; for a daemon that runs an agent elsewhere
@@ -130,7 +130,7 @@ EXIT CODES on a terminal:
   128 + the signal that ended bgctl; the task keeps running
   as `bgctl run`, if the task ended meanwhile")]
 pub struct AttachArgs {
-    /// Key that detaches: ctrl-b, ctrl-], …, or none [default: as configured]
+    /// Key that detaches: ctrl-b, ctrl-] and so on, or none [default: as configured]
     #[arg(long, value_name = "KEY")]
     pub key: Option<Key>,
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]

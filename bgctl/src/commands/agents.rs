@@ -13,11 +13,12 @@ use crate::job;
 use crate::remark::say;
 use crate::render::agents::list;
 use crate::render::look::ListFormat;
+use crate::render::signs::ellipsis;
 
 /// Fetches and prints the agents.
 pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
-        say(format_args!("starting each available agent …"));
+        say(format_args!("starting each available agent {}", ellipsis()));
     }
     let params =
         AgentListParams { check: args.check, names: args.names, ..job::agents(context.link.is_remote()) };

@@ -376,8 +376,8 @@ fn failure_of(task: &Task) -> impl Iterator<Item = String> {
 
 fn waiting_for(active: usize, all: usize) -> String {
     match (active, all) {
-        (_, 1) => "waiting for the task …".to_owned(),
-        _ => format!("waiting for {active} of {all} tasks …"),
+        (_, 1) => format!("waiting for the task {}", ellipsis()),
+        _ => format!("waiting for {active} of {all} tasks {}", ellipsis()),
     }
 }
 

@@ -11,11 +11,12 @@ use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::executors::list;
 use crate::render::look::ListFormat;
+use crate::render::signs::ellipsis;
 
 /// Fetches and prints the executors.
 pub fn run(args: ExecutorsArgs, context: &mut Context) -> Result<Code, Failure> {
     if args.check && std::io::stderr().is_terminal() && !context.json() {
-        say(format_args!("asking each executor …"));
+        say(format_args!("asking each executor {}", ellipsis()));
     }
     let params = ExecutorListParams { names: args.names, check: args.check };
     let result = context.call::<ExecutorList>(&params)?;

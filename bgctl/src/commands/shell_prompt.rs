@@ -12,7 +12,7 @@ use crate::cli::ShellPromptArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::look;
+use crate::render::signs;
 use crate::state::{self, Seen};
 
 /// Maximum number of tasks counted of each kind, so that the answer stays short.
@@ -33,7 +33,7 @@ pub fn run(args: &ShellPromptArgs, context: &mut Context) -> Result<Code, Failur
     // Errors do not belong in a prompt; other verbs report them.
     let Ok(socket) = context.link.socket() else { return Ok(Code::OK) };
     if let Ok([running, failed]) = ask(&socket, Duration::from_millis(args.timeout)) {
-        let signs = if look::is_utf8() { SYMBOLS } else { ASCII };
+        let signs = if signs::is_utf8() { SYMBOLS } else { ASCII };
         context.print(&text(&running, &failed, state::last_seen(&socket).as_ref(), signs))?;
     }
     Ok(Code::OK)

@@ -32,7 +32,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     if hands_over && (args.order.retry.is_some() || args.order.restart.is_some()) {
         let message = "--stdin can't be combined with --retry or --restart: the input can be read only once";
-        return Err(Failure::usage(message).hint("let the task read a file: --shell \"… < file\""));
+        return Err(Failure::usage(message).hint("let the task read a file: --shell \"COMMAND < file\""));
     }
     if hands_over && io::stdin().is_terminal() {
         return Err(Failure::usage("--stdin can't pass on a terminal: the shell needs it")

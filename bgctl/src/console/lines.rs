@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use anstream::adapter::StripBytes;
 
 use crate::render::clean;
+use crate::render::signs::ellipsis;
 
 /// Maximum number of bytes of a line; longer ones are continued on the next line.
 const LINE_BYTES: usize = 4096;
@@ -91,7 +92,8 @@ impl Lines {
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
             let lines = if dropped == 1 { "line is" } else { "lines are" };
-            let _ = writeln!(text, "[{number}] … {dropped} {lines} not shown: bgctl output {id}");
+            let sign = ellipsis();
+            let _ = writeln!(text, "[{number}] {sign} {dropped} {lines} not shown: bgctl output {id}");
         }
         self.kept_bytes = 0;
         for line in self.kept.drain(..) {

@@ -11,14 +11,13 @@ use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::{Event, EventKind};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
-use bgd_shared::show::shortened;
 use bgd_shared::task::{Origin, Status, Task};
 
 use super::editor::{Heard as Said, MessageSender};
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
-use crate::render::{bounded_line, clean, table};
+use crate::render::{bounded_line, clean, shortened, table};
 
 /// Maximum number of characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
@@ -51,11 +50,11 @@ impl News {
         news.follow(client, false)?;
         Ok(news)
     }
+
     /// Returns the number of the current connection.
     pub fn connection(&self) -> u32 {
         lock(&self.place).connection
     }
-
 
     /// Subscribes over a new connection. `is_same`: to the same daemon, so that what has happened meanwhile comes first.
     ///

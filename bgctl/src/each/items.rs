@@ -42,7 +42,7 @@ pub fn read(file: &OsStr, end: Separator) -> Result<Vec<OsString>, Failure> {
         let input = io::stdin();
         if input.is_terminal() {
             return Err(Failure::usage("--each - reads items from standard input, which is a terminal here")
-                .hint("give it a pipe or a file: `… | bgctl submit --each - -- CMD {}`"));
+                .hint("give it a pipe or a file: `COMMAND | bgctl submit --each - -- CMD {}`"));
         }
         ("standard input".to_owned(), all(&mut input.lock(), end))
     } else {

@@ -7,12 +7,11 @@ use bgd_shared::request::{
     InboxList, InboxRead, Method as _, TaskContinue, TaskGet, TaskHold, TaskList, TaskOutput, TaskPause,
     TaskResultOf,
 };
-use bgd_shared::show::shortened;
 
 use super::host::Host;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::clean;
+use crate::render::{clean, shortened};
 
 /// Adds the host's name to a failure.
 pub fn named(host: &Host, failure: Failure) -> Failure {

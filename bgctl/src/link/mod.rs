@@ -320,7 +320,7 @@ impl Link {
         if let Some(host) = self.host() {
             return self.dial(host, self.options.starts);
         }
-        let (client, started) = connect::connect(&self.socket()?, self.options.starts)?;
+        let (mut client, started) = connect::connect(&self.socket()?, self.options.starts)?;
         self.report_loss(started);
         self.report_unused(&mut client, started);
         self.report_start(started);

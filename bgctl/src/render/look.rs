@@ -12,6 +12,7 @@ use clap::ValueEnum;
 use comfy_table::Table;
 
 use super::columns::{Field, Measured};
+use super::signs::is_utf8;
 use super::tree::{ASCII, BOXES, Lines};
 use super::wall::Clock;
 
@@ -98,14 +99,6 @@ pub fn lines() -> Lines {
 /// Reports whether the terminal shows escape sequences instead of interpreting them, according to `TERM`.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|name| name.is_empty() || name == "dumb")
-}
-
-/// Reports whether the locale uses UTF-8.
-pub fn is_utf8() -> bool {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).unwrap_or_default();
-    let locale = locale.to_ascii_lowercase();
-    locale.ends_with("utf-8") || locale.ends_with("utf8")
 }
 
 /// Returns the width of the terminal, or `None` if it was never set, as for script(1) without a terminal.

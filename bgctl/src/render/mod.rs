@@ -1,5 +1,5 @@
-//! Rendering: functions from wire objects to text. Only `look` and `wall` read the environment (terminal, variables,
-//! time zone); nothing here prints.
+//! Rendering: functions from wire objects to text. Only `look`, `signs` and `wall` read the environment (terminal,
+//! variables, time zone); nothing here prints.
 
 pub mod agents;
 pub mod columns;
@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod order;
 pub mod page;
 pub mod question;
+pub mod signs;
 pub mod table;
 pub mod tree;
 pub mod wall;
@@ -20,19 +21,28 @@ pub mod width;
 
 use std::borrow::Cow;
 
+use bgd_shared::show::shortened_with;
 pub use bgd_shared::show::{bytes, line as clean, lines as clean_lines};
 
 /// Truncates text after `most` characters, and appends its full length if truncated.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{} … ({} characters)", &text[..end], text.chars().count())),
+        Some((end, _)) => {
+            let sign = signs::ellipsis();
+            Cow::Owned(format!("{} {sign} ({} characters)", &text[..end], text.chars().count()))
+        }
     }
 }
 
 /// Makes a text safe to show on one line, and truncates it as [`bounded`] does.
 pub fn bounded_line(text: &str, most: usize) -> String {
     bounded(&clean(text), most).into_owned()
+}
+
+/// Shortens a text to at most `most` characters, as `bgd_shared::show::shortened` does, in the characters of the locale.
+pub fn shortened(text: &str, most: usize) -> String {
+    shortened_with(text, most, signs::ellipsis())
 }
 
 #[cfg(test)]

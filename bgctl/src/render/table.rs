@@ -15,7 +15,7 @@ use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
 use super::width::{cut, width};
-use super::{bytes, clean};
+use super::{bytes, clean, shortened};
 use crate::duration::show_ms;
 
 /// A machine's outcome in place of a list.
@@ -480,7 +480,7 @@ pub fn was_not_ready(task: &Task) -> bool {
 fn attention(task: &Task) -> String {
     match (&task.progress.needs_input, task.progress.stalled, &task.progress.last_words) {
         (Some(_), _, _) => " (asks)".to_owned(),
-        (None, true, Some(words)) => format!(" (stalled: {})", show::shortened(&clean(words), WORDS_CHARS)),
+        (None, true, Some(words)) => format!(" (stalled: {})", shortened(&clean(words), WORDS_CHARS)),
         (None, true, None) => " (stalled)".to_owned(),
         (None, false, _) => String::new(),
     }

@@ -2,6 +2,8 @@
 
 use unicode_width::UnicodeWidthChar as _;
 
+use super::signs::ellipsis;
+
 /// The variation selector that turns the preceding character into an emoji two columns wide.
 const AS_PICTURE: char = '\u{fe0f}';
 
@@ -14,25 +16,29 @@ fn columns_of(c: char) -> usize {
     if c == AS_PICTURE { 1 } else { c.width().unwrap_or(0) }
 }
 
-/// Truncates a text to this many columns, with `…` if anything is left out.
+/// Truncates a text to this many columns, with an ellipsis if anything is left out.
 pub fn cut(text: &str, columns: usize) -> String {
+    cut_with(text, columns, ellipsis())
+}
+
+fn cut_with(text: &str, columns: usize, sign: &str) -> String {
     // Every column needs at least one byte.
     if text.len() <= columns || width(text) <= columns {
         return text.to_owned();
     }
+    // Of a long sign, only a part may fit.
+    let sign: String = sign.chars().take(columns).collect();
+    let room = columns - width(&sign);
     let mut taken = 0;
     let mut out = String::new();
     for c in text.chars() {
         taken += columns_of(c);
-        if taken >= columns {
+        if taken > room {
             break;
         }
         out.push(c);
     }
-    if columns > 0 {
-        out.push('…');
-    }
-    out
+    out + &sign
 }
 
 #[cfg(test)]
@@ -48,6 +54,8 @@ mod tests {
         assert_eq!(cut("漢字x", 4), "漢…");
         assert_eq!(cut("e\u{301}e\u{301}", 2), "e\u{301}e\u{301}");
         assert_eq!((cut("ab", 1), cut("ab", 0)), ("…".into(), String::new()));
+        let plain = |columns| cut_with("abcdef", columns, "...");
+        assert_eq!([plain(6), plain(5), plain(3), plain(2), plain(0)], ["abcdef", "ab...", "...", "..", ""]);
     }
 
     proptest! {

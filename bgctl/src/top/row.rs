@@ -9,14 +9,13 @@ use bgd_shared::consumption::AgentUsage;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::WaitingFor;
 use bgd_shared::question::NeedsInput;
-use bgd_shared::show;
 use bgd_shared::task::{Kind, Status, Task};
 use bgd_shared::time::Timestamp;
 
 use super::task_key::{HostNo, TaskKey};
-use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
+use crate::render::{clean, shortened};
 
 /// Maximum number of characters kept of a description, more than fit on a line.
 const DESCRIPTION_CHARS: usize = 256;
@@ -170,7 +169,7 @@ impl Row {
             has_terminal: task.pty,
             is_held,
             state: texts.share(&status(task, clock)),
-            description: show::shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
+            description: shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
             created_at: task.created_at,
             last: match (has_run, task.completed_at.filter(|_| !is_active)) {
                 (_, Some(ended)) => Last::Ended(ended),

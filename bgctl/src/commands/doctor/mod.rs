@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::doctor::{Check, State, page, summary};
 use crate::render::look::ListFormat;
+use crate::render::signs::ellipsis;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -32,7 +33,10 @@ struct Report<'a> {
 /// Makes all checks, then prints them.
 pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if std::io::stderr().is_terminal() && !context.json() {
-        say(format_args!("checking; starting agents and reaching other machines takes a moment …"));
+        say(format_args!(
+            "checking; starting agents and reaching other machines takes a moment {}",
+            ellipsis()
+        ));
     }
     let is_remote = context.link.is_remote();
     let mut checks = if is_remote { Vec::new() } else { machine::checks() };

@@ -7,7 +7,6 @@ use std::io::IsTerminal as _;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ListParams, ListResult, TaskList, TaskOutput, TaskUsage};
-use bgd_shared::show::shortened;
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
@@ -22,6 +21,7 @@ use crate::link::{Link, outcome, reason};
 use crate::remark::say;
 use crate::render::columns::{Field, Measured};
 use crate::render::look::{ListFormat, lines};
+use crate::render::shortened;
 use crate::render::table::{Listing, Missing, listings};
 use crate::several::{self, Asked, News};
 

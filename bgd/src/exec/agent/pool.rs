@@ -18,7 +18,6 @@ struct Entry<Key> {
     running: usize,
     /// How many of them were asked to end.
     ending: usize,
-    at_most: usize,
     /// Whether the process gets no new turns.
     retired: bool,
     /// The sessions that the process holds in memory.
@@ -72,14 +71,15 @@ pub enum Rest {
 impl<Key: PartialEq> Pool<Key> {
     /// Picks the process for a turn, and counts the turn there. Prefers the process that holds the session,
     /// even if it is full: there the session costs nothing extra, and elsewhere it may not be available.
-    /// Otherwise picks the fullest process with room, or a new one.
+    /// Otherwise picks the fullest process with room, or a new one. `at_most` is the agent's present limit, which also
+    /// applies to processes that were started under another one.
     pub fn take(&mut self, key: Key, at_most: usize, session: Option<&Arc<str>>) -> Choice {
         let holds = |entry: &Entry<Key>| session.is_some_and(|session| entry.sessions.contains(session));
         let best = self
             .entries
             .iter_mut()
             .filter(|(_, entry)| entry.key == key && !entry.retired)
-            .filter(|(_, entry)| entry.running < entry.at_most || holds(entry))
+            .filter(|(_, entry)| entry.running < at_most.max(1) || holds(entry))
             .max_by_key(|(seat, entry)| (holds(entry), entry.running, std::cmp::Reverse(**seat)));
         if let Some((seat, entry)) = best {
             entry.running += 1;
@@ -87,15 +87,7 @@ impl<Key: PartialEq> Pool<Key> {
             return Choice::Known(*seat);
         }
         self.last += 1;
-        let entry = Entry {
-            key,
-            running: 1,
-            ending: 0,
-            at_most: at_most.max(1),
-            retired: false,
-            sessions: BTreeSet::new(),
-            turns: 1,
-        };
+        let entry = Entry { key, running: 1, ending: 0, retired: false, sessions: BTreeSet::new(), turns: 1 };
         self.entries.insert(self.last, entry);
         Choice::New(self.last)
     }
@@ -190,6 +182,25 @@ mod tests {
         assert_eq!(pool.give_back(1, false), Rest::Busy);
         assert_eq!(pool.take("a", 2, None), Choice::Known(1), "the fuller one");
         assert_eq!(pool.take("a", 2, None), Choice::Known(2));
+    }
+
+    #[test]
+    fn raised_limit_applies_to_running_process() {
+        let mut pool = Pool::default();
+        pool.take("a", 1, None);
+        assert_eq!(pool.take("a", 3, None), Choice::Known(1));
+        assert_eq!(pool.take("a", 3, None), Choice::Known(1));
+        assert_eq!(pool.take("a", 3, None), Choice::New(2), "the first one is full again");
+    }
+
+    #[test]
+    fn lowered_limit_applies_to_running_process() {
+        let mut pool = Pool::default();
+        pool.take("a", 3, None);
+        pool.take("a", 3, None);
+        assert_eq!(pool.take("a", 2, None), Choice::New(2), "the first one is full now");
+        pool.give_back(1, false);
+        assert_eq!(pool.take("a", 2, None), Choice::Known(1), "it has room again");
     }
 
     #[test]

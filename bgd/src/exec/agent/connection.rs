@@ -26,6 +26,8 @@ pub enum Update {
     Text(String),
     /// The text that follows belongs to another message.
     Message,
+    /// The text that follows belongs to another part of the same message.
+    Part,
     /// The agent calls a tool. The name is for display.
     Tool(String),
     /// A tool makes progress, or has ended.

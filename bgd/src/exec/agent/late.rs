@@ -43,6 +43,7 @@ impl Manager {
                 // Dropping a question denies it.
                 Update::Ask(_)
                 | Update::Message
+                | Update::Part
                 | Update::Tool(_)
                 | Update::Worked
                 | Update::Model(_)

@@ -202,8 +202,8 @@ impl Recorder {
         match std::mem::take(&mut self.separate) {
             Ending::Nothing => self.write(match (self.answer.next, self.line_ended) {
                 (Next::Goes, _) | (Next::AfterTool, true) => "",
-                (Next::AfterTool, false) | (Next::OtherMessage, true) => "\n",
-                (Next::OtherMessage, false) => "\n\n",
+                (Next::AfterTool, false) | (Next::OtherPart | Next::OtherMessage, true) => "\n",
+                (Next::OtherPart | Next::OtherMessage, false) => "\n\n",
             }),
             Ending::Line => self.write("\n"),
             Ending::Word => self.write("\n\n"),
@@ -215,6 +215,11 @@ impl Recorder {
     /// Notes that the text that follows belongs to another message.
     pub fn message(&mut self) {
         self.answer.other_message();
+    }
+
+    /// Notes that the text that follows belongs to another part of the same message.
+    pub fn part(&mut self) {
+        self.answer.other_part();
     }
 
     /// Replaces the answer collected from the text with the one that the agent reported.

@@ -431,6 +431,7 @@ impl Turn {
         match update {
             Update::Text(text) => recorder.text(&text),
             Update::Message => recorder.message(),
+            Update::Part => recorder.part(),
             Update::Tool(name) => recorder.tool(&name),
             Update::Worked => recorder.worked(),
             Update::Model(of_model) => recorder.model(of_model),

@@ -9,6 +9,7 @@ mod asks;
 mod carry;
 mod ending;
 mod follow;
+mod pieces;
 #[cfg(test)]
 mod scripted;
 mod session;

@@ -18,6 +18,7 @@ use super::super::connection::{TurnEnd, Update, Updates, plan};
 use super::api::{Api, ApiError, SessionAddress};
 use super::asks::{Asks, AsksState};
 use super::follow::{self, Routes, Signal};
+use super::pieces::Relation;
 use super::turn::{News, Observation, Turn};
 use super::wire::{Event, Fault, FaultData, Message};
 use crate::exec::http::HttpError;
@@ -311,7 +312,7 @@ impl Session {
         for news in news {
             // Fails if the receiver was dropped; then nothing needs to be reported.
             let _ = match news {
-                News::Text(text) => self.parts.updates.send(Update::Text(text)).await.is_ok(),
+                News::Text(relation, text) => self.tell_text(relation, text).await,
                 News::Tool(name) => self.parts.updates.send(Update::Tool(name)).await.is_ok(),
                 News::Retries(why) => self.parts.updates.send(Update::Retries(why)).await.is_ok(),
                 News::Consumed(report) => self.parts.updates.send(Update::Consumed(report)).await.is_ok(),
@@ -320,6 +321,21 @@ impl Session {
                 News::Activity => self.parts.updates.try_send(Update::Activity).is_ok(),
             };
         }
+    }
+
+    async fn tell_text(&self, relation: Relation, text: String) -> bool {
+        let updates = &self.parts.updates;
+        let boundary = match relation {
+            Relation::Continues => None,
+            Relation::OtherPart => Some(Update::Part),
+            Relation::OtherMessage => Some(Update::Message),
+        };
+        if let Some(boundary) = boundary
+            && updates.send(boundary).await.is_err()
+        {
+            return false;
+        }
+        updates.send(Update::Text(text)).await.is_ok()
     }
 
     /// Schedules a look as soon as possible, if a turn runs.

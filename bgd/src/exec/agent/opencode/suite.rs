@@ -153,6 +153,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn texts_of_other_messages_and_parts_are_passed_on_apart() {
+        let run = Run::start(slow()).await;
+        let mut first = run.done("one");
+        let part = json!({ "id": "prt_2", "type": "text", "text": "two" });
+        first["parts"].as_array_mut().unwrap().push(part);
+        let mut second = run.done("three");
+        second["info"]["id"] = json!("msg_b");
+        run.write(&[first, second]);
+        run.idle();
+        let Run { turn, mut updates, .. } = run;
+        assert_eq!(turn.await.unwrap(), TurnEnd::Completed);
+        let mut told = Vec::new();
+        while let Ok(update) = updates.try_recv() {
+            match update {
+                Update::Text(text) => told.push(text),
+                Update::Part => told.push("part".to_owned()),
+                Update::Message => told.push("message".to_owned()),
+                _ => {}
+            }
+        }
+        assert_eq!(told, ["one", "part", "two", "message", "three"]);
+    }
+
+    #[tokio::test]
     async fn poll_detects_a_lost_idle_event() {
         let run = Run::start(fast()).await;
         run.server.asked("GET /session/status", 2).await;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::connection::TurnEnd;
 use super::ending::{self, Last};
+use super::pieces::{LastPiece, Relation};
 use super::text::Text;
 use super::wire::{Delta, Fault, Info, Message, Part, Taken};
 use crate::core::{Context, CostScope, Report, Tokens};
@@ -27,8 +28,8 @@ const PARTS: usize = 4096;
 /// Something new in a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub enum News {
-    /// A piece of the answer.
-    Text(String),
+    /// A piece of the answer, with its relation to the one before it.
+    Text(Relation, String),
     /// A tool is called.
     Tool(String),
     /// The model's request is retried, for this reason.
@@ -97,6 +98,8 @@ pub struct Turn {
     /// Whether the conversation was compacted, so that the next user message is the server's own.
     goes_on: bool,
     messages: HashMap<String, Tracked>,
+    #[serde(default)]
+    last_piece: LastPiece,
     last: Option<Last>,
     /// Whether an answer to a message outside of the turn is newer than `last`.
     superseded: bool,
@@ -129,6 +132,7 @@ impl Turn {
             foreign: None,
             goes_on: false,
             messages: HashMap::new(),
+            last_piece: LastPiece::default(),
             last: None,
             superseded: false,
             began: now,
@@ -233,10 +237,11 @@ impl Turn {
     /// Handles an event: a part has grown.
     pub fn on_delta(&mut self, delta: &Delta) -> Option<News> {
         let mine = self.messages.get_mut(&delta.message).filter(|mine| !mine.settled)?;
-        match mine.parts.get_mut(&delta.part) {
-            Some(Piece::Text(text)) if delta.field == "text" => news(text.grow(&delta.piece)),
-            _ => Some(News::Activity),
-        }
+        let new = match mine.parts.get_mut(&delta.part) {
+            Some(Piece::Text(text)) if delta.field == "text" => text.grow(&delta.piece),
+            _ => return Some(News::Activity),
+        };
+        self.text(&delta.message, &delta.part, new)
     }
 
     /// Handles messages that were read, in order, the newest last. They begin at or before the prompt, or at or before
@@ -361,13 +366,22 @@ impl Turn {
             let is_tool = matches!(piece, Piece::Tool);
             mine.parts.insert(part.id.clone(), piece);
             if is_tool {
+                self.last_piece.tool_called();
                 return Some(News::Tool(part.tool.clone()));
             }
         }
-        match mine.parts.get_mut(&part.id) {
-            Some(Piece::Text(text)) => news(write(text)),
-            _ => Some(News::Activity),
+        let new = match mine.parts.get_mut(&part.id) {
+            Some(Piece::Text(text)) => write(text),
+            _ => return Some(News::Activity),
+        };
+        self.text(&part.message, &part.id, new)
+    }
+
+    fn text(&mut self, message: &str, part: &str, new: String) -> Option<News> {
+        if new.is_empty() {
+            return None;
         }
+        Some(News::Text(self.last_piece.relate(message, part, &new), new))
     }
 
     /// Returns whether a user message was written after the prompt. Earlier ones change now and then, too.
@@ -396,10 +410,6 @@ impl Taken {
             cost: self.cost.minus(before.cost).unwrap_or_default().plus(now.cost),
         }
     }
-}
-
-fn news(text: String) -> Option<News> {
-    (!text.is_empty()).then_some(News::Text(text))
 }
 
 #[cfg(test)]
@@ -437,7 +447,7 @@ mod tests {
     fn read(turn: &mut Turn, messages: &[Value]) -> String {
         let messages: Vec<Message> =
             messages.iter().map(|message| serde_json::from_value(message.clone()).unwrap()).collect();
-        let text = |news| if let News::Text(text) = news { text } else { String::new() };
+        let text = |news| if let News::Text(_, text) = news { text } else { String::new() };
         turn.read(&messages).into_iter().map(text).collect()
     }
 
@@ -462,6 +472,30 @@ mod tests {
         assert_eq!(turn.judge(&sight(true)), None);
         assert_eq!(turn.judge(&Observation { had_begun: false, ..sight(false) }), None);
         assert_eq!(turn.judge(&sight(false)), Some(TurnEnd::Completed));
+    }
+
+    #[test]
+    fn texts_of_other_messages_and_parts_are_told_apart() {
+        let mut turn = turn();
+        let text = |id: &str, text: &str| json!({ "id": id, "type": "text", "text": text });
+        let done = json!({ "time": { "created": 11, "completed": 12 }, "finish": "stop" });
+        let tool = json!({ "id": "p3", "type": "tool", "tool": "bash" });
+        let parts = json!([text("p1", "one"), text("p2", "two"), tool, text("p4", "four")]);
+        let messages = [
+            user("msg_1", 10),
+            assistant("a1", "msg_1", &done, &parts),
+            answer("a2", "msg_1", "stop", "five"),
+        ];
+        let messages = messages.map(|message| serde_json::from_value(message).unwrap());
+        let piece = |relation, text: &str| News::Text(relation, text.to_owned());
+        let news = [
+            piece(Relation::Continues, "one"),
+            piece(Relation::OtherPart, "two"),
+            News::Tool("bash".to_owned()),
+            piece(Relation::Continues, "four"),
+            piece(Relation::OtherMessage, "five"),
+        ];
+        assert_eq!(turn.read(&messages), news);
     }
 
     #[test]

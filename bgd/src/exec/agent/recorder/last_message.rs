@@ -17,6 +17,8 @@ pub enum Next {
     Goes,
     /// A tool was called in between.
     AfterTool,
+    /// It belongs to another part of the same message.
+    OtherPart,
     /// It belongs to another message.
     OtherMessage,
 }
@@ -42,6 +44,7 @@ impl LastMessage {
     pub fn push(&mut self, text: &str) {
         match std::mem::take(&mut self.next) {
             Next::Goes => {}
+            Next::OtherPart => self.said.push_str(if self.said.ends_with('\n') { "\n" } else { "\n\n" }),
             Next::AfterTool => *self = Self { any_tool: self.any_tool, ..Self::default() },
             Next::OtherMessage => {
                 self.bound();
@@ -73,8 +76,15 @@ impl LastMessage {
     /// Notes that the text that follows belongs to another message.
     pub fn other_message(&mut self) {
         // A tool call discards more, so it takes precedence. Before the first text there is no message to end.
-        if self.next == Next::Goes && !self.said.is_empty() {
+        if self.next != Next::AfterTool && !self.said.is_empty() {
             self.next = Next::OtherMessage;
+        }
+    }
+
+    /// Notes that the text that follows belongs to another part of the same message.
+    pub fn other_part(&mut self) {
+        if self.next == Next::Goes && !self.said.is_empty() {
+            self.next = Next::OtherPart;
         }
     }
 
@@ -152,6 +162,21 @@ mod tests {
         after_tool.other_message();
         after_tool.push("Warning: a");
         assert_eq!(after_tool.last().1, "Warning: a");
+    }
+
+    #[test]
+    fn answer_has_all_parts_of_the_last_message_as_paragraphs() {
+        let mut answer = LastMessage::default();
+        answer.other_part();
+        answer.push("I look.");
+        answer.other_message();
+        answer.push("It is ");
+        answer.push("here.");
+        answer.other_part();
+        answer.push("It starts.\n");
+        answer.other_part();
+        answer.push("It ends.");
+        assert_eq!(answer.last().1, "It is here.\n\nIt starts.\n\nIt ends.");
     }
 
     #[test]

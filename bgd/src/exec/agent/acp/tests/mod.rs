@@ -163,6 +163,8 @@ fn shown(update: &Update) -> String {
         Update::Plan(steps) => format!("plan of {}", steps.len()),
         Update::Activity => "moved".to_owned(),
         Update::Ask(ask) => format!("ask {}", ask.question),
-        Update::Session(_) | Update::Answer(_) => panic!("{update:?} is not for this back end"),
+        Update::Part | Update::Session(_) | Update::Answer(_) => {
+            panic!("{update:?} is not for this back end")
+        }
     }
 }

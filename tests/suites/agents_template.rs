@@ -171,6 +171,26 @@ fn prompt_too_long_for_argument_fails_with_advice() {
     assert_eq!(daemon.result(id), "one;");
 }
 
+#[test]
+fn resume_that_cannot_use_its_output_is_refused_and_changes_nothing() {
+    let daemon = daemon(remembering_agent("x", REMEMBER));
+    let id = daemon.tell("x", "one");
+    let first = ended(&daemon, id, Status::Completed);
+    let stderr = first.output.stderr_path.expect("two files");
+    fs::remove_file(&stderr).unwrap();
+    fs::create_dir(&stderr).unwrap();
+    let refused = daemon.try_resume(id, "two").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::AgentUnavailable, "{refused}");
+    assert!(refused.message.contains("its output can't be used"), "{refused}");
+    let task = daemon.task(id);
+    assert_eq!((task.status, task.resume_count), (Status::Completed, 0));
+    assert_eq!(daemon.result(id), "one;");
+    fs::remove_dir(&stderr).unwrap();
+    daemon.resume(id, "three");
+    ended(&daemon, id, Status::Completed);
+    assert_eq!(daemon.result(id), "one;three;");
+}
+
 /// An agent that prints its prompt, with these pointers into it.
 fn pointing(name: &str, pointers: &str) -> String {
     shell_agent(name, "printf '%s' \"$1\"", pointers)

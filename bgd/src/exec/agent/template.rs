@@ -167,7 +167,7 @@ impl Template {
 
     async fn run(&self, turn: &Turn, prompt: &str) -> Result<TurnEnd, Box<str>> {
         let has_begun = self.running.borrow().is_some();
-        if !has_begun && let Err(end) = self.begin(turn, prompt).await? {
+        if !has_begun && let Err(end) = self.begin(turn, prompt).await {
             return Ok(end);
         }
         let process = self.process.borrow().clone().ok_or("its program is not known")?;
@@ -199,43 +199,32 @@ impl Template {
         }
     }
 
-    /// Starts the program. Returns the end of the turn if it can't begin.
-    async fn begin(&self, turn: &Turn, prompt: &str) -> Result<Result<(), TurnEnd>, Box<str>> {
+    /// Starts the program. Returns the end of the turn if it can't begin: then the program never got the prompt.
+    async fn begin(&self, turn: &Turn, prompt: &str) -> Result<(), TurnEnd> {
         let folder = &self.context.folder;
-        let unusable = |error: io::Error| format!("its output can't be used: {error}");
+        let not_begun = |what: &str, error: io::Error| TurnEnd::NotBegun(format!("{what}: {error}").into());
+        let unusable = |error| not_begun("its output can't be used", error);
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
         // The output of earlier turns does not belong to this one.
         let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;
         // Dropping this removes the file at any end of the turn.
-        let file = match names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt)) {
-            Some(Ok(file)) => Some(file),
-            Some(Err(error)) => {
-                return Ok(Err(TurnEnd::NotBegun(format!("its prompt can't be written: {error}").into())));
-            }
-            None => None,
-        };
+        let file = names(agent, PROMPT_FILE).then(|| PromptFile::write(folder, turn.task, prompt));
+        let file = file.transpose().map_err(|error| not_begun("its prompt can't be written", error))?;
         let path = file.as_ref().map(|file| file.0.to_string_lossy()).unwrap_or_default();
-        let argv = match self.words(turn, prompt, &path) {
-            Ok(argv) => argv,
-            Err(error) => return Ok(Err(TurnEnd::NotBegun(error))),
-        };
+        let argv = self.words(turn, prompt, &path).map_err(TurnEnd::NotBegun)?;
         let is_named = file.is_some() || names(agent, PROMPT);
-        let unmade = |error: io::Error| format!("cannot create its standard input: {error}");
+        let unmade = |error| not_begun("cannot create its standard input", error);
         let (stdin, feed) = if is_named {
             (null().map_err(unmade)?, None)
         } else {
             let (theirs, ours) = pipe(PipeEnd::Reading).map_err(unmade)?;
             (theirs, Some(Feed::begin(ours, prompt.as_bytes().to_vec()).map_err(unmade)?))
         };
-        match self.start(turn, argv, [stdin, out, err]).await {
-            Ok(process) => {
-                self.running.replace(Some(Running { process, from, file, feed }));
-                Ok(Ok(()))
-            }
-            Err(error) => Ok(Err(TurnEnd::NotBegun(error))),
-        }
+        let process = self.start(turn, argv, [stdin, out, err]).await.map_err(TurnEnd::NotBegun)?;
+        self.running.replace(Some(Running { process, from, file, feed }));
+        Ok(())
     }
 
     /// Returns the state for an upgrade; `None` while the program does not run.

@@ -269,6 +269,25 @@ fn r30_r32_resume_continues_conversation() {
 }
 
 #[test]
+fn output_of_each_run_begins_on_a_line_of_its_own() {
+    let line = "printf '{\"session_id\":\"s1\",\"result\":\"%s\"}' \"$1\"; printf \"no $1\" >&2";
+    let daemon = daemon(remembering_agent("x", line));
+    let id = daemon.tell("x", "one");
+    ended(&daemon, id, Status::Completed);
+    let outputs = || [Stream::Stdout, Stream::Stderr].map(|stream| daemon.stream(id, stream));
+    let first = "{\"session_id\":\"s1\",\"result\":\"one\"}";
+    assert_eq!(outputs(), [first.as_bytes(), b"no one"]);
+    // Its program can't start, because the argument is too long.
+    daemon.try_resume(id, &"x".repeat(200_000)).unwrap_err();
+    assert_eq!(outputs(), [first.as_bytes(), b"no one"], "a refused run leaves no trace");
+    daemon.resume(id, "two");
+    ended(&daemon, id, Status::Completed);
+    assert_eq!(daemon.result(id), "two");
+    let both = format!("{first}\n{}", first.replace("one", "two"));
+    assert_eq!(outputs(), [both.as_bytes(), b"no one\nno two"]);
+}
+
+#[test]
 fn session_id_may_change_with_each_run() {
     // The history moves to a file with a new name, as with agents that fork the session they continue.
     let line = "old=$2; s=s$$; [ -z \"$old\" ] || mv \"$HOME/$old\" \"$HOME/$s\"; echo \"$1\" >> \"$HOME/$s\"; \

@@ -7,6 +7,7 @@ mod after;
 mod asked;
 mod carry;
 pub mod connection;
+mod earlier;
 mod far;
 mod key;
 mod late;

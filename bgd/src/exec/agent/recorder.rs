@@ -21,11 +21,12 @@ use serde::{Deserialize, Serialize};
 use self::last_message::{LastMessage, Next};
 use self::pending::PendingReports;
 use super::connection::TurnEnd;
+use super::earlier::Ending;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note, Report};
 use crate::exec::context::Context;
 use crate::exec::loss::Loss;
-use crate::exec::output::{OutputFolder, read_part};
+use crate::exec::output::OutputFolder;
 
 /// The shortest time between two reports of activity to the core.
 const MOVED_EVERY: Duration = Duration::from_millis(500);
@@ -93,7 +94,7 @@ impl Recorder {
             format!("cannot create its output in {}: {error}", context.folder.path().display())
         })?;
         let loss = Loss::new(task, run, context.facts.clone());
-        let before = ends(&context.folder, task, split);
+        let before = Ending::of(&context.folder, task, split, Stream::Stdout);
         context.outputs.track(task, run, split);
         Ok(Self {
             task,
@@ -415,27 +416,6 @@ impl Recorder {
     fn failed(&mut self, error: &io::Error) {
         tracing::warn!(task = %self.task, %error, "an agent's text can't be written");
         self.error.get_or_insert_with(|| format!("its output can't be written: {error}"));
-    }
-}
-
-/// How the output of earlier runs ends.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-enum Ending {
-    /// There is no output.
-    #[default]
-    Nothing,
-    /// It ends with a complete line.
-    Line,
-    /// It ends in the middle of a line.
-    Word,
-}
-
-fn ends(folder: &OutputFolder, task: TaskId, split: bool) -> Ending {
-    let files = folder.files(task, split);
-    match read_part(files.path(Stream::Stdout), false, -1, 1, 0) {
-        Ok(part) if part.bytes.is_empty() => Ending::Nothing,
-        Ok(part) if part.bytes == b"\n" => Ending::Line,
-        Ok(_) | Err(_) => Ending::Word,
     }
 }
 

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
+use super::earlier::LineEnd;
 use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
@@ -206,6 +207,9 @@ impl Template {
         let unusable = |error| not_begun("its output can't be used", error);
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
+        // The program writes into the files itself, and would continue the last line of an earlier turn.
+        let line_end = |stream| LineEnd::add(folder, turn.task, stream).map_err(unusable);
+        let line_ends = [line_end(Stream::Stdout)?, line_end(Stream::Stderr)?];
         // The output of earlier turns does not belong to this one.
         let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;
@@ -223,6 +227,7 @@ impl Template {
             (theirs, Some(Feed::begin(ours, prompt.as_bytes().to_vec()).map_err(unmade)?))
         };
         let process = self.start(turn, argv, [stdin, out, err]).await.map_err(TurnEnd::NotBegun)?;
+        line_ends.into_iter().for_each(LineEnd::keep);
         self.running.replace(Some(Running { process, from, file, feed }));
         Ok(())
     }

@@ -153,6 +153,14 @@ impl OutputFolder {
         self.open_at(task, stream, OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
     }
 
+    /// Opens a task's file for a stream for appending; it must exist.
+    ///
+    /// # Errors
+    /// Returns the system error, such as that there is no file any more.
+    pub fn append_existing(&self, task: TaskId, stream: Stream) -> io::Result<OwnedFd> {
+        self.open_at(task, stream, OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_NOFOLLOW)
+    }
+
     /// Makes a task's output file a link to a file elsewhere, unless an earlier run has done so. [`Self::remove`]
     /// leaves that file alone.
     ///

@@ -380,6 +380,15 @@ impl Recorder {
         if self.late_bytes > LATE_BYTES {
             return;
         }
+        match self.context.folder.append_existing(self.task, Stream::Stdout) {
+            Ok(file) => self.file = Some(file.into()),
+            // The task was cleared, and nothing would remove a new file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                self.lose(text, &error);
+                return self.loss.report();
+            }
+        }
         if self.line_ended {
             self.write(LATE);
         }
@@ -437,7 +446,31 @@ fn shortened(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::exec::messages;
+    use crate::exec::workers::Workers;
+
+    #[tokio::test]
+    async fn late_text_does_not_create_the_output_of_a_cleared_task_again() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Arc::new(OutputFolder::open(home.path().to_path_buf()).unwrap());
+        let ((facts, _facts), (reports, _reports)) = (messages::facts(), messages::reports());
+        let workers = Workers::simulated(|job| job());
+        let context =
+            Context::new(Arc::clone(&folder), u64::MAX, workers, facts, reports, home.path().into());
+        let task = TaskId::random();
+        let mut recorder = Recorder::begin(task, 1, false, context).unwrap();
+        recorder.text("It is here.");
+        recorder.end(Ok(())).await;
+        recorder.text("And there.");
+        let path = folder.files(task, false).path(Stream::Stdout).to_path_buf();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "It is here.\n[late] And there.");
+        folder.remove(task, 1);
+        recorder.text("Or not.");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+    }
 
     #[test]
     fn tool_names_are_shortened_and_sanitized() {

@@ -126,13 +126,16 @@ pub fn message(line: &[u8]) -> Option<RawJsonRpcMessage> {
     }
 }
 
-/// Parses an answer as leniently as possible, because a request whose answer is dropped would wait forever.
+/// Parses an answer as leniently as possible, because a request whose answer is dropped would wait forever. Without a
+/// result or an error, which some libraries omit if it is null, it counts as an answer if the object is marked as a
+/// message: a line of a log may have an id, too.
 fn response(mut object: Map<String, Value>) -> Option<RawJsonRpcMessage> {
     let id = RawJsonRpcId::deserialize(object.remove("id")?).ok()?;
+    let is_message = object.contains_key("jsonrpc") || object.contains_key("error");
     let error = object.remove("error").filter(|error| !error.is_null());
     let result = match error {
         Some(error) => Err(readable(&error)),
-        None => Ok(object.remove("result")?),
+        None => Ok(object.remove("result").or_else(|| is_message.then_some(Value::Null))?),
     };
     Some(RawJsonRpcMessage::response(id, result))
 }

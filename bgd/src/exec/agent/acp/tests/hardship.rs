@@ -1,7 +1,12 @@
 //! Agents that write invalid output, or end at the wrong moment.
 
+use std::time::Duration;
+
 use super::super::lines::Broken;
 use super::*;
+
+/// A watchdog: a test that runs into it has failed.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn noise_between_messages_is_skipped() {
@@ -64,6 +69,27 @@ async fn malformed_error_response_still_ends_the_turn() {
         let TurnEnd::Failed(why) = end else { panic!("{end:?}") };
         assert!(why.contains(words), "{why}");
     }
+}
+
+#[tokio::test]
+async fn response_without_result_or_error_answers_with_null() {
+    let (acp, mut agent, key, _received) = with_session().await;
+    for answer in [json!({"jsonrpc": "2.0"}), json!({"error": null}), json!({"result": null})] {
+        let script = async {
+            let asked = agent.expect("session/prompt").await;
+            // A line of a log, which answers nothing.
+            agent.raw(format!("{}\n", json!({"id": asked.id, "level": "info"})).as_bytes()).await;
+            agent.text("s1", "text").await;
+            let mut answer = answer.clone();
+            answer["id"] = asked.id;
+            agent.raw(format!("{answer}\n").as_bytes()).await;
+        };
+        let both = async { tokio::join!(acp.prompt(&key, "go"), script) };
+        let ended = tokio::time::timeout(PATIENCE, both).await;
+        let (end, ()) = ended.unwrap_or_else(|_| panic!("{answer} does not end the turn"));
+        assert!(matches!(end, TurnEnd::Failed(_)), "{answer}: {end:?}");
+    }
+    assert!(acp.wire.noise.as_suffix().contains("info"));
 }
 
 #[tokio::test]

@@ -176,12 +176,19 @@ impl Agent {
         self.env.contains_key(OPENCODE_PERMISSION) || submitter.get(OPENCODE_PERMISSION).is_some()
     }
 
+    /// Returns whether the agent may act without asking although its `permissions` are meant to prevent that: nothing
+    /// else that is configured or named decides when it asks.
+    pub fn may_act_unasked(&self, submitter: &Env, named: &AgentSettings) -> bool {
+        self.permissions != Permissions::Allow
+            && named.over(&self.settings).mode.is_none()
+            && !self.is_configured_to_ask(submitter)
+    }
+
     /// Returns a warning if the agent is known to act without asking despite its `permissions`. For other agents, this
     /// is known only once a session is open.
     pub fn warning(&self, submitter: &Env, named: &AgentSettings) -> Option<String> {
         let program = self.command.first().map(Path::new).and_then(Path::file_name)?;
-        let is_bound = self.permissions != Permissions::Allow && named.over(&self.settings).mode.is_none();
-        (program == "opencode" && is_bound && !self.is_configured_to_ask(submitter)).then(|| {
+        (program == "opencode" && self.may_act_unasked(submitter, named)).then(|| {
             let name = &self.name;
             // Only this protocol has modes.
             let modes = match self.protocol {

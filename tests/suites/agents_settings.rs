@@ -170,6 +170,22 @@ fn naming_a_mode_clears_permission_warning() {
 }
 
 #[test]
+fn warning_of_session_opened_before_reload_is_not_told_after_it() {
+    for more in ["mode = \"build\"", "permissions = \"allow\""] {
+        let flags = ["--modes", "build,plan", "--initialize-after", "begin"];
+        let daemon = FakeDaemon::start(&flags, "");
+        let id = daemon.prompt("say x");
+        daemon.configure(&flags, more);
+        daemon.run(&["daemon", "reload"]).success();
+        daemon.touch("begin");
+        assert!(daemon.ends_as(id, Status::Completed).warning.is_some());
+        let task = daemon.submit_with(&daemon.prompt_params("say y"));
+        assert_eq!(task.warning, None, "{more}");
+        daemon.ends_as(task.id, Status::Completed);
+    }
+}
+
+#[test]
 fn invalid_settings_are_refused_at_submit() {
     let daemon = FakeDaemon::start(&MODES, "");
     let home = daemon.fake_home().0;

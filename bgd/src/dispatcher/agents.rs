@@ -62,8 +62,9 @@ impl Dispatcher {
 
     /// Returns the warning from earlier sessions of an agent, unless the settings of this one may make it obsolete.
     fn known_warning(&self, agent: &Agent, env: &Env, named: &AgentSettings) -> Option<Arc<str>> {
-        let is_other = agent.is_configured_to_ask(env) || named.mode.is_some() || !named.config.is_empty();
-        self.agent_warnings.get(&agent.name).filter(|_| !is_other).cloned()
+        // A session that was opened before a reload may have reported it only after that.
+        let is_due = named.config.is_empty() && agent.may_act_unasked(env, named);
+        self.agent_warnings.get(&agent.name).filter(|_| is_due).cloned()
     }
 
     /// Keeps a warning that a session reported, for later prompts to the same agent.

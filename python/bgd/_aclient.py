@@ -360,7 +360,8 @@ class AsyncClient(AsyncMethods):
         ids: list[str] = []
         over: Optional[AsyncConnection] = None
         try:
-            for part, more_follow in _requests.parts(argvs):
+            frame_bytes = (await self.connect())["limits"]["frame_bytes"]
+            for part, more_follow in _requests.parts(argvs, frame_bytes):
                 if more_follow and over is None:
                     # The daemon takes one batch at a time from a connection, and drops one whose end is missing
                     # when the connection ends.

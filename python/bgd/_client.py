@@ -391,7 +391,8 @@ class Client(Methods):
         ids: list[str] = []
         over: Optional[Connection] = None
         try:
-            for part, more_follow in _requests.parts(argvs):
+            frame_bytes = self.connect()["limits"]["frame_bytes"]
+            for part, more_follow in _requests.parts(argvs, frame_bytes):
                 if more_follow and over is None:
                     # The daemon takes one batch at a time from a connection, and drops one whose end is missing
                     # when the connection ends.

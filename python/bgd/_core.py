@@ -105,12 +105,16 @@ class Core:
                 yield understood(line)
 
 
+def json_text(value: Any) -> str:
+    """Returns a value as it is written into a line. Raises TypeError, ValueError or RecursionError for what is no JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def encoded(number: int, method: str, params: Mapping[str, Any]) -> bytes:
     """Returns the line of a call. Raises UsageError for params that are no JSON."""
     request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
     try:
-        text = json.dumps(request, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode() + b"\n"
+        return json_text(request).encode() + b"\n"
     except UnicodeEncodeError:
         message = f"{method}: a param has bytes that are not UTF-8; use bgd.os_text for arguments, folders and variables"
         raise UsageError(message) from None

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal, Optional, TypeVar, Union
 
 from . import _constants as constants
 from . import types
-from ._core import milliseconds
+from ._core import json_text, milliseconds
 from ._failure import Timeout, UsageError
 
 Item = TypeVar("Item")
@@ -351,19 +351,24 @@ def exit_code(task: types.Task) -> Optional[int]:
 
 
 PART_BYTES = 256 * 1024
-"""About how many bytes of commands one part of a batch has."""
+"""Most bytes of commands in one part of a batch, if the daemon reads lines of the default length."""
+
+FEW_BYTES = 512
+"""So many bytes of input fit into the shortest line that a daemon can be configured to read."""
 
 
-def parts(argvs: Iterable[Sequence[Text]]) -> Iterator[tuple[list[list[types.OsText]], bool]]:
-    """Returns the commands of a batch in parts that fit into a line, each with whether others follow."""
+def parts(argvs: Iterable[Sequence[Text]], frame_bytes: int) -> Iterator[tuple[list[list[types.OsText]], bool]]:
+    """Returns the commands of a batch in parts that fit into a line of so many bytes, each with whether others follow.
+    Most of a shorter line is left for the common params, which do not shrink with it."""
+    most = PART_BYTES if frame_bytes >= constants.FRAME_BYTES else frame_bytes // 8
     part: list[list[types.OsText]] = []
     size = 0
     for argv in each("argvs", argvs):
         if isinstance(argv, (str, bytes)):
             raise UsageError("each of argvs is a list of arguments, not a line")
         words = [os_text(word) for word in each("each of argvs", argv)]
-        length = sum(len(str(word)) + 3 for word in words)
-        if part and (size + length > PART_BYTES or len(part) == constants.BATCH_PART):
+        length = len(json_text(words).encode()) + 1
+        if part and (size + length > most or len(part) == constants.BATCH_PART):
             yield part, True
             part, size = [], 0
         part.append(words)
@@ -373,14 +378,16 @@ def parts(argvs: Iterable[Sequence[Text]]) -> Iterator[tuple[list[list[types.OsT
     yield part, False
 
 
-def input_parts(data: bytes) -> Iterator[tuple[str, bool]]:
-    """Returns input in parts that one write takes, in Base64, each with whether it is the last. Raises UsageError if
-    it is no bytes."""
+def input_parts(data: bytes, frame_bytes: int) -> Iterator[tuple[str, bool]]:
+    """Returns input in parts that one write takes in a line of so many bytes, in Base64, each with whether it is the
+    last. Raises UsageError if it is no bytes."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise UsageError(f"the input must be bytes, not {kind_of(data)}")
-    begins = range(0, max(len(data), 1), constants.WRITE_BYTES)
+    # Base64 makes four bytes of three; the rest of the line is for the other params.
+    most = min(max(frame_bytes // 4, FEW_BYTES), constants.WRITE_BYTES)
+    begins = range(0, max(len(data), 1), most)
     for begin in begins:
-        part = data[begin : begin + constants.WRITE_BYTES]
+        part = data[begin : begin + most]
         yield base64.b64encode(part).decode("ascii"), begin == begins[-1]
 
 

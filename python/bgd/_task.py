@@ -138,8 +138,9 @@ class Task(HasId):
 
     def write(self, data: bytes, *, eof: bool = False, timeout: Timeout = DEFAULT) -> None:
         """Writes to its terminal, or to its standard input if that is "pipe", and returns when all of it was written.
-        `timeout` is for each 256 KiB. Raises NotRunning or Unsupported."""
-        for part, is_last in _requests.input_parts(data):
+        `timeout` is for each 256 KiB or less, as the daemon reads them. Raises NotRunning or Unsupported."""
+        frame_bytes = self.client.connect()["limits"]["frame_bytes"]
+        for part, is_last in _requests.input_parts(data, frame_bytes):
             self.client.task_write(
                 self.id, data=part, encoding="base64", eof=eof and is_last, timeout=timeout
             )

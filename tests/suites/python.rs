@@ -62,6 +62,11 @@ fn r170_python_clients_read_growing_and_truncated_outputs() {
 }
 
 #[test]
+fn r170_python_clients_fit_batches_and_input_into_requests_of_any_limit() {
+    passes("test_frames");
+}
+
+#[test]
 fn r170_programs_in_the_python_readme_work() {
     passes("test_readme");
 }

@@ -12,7 +12,11 @@ shift
 exec {out}< <(exec "$@" 2>&1)
 pid=$!
 for ((shown = 0; shown < lines; shown++)); do
-    IFS= read -r line <&"$out" || break
+    if ! IFS= read -r line <&"$out"; then
+        # Its last line may have no newline.
+        printf '%s' "$line"
+        break
+    fi
     printf '%s\n' "$line"
 done
 

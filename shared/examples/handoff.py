@@ -20,6 +20,12 @@ def socket_path():
     return f"/tmp/bgd-{os.getuid()}/bgd.sock"
 
 
+def show(data):
+    """Shows output of the command. It need not be text, or may be cut inside a character."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def hand_over(child, description, streams):
     """Gives a running child to the daemon; `streams` are pairs of a kind and a descriptor."""
     pidfd = os.pidfd_open(child.pid)
@@ -40,14 +46,14 @@ lines, command = int(sys.argv[1]), sys.argv[2:]
 # Nothing may be read ahead of what is shown, so the pipe is read without a buffer.
 child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
 for _ in range(lines):
-    sys.stdout.write(child.stdout.readline().decode())
+    show(child.stdout.readline())
 
 answer = hand_over(child, " ".join(command), [("stdout", child.stdout.fileno())])
 if "result" in answer:
     # From here on the pipe is the daemon's, and the command may outlive this program.
     print(answer["result"]["message"])
 elif answer["error"]["data"]["kind"] == "already_finished":
-    sys.stdout.write(child.stdout.read().decode())
+    show(child.stdout.read())
     sys.exit(child.wait())
 else:
     sys.exit(answer["error"]["message"])

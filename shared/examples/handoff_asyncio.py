@@ -13,6 +13,12 @@ import subprocess
 import sys
 
 
+def show(data):
+    """Shows output of the command. It need not be text, or may be cut inside a character."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def hand_over(process, description):
     """Gives a running process to the daemon; gives its answer, or None if the process has ended first."""
     # asyncio has no public names for these two. Whoever makes the pipe with os.pipe() and reads it with
@@ -23,7 +29,7 @@ def hand_over(process, description):
         return None
     # From here on nobody may read the pipe in this process. What was read already is ours to show.
     transport.pause_reading()
-    sys.stdout.write(buffer.decode())
+    show(buffer)
     buffer.clear()
     pipe = transport.get_extra_info("pipe").fileno()
     handed = subprocess.run(
@@ -43,14 +49,14 @@ async def main(lines, command):
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for _ in range(lines):
-        sys.stdout.write((await process.stdout.readline()).decode())
+        show(await process.stdout.readline())
     answer = hand_over(process, " ".join(command))
     if answer is not None:
         print(answer["message"], flush=True)
         # At its end asyncio would kill the process, which is the daemon's now.
         os._exit(0)
     # It ended first: its output and its exit code are ours.
-    sys.stdout.write((await process.stdout.read()).decode())
+    show(await process.stdout.read())
     return await process.wait()
 
 

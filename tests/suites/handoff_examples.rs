@@ -70,6 +70,25 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     assert!(task.contains(r#""origin":"handoff""#), "{task}");
 }
 
+#[test]
+fn r70_examples_show_bytes_of_character_that_was_cut_by_handoff() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let job = "printf 'one\\ntwo\\n\\303'; read gate < gate; printf '\\244\\n'; exit 3";
+    for mut command in examples(&daemon, &real()) {
+        let Output { status, stdout, stderr } = command.args(["2", "sh", "-c", job]).output().unwrap();
+        assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+        let words = b"Command was manually backgrounded by user with ID ";
+        let at = stdout.windows(words.len()).position(|part| part == words).expect("the message");
+        let (shown, message) = stdout.split_at(at);
+        let id = str::from_utf8(&message[words.len()..]).unwrap().trim_end();
+        wait::for_reader(&daemon.home().join("gate"), "\n");
+        daemon.run(&["block", "--exit-code", "--timeout", "none", id]).expect_code(3);
+        let rest = daemon.run(&["output", id]).success().stdout;
+        assert_eq!([shown, &rest].concat(), "one\ntwo\nä\n".as_bytes(), "{command:?}");
+    }
+}
+
 /// Writes a `bgctl` that runs the real one where the system forbids `pidfd_getfd`, and returns its folder. It stays the
 /// same process, and a child of whoever starts it.
 fn confined(daemon: &TestDaemon) -> PathBuf {
@@ -114,17 +133,22 @@ fn r70_bgctl_hands_over_pipe_without_pidfd_getfd() {
 fn r66_examples_report_exit_code_or_handoff_whichever_came_first() {
     let daemon = TestDaemon::start();
     // The last line need not be complete.
-    for (line, shown) in [("echo one; exit 3", "one\n"), ("printf one; exit 3", "one")] {
+    for (line, shown) in [
+        ("echo one; exit 3", &b"one\n"[..]),
+        ("printf one; exit 3", b"one"),
+        ("printf 'one\\n\\303'; exit 3", b"one\n\xc3"),
+    ] {
         ended_or_handed_over(&daemon, line, shown);
     }
 }
 
-fn ended_or_handed_over(daemon: &TestDaemon, line: &str, shown: &str) {
+fn ended_or_handed_over(daemon: &TestDaemon, line: &str, shown: &[u8]) {
     for mut command in examples(daemon, &real()) {
         let output = command.args(["2", "sh", "-c", line]).output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        match text.strip_prefix(shown).unwrap_or_else(|| panic!("{command:?}: {text}{errors}")) {
+        let message = output.stdout.strip_prefix(shown);
+        let message = message.unwrap_or_else(|| panic!("{command:?}: {:?}{errors}", output.stdout));
+        match str::from_utf8(message).unwrap() {
             "" => assert_eq!(output.status.code(), Some(3), "{command:?}: {errors}"),
             message => {
                 let id = message.trim_end().rsplit(' ').next().unwrap();

@@ -4,12 +4,14 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::time::{Duration, Instant};
 
 use bgd_tests::shared::holder::{Note, Phase};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize, UpgradeParams};
-use bgd_tests::shared::task::Status;
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::in_time;
+use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
 
 fn durable() -> TestDaemon {
@@ -113,4 +115,47 @@ fn sockets(daemon: &TestDaemon) -> usize {
     let folder = daemon.socket().parent().expect("a socket is in a folder");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().contains(".notify-")).count()
+}
+
+/// Kills the daemon within this time since `begun`, returns false if that took longer, and starts the next one after the
+/// time has passed.
+fn away_for(daemon: &mut TestDaemon, begun: Instant, time: Duration, meanwhile: impl FnOnce()) -> bool {
+    daemon.kill9();
+    let is_in_time = begun.elapsed() < time;
+    if is_in_time {
+        meanwhile();
+        wait::poll_until("the time to pass", || (begun.elapsed() > time).then_some(()));
+    }
+    daemon.launch();
+    is_in_time
+}
+
+#[test]
+fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
+    let mut daemon = durable();
+    in_time(|limit| {
+        let begun = Instant::now();
+        let tasks = [None, Some(TerminalSize { rows: 24, cols: 80 })].map(|pty| {
+            let _ = fs::remove_file(daemon.home().join("go"));
+            let shell = Some("until [ -e go ]; do sleep 0.02; done; echo said".into());
+            let time_limit_ms = u64::try_from(limit.as_millis()).ok();
+            let params = SubmitParams { shell, pty, time_limit_ms, ..daemon.params() };
+            daemon.submit_with(&params).id
+        });
+        let processes =
+            tasks.map(|task| Process::open(daemon.wait_running(task).pid.unwrap()).expect("it runs"));
+        let go = daemon.home().join("go");
+
+        let is_in_time = away_for(&mut daemon, begun, limit, || {
+            fs::write(go, "").unwrap();
+            processes.iter().for_each(Process::gone);
+        });
+
+        let ended = daemon.block(&tasks);
+        if is_in_time {
+            let is_success = |task: &Task| task.exit == Some(Exit::Code(0)) && task.failure.is_none();
+            assert!(ended.iter().all(is_success), "{ended:?}");
+        }
+        is_in_time
+    });
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
+use std::time::Instant;
 
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::failure::{Failure, FailureKind};
@@ -14,6 +15,7 @@ use bgd_tests::shared::request::{
     CancelParams, ClearParams, IdParams, SubmitParams, TaskCancel, TaskClear, TaskResultOf,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::in_time;
 use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
@@ -360,4 +362,33 @@ fn r20_non_utf8_output_is_returned_byte_for_byte() {
     // The list of tasks and the page of a task are valid text nevertheless.
     assert!(Path::new(&daemon.task(id).output.path).exists());
     assert!(daemon.run(&["status", &id.to_string()]).success().stdout_text().contains("end"));
+}
+
+/// As when the machine has more to do than it can.
+#[test]
+fn run_that_ended_in_time_while_its_daemon_stood_still_has_not_timed_out() {
+    let daemon = TestDaemon::start();
+    in_time(|limit| {
+        let begun = Instant::now();
+        let _ = fs::remove_file(daemon.home().join("go"));
+        let params = SubmitParams {
+            shell: Some("until [ -e go ]; do sleep 0.02; done; echo >ended".into()),
+            time_limit_ms: u64::try_from(limit.as_millis()).ok(),
+            ..daemon.params()
+        };
+        let task = daemon.submit_with(&params).id;
+        daemon.wait_running(task);
+        let process = daemon.process();
+        process.signal(Signal::STOP).unwrap();
+        let is_in_time = begun.elapsed() < limit;
+        fs::write(daemon.home().join("go"), "").unwrap();
+        if is_in_time {
+            wait::for_file(&daemon.home().join("ended"));
+            wait::poll_until("the time to pass", || (begun.elapsed() > limit).then_some(()));
+        }
+        process.signal(Signal::CONT).unwrap();
+        let ended = daemon.block(&[task]);
+        assert!(!is_in_time || ended[0].status == Status::Completed, "{ended:?}");
+        is_in_time
+    });
 }

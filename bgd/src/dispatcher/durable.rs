@@ -192,6 +192,7 @@ impl Dispatcher {
 
     /// Has the executor of a run elsewhere continue it. Returns false if the task has no such run.
     pub(super) fn take_up(&mut self, task: TaskId) -> bool {
+        self.core.leave_passed_limit_to_place(self.now(), task);
         let Some(known) = self.core.run_elsewhere(self.now(), task) else { return false };
         let Some(executor) = self.executors.of(known.spec.executor()) else { return false };
         executor.adopt_elsewhere(known);

@@ -41,8 +41,8 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, Effect, Fact, Input, LeavePolicy, Mono, Note, Now, Part, PlaceFact, ReplyTo, Request,
-    Selection,
+    Command, Core, Effect, ExecutorName, Fact, Input, LeavePolicy, Mono, Note, Now, Part, PlaceFact, ReplyTo,
+    Request, Selection,
 };
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
@@ -250,8 +250,20 @@ impl Dispatcher {
 
     /// Runs the core's due timers; the wall clock may have been set.
     fn fire_deadlines(&mut self) {
-        let effects = self.core.on_deadline(self.now());
+        let now = self.now();
+        // After a restart, an upgrade or a long stop of this process, a run may have ended in time long ago.
+        for task in self.core.past_time_limits(now) {
+            if self.has_ended_here(task) {
+                self.core.lift_time_limit(task);
+            }
+        }
+        let effects = self.core.on_deadline(now);
         self.commit_effects(effects);
+    }
+
+    /// Reports whether a run on this machine has ended, even if that was not reported yet.
+    fn has_ended_here(&mut self, task: TaskId) -> bool {
+        self.executors.of(ExecutorName::LOCAL).is_some_and(|executor| executor.has_ended(task))
     }
 
     fn now(&self) -> Now {

@@ -1,10 +1,11 @@
 //! Ending tasks: the first signal, the grace, SIGKILL, and the end itself.
 
 use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 
-use super::{Core, orders};
+use super::{Core, Timer, orders};
 use crate::task::{
     Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder,
     StopReason, Task,
@@ -154,6 +155,36 @@ impl Core {
         self.set_state(ordinal, next);
     }
 
+    /// Returns the tasks on this machine whose time limits have passed. The end of such a run may not be known yet.
+    pub fn past_time_limits(&self, now: Now) -> Vec<TaskId> {
+        let due = self.timers.iter().take_while(|(at, _)| *at <= now.mono);
+        let due = due.filter_map(|(_, timer)| match timer {
+            Timer::Task(ordinal) => self.registry.get(*ordinal),
+            Timer::Waiter(_) | Timer::Inbox(_) => None,
+        });
+        due.filter(|task| task.spec.is_here() && has_passed_limit(task, now)).map(|task| task.id).collect()
+    }
+
+    /// Lifts the time limit of a run that has ended, although its end is not known yet.
+    pub fn lift_time_limit(&mut self, id: TaskId) {
+        let Some(ordinal) = self.registry.ordinal(id) else { return };
+        if let Some(State::Running { pid, started_at, time_limit: Some(_) }) =
+            self.registry.get(ordinal).map(|task| &task.state)
+        {
+            let (pid, started_at) = (*pid, *started_at);
+            self.set_state(ordinal, State::Running { pid, started_at, time_limit: None });
+        }
+    }
+
+    /// Leaves a time limit that passed while no daemon looked after the run to the place that has it: the run may have
+    /// ended in time there, and the place enforces the limit itself.
+    pub fn leave_passed_limit_to_place(&mut self, now: Now, id: TaskId) {
+        let task = self.registry.ordinal(id).and_then(|ordinal| self.registry.get(ordinal));
+        if task.is_some_and(|task| task.runs_elsewhere() && has_passed_limit(task, now)) {
+            self.lift_time_limit(id);
+        }
+    }
+
     /// Ends a run, and with it the task unless it starts again.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         if let Some(finished) = self.end_or_retry(now, ordinal, finished) {
@@ -208,6 +239,10 @@ impl Core {
             self.wake(now, ordinal, Until::Settled);
         }
     }
+}
+
+fn has_passed_limit(task: &Task, now: Now) -> bool {
+    matches!(task.state, State::Running { time_limit: Some(limit), .. } if limit <= now.mono)
 }
 
 /// Reports whether the place of a task enforces its time limit, because it always does, or because it can't be asked.

@@ -428,3 +428,25 @@ fn r107_runs_lost_by_machine_restarts_are_no_crash_loop() {
     }
     assert_eq!(durable.desk.status(task), Status::Running);
 }
+
+/// The executor can tell whether a run has ended before the core knows how.
+#[test]
+fn r126_time_limit_passed_without_a_daemon_spares_runs_that_have_ended() {
+    let mut durable = Durable::new();
+    let [ended, runs] = [1, 2].map(|number| {
+        let mut command = command(id(number));
+        command.spec.time_limit_ms = Some(1000);
+        durable.desk.ask(Request::Submit(Box::new(command)));
+        durable.desk.fact(id(number), Fact::Started { pid: Some(100) });
+        id(number)
+    });
+    assert!(durable.desk.core.past_time_limits(durable.desk.now).is_empty());
+    let Durable { mut desk, .. } = durable.killed_for(60_000);
+    assert_eq!(desk.core.past_time_limits(desk.now), [ended, runs]);
+    desk.core.lift_time_limit(ended);
+    assert_eq!(desk.core.past_time_limits(desk.now), [runs]);
+    assert_eq!(ends(&desk.wait(0)), [(runs, TERM)]);
+    assert_eq!(events(&desk.fact(ended, exited(0, false))), [(EventKind::Completed, ended)]);
+    desk.core.lift_time_limit(ended);
+    assert_eq!(desk.status(ended), Status::Completed);
+}

@@ -406,3 +406,23 @@ fn r121_start_elsewhere_keeps_its_environment_until_its_place_starts_it() {
     assert_eq!(env_of(&desk), None);
     assert!(desk.core.held() < waiting, "it counted as memory");
 }
+
+/// The cluster enforces it, too; it may have ended the job in time, or the job may have ended by itself.
+#[test]
+fn r151_time_limit_passed_without_a_daemon_is_left_to_the_cluster() {
+    for (is_late, code, status) in [(true, 0, Status::Completed), (false, 0, Status::Failed)] {
+        let mut desk = Desk::new(4);
+        let task = submitted(&mut desk, 1, |command| command.spec.time_limit_ms = Some(1000));
+        desk.fact(task, started(None));
+        let leave = |desk: &mut Desk| desk.core.leave_passed_limit_to_place(desk.now, task);
+        leave(&mut desk);
+        assert_eq!(desk.core.deadline(), Some(desk.now.mono.plus_ms(1000)), "it has not passed");
+        desk.now.mono = desk.now.mono.plus_ms(1000);
+        if is_late {
+            leave(&mut desk);
+        }
+        assert_eq!(ends(&desk.wait(0)).is_empty(), is_late);
+        desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(code))));
+        assert_eq!(desk.status(task), status);
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bgd_shared::id::TaskId;
 use futures_util::future::LocalBoxFuture;
 
 use crate::agents::Agents;
@@ -18,6 +19,12 @@ pub trait Lifecycle {
     /// dropped while it waits, and nothing is lost.
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
         Box::pin(std::future::pending())
+    }
+
+    /// Reports whether the main process of a task's run has ended, even if that was not reported yet.
+    fn has_ended(&self, task: TaskId) -> bool {
+        let _ = task;
+        false
     }
 
     /// Called when the replies of a dispatcher turn are on their way: work that would compete with the clients waiting

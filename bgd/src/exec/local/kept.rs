@@ -329,6 +329,22 @@ impl Local {
     }
 }
 
+impl Supervised {
+    /// Reports whether the leader, or the job that it leads, has ended, even if its supervisor has yet to notice.
+    pub(super) fn has_ended(&self) -> bool {
+        let leader = match (&self.tree.handed, &self.handle) {
+            (Some(tree), _) => tree.handle().has_ended(),
+            (None, Some(handle)) => handle.has_ended(),
+            (None, None) => match PidFd::open(self.tree.leader) {
+                Ok(leader) => leader.has_ended(),
+                // It was just reaped.
+                Err(error) => error.raw_os_error() == Some(Errno::ESRCH as i32),
+            },
+        };
+        leader || self.job.as_ref().is_some_and(|(_, job)| job.has_ended())
+    }
+}
+
 /// Returns the process descriptor of a current run, and the state that the keeper holds besides its terminal and its
 /// drains.
 fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Result<(OwnedFd, ProcessState)> {

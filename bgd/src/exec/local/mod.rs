@@ -36,7 +36,7 @@ use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
 use super::messages::{Begun, Report, StartOrder, Streams};
-use super::process::Processes;
+use super::process::{Processes, Supervised};
 use super::starting::Wanted;
 use super::thread_pool::ThreadPool;
 use super::unread::UnreadBytes;
@@ -446,6 +446,10 @@ impl Lifecycle for Local {
                 prepared = self.handoffs.prepared() => self.prepared(prepared),
             }
         })
+    }
+
+    fn has_ended(&self, task: TaskId) -> bool {
+        self.processes.supervised.get(&task).is_some_and(Supervised::has_ended)
     }
 
     fn answered(&mut self) {

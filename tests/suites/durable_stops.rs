@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::upgrades::in_time;
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{Process, TestDaemon, ports, wait};
 use rustix::process::Signal;
 
 fn durable() -> TestDaemon {
@@ -155,6 +156,81 @@ fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
         if is_in_time {
             let is_success = |task: &Task| task.exit == Some(Exit::Code(0)) && task.failure.is_none();
             assert!(ended.iter().all(is_success), "{ended:?}");
+        }
+        is_in_time
+    });
+}
+
+#[test]
+fn r126_service_that_became_ready_without_a_daemon_continues() {
+    let mut daemon = durable();
+    let port = ports::unused();
+    let serve = format!("exec python3 -m http.server --bind 127.0.0.1 {port} >/dev/null 2>&1");
+    let http = format!("http://127.0.0.1:{port}/");
+    let cases = [
+        ("line:^up$", "echo up"),
+        ("file:there", ": > there"),
+        ("notify", "systemd-notify --ready"),
+        (&*format!("tcp:{port}"), ": "),
+        (&*http, &*serve),
+    ];
+    in_time(|time| {
+        let begun = Instant::now();
+        let folder = tempfile::tempdir_in(daemon.home()).unwrap();
+        let tasks = cases.map(|(ready, then)| {
+            let line = format!("until [ -e go ]; do sleep 0.02; done; {then}; echo >>ready; exec sleep 1000");
+            let params = SubmitParams {
+                shell: Some(line.into()),
+                cwd: Some(folder.path().as_os_str().into()),
+                ready: Some(ready.parse().unwrap()),
+                ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
+                ..daemon.params()
+            };
+            daemon.submit_with(&params).id
+        });
+        tasks.iter().for_each(|task| _ = daemon.wait_running(*task));
+
+        let is_in_time = away_for(&mut daemon, begun, time, || {
+            fs::write(folder.path().join("go"), "").unwrap();
+            wait::poll_until("it is served", || TcpStream::connect(("127.0.0.1", port)).ok());
+            wait::for_lines(&folder.path().join("ready"), 4, "");
+        });
+
+        if is_in_time {
+            for (task, (ready, _)) in tasks.iter().zip(cases) {
+                wait::poll_until(ready, || {
+                    let task = daemon.task(*task);
+                    assert!(task.status.is_active(), "{ready}: {task:?}");
+                    task.ready_at
+                });
+            }
+        }
+        daemon.cancel(&tasks);
+        is_in_time
+    });
+}
+
+#[test]
+fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
+    let mut daemon = durable();
+    in_time(|time| {
+        let begun = Instant::now();
+        let port = ports::unused();
+        let conditions = ["line:up", "file:never", "notify", &*format!("tcp:{port}")];
+        let tasks = conditions.map(|ready| {
+            let params = SubmitParams {
+                shell: Some("exec sleep 1000".into()),
+                ready: Some(ready.parse().unwrap()),
+                ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
+                ..daemon.params()
+            };
+            daemon.submit_with(&params).id
+        });
+        tasks.iter().for_each(|task| _ = daemon.wait_running(*task));
+        let is_in_time = away_for(&mut daemon, begun, time, || {});
+        let error = format!("not ready after {}s", time.as_secs());
+        for task in daemon.block(&tasks) {
+            assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some(&*error)));
         }
         is_in_time
     });

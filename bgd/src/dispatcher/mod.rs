@@ -328,6 +328,8 @@ impl Dispatcher {
             }
             Fact::Exited { .. } | Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
+            // Its end is about to be reported, and decides: it may have come in time.
+            Fact::NotReady if self.has_ended_here(task) => return,
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::Started { .. }
             | Fact::Delivered

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::pauses::Pauses;
@@ -16,8 +17,9 @@ use crate::os::watch::{self, Changes};
 /// another machine creates the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits until there is a file at this path. Watches its folder as soon as the folder exists.
-pub async fn until_there(path: PathBuf, workers: &Workers) {
+/// Waits until there is a file at this path. Watches its folder as soon as the folder exists. Notifies `looked` when
+/// there is none.
+pub async fn until_there(path: PathBuf, workers: &Workers, looked: &Notify) {
     let mut pauses = Pauses::new();
     loop {
         let folder = path.parent().unwrap_or(&path).to_path_buf();
@@ -27,6 +29,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers) {
         if is_there(&path, workers).await {
             return;
         }
+        looked.notify_one();
         let Some(changes) = watched else {
             pauses.pause().await;
             continue;
@@ -83,8 +86,9 @@ mod tests {
         let hung = Arc::new(Mutex::new(Vec::<Job>::new()));
         let all = Arc::clone(&hung);
         let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
+        let looked = Notify::new();
         let mut conditions: Vec<_> =
-            (0..40).map(|_| Box::pin(until_there("/nothing/here".into(), &workers))).collect();
+            (0..40).map(|_| Box::pin(until_there("/nothing/here".into(), &workers, &looked))).collect();
         for condition in &mut conditions {
             assert!(timeout(Duration::ZERO, condition).await.is_err());
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bgd_shared::ready::{LineSearch, line_regex};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 use super::pauses::Pauses;
 use crate::exec::output::OutputFiles;
@@ -96,35 +97,39 @@ impl Stream {
     }
 }
 
-/// Waits until a line matches.
-pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers) {
+/// Waits until a line matches. Notifies `looked` whenever everything written was searched in vain.
+pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers, looked: &Notify) {
     let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is polled"));
-    look_until_found(pattern, streams, workers, changes.ok()).await;
+    look_until_found(pattern, streams, workers, (changes.ok(), looked)).await;
 }
 
 /// Like [`until_found`], for files that other machines write, which cause no events.
 pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers) {
-    look_until_found(pattern, streams, workers, None).await;
+    look_until_found(pattern, streams, workers, (None, &Notify::new())).await;
 }
 
 async fn look_until_found(
     pattern: &str,
     mut streams: Streams,
     workers: &Workers,
-    changes: Option<AsyncFd<Changes>>,
+    (changes, looked): (Option<AsyncFd<Changes>>, &Notify),
 ) {
     let pattern = Arc::<str>::from(pattern);
     let mut pauses = Pauses::new();
     loop {
         let wanted = Arc::clone(&pattern);
-        let looked = workers.run(move || (streams.look(&wanted), streams)).await;
-        let Some((found, back)) = looked else { return std::future::pending().await };
+        let found = workers.run(move || (streams.look(&wanted), streams)).await;
+        let Some((found, back)) = found else { return std::future::pending().await };
         streams = back;
         match found {
             Ok(Found::Line) => return,
             Ok(Found::More) => continue,
-            Ok(Found::Nothing) => pauses = Pauses::new(),
+            Ok(Found::Nothing) => {
+                looked.notify_one();
+                pauses = Pauses::new();
+            }
             Err(error) if is_final(&error, changes.is_some()) => {
+                looked.notify_one();
                 tracing::warn!(%error, "the output of a task can't be searched");
                 return std::future::pending().await;
             }

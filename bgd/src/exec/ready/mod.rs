@@ -18,7 +18,8 @@ use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
 use bgd_shared::text::OsText;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::line::Streams;
 use super::awaited::{Awaited, NotifySocket};
@@ -29,6 +30,10 @@ use super::tree::Tree;
 use crate::carry::{Fd, ReceivedFds};
 use crate::core::Fact;
 use crate::os::clock::Stamp;
+
+/// How long a check that another program began may take to look once although its deadline has passed: what it looks
+/// at may be on a disk that hangs.
+const LOOK_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A check of whether a process is ready. Dropping it ends it.
 #[derive(Debug)]
@@ -79,26 +84,35 @@ impl ProbeState {
 /// Waits until a process is ready or the timeout expires, and reports the outcome to the dispatcher.
 pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Probe {
     let deadline = awaited.timeout.map(|timeout| Instant::now() + timeout);
-    Probe::start(awaited, deadline, false, (run, tree, context))
+    Probe::start(awaited, deadline, Before::Nothing, (run, tree, context))
+}
+
+/// What another program has done of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    Begun,
+    /// It has reported the outcome.
+    Told,
 }
 
 impl Probe {
     fn start(
         awaited: Awaited,
         deadline: Option<Instant>,
-        was_told: bool,
+        before: Before,
         (run, tree, context): (u32, Tree, Context),
     ) -> Self {
+        let was_told = before == Before::Told;
         let (awaited, is_told) = (Arc::new(awaited), Arc::new(AtomicBool::new(was_told)));
         let (about, told) = (Arc::clone(&awaited), Arc::clone(&is_told));
         let job = Job::start(async move {
             if !was_told {
-                let until_ready = until_ready(&about, &tree, &context);
-                let is_ready = if let Some(deadline) = deadline {
-                    tokio::time::timeout_at(deadline, until_ready).await.is_ok()
-                } else {
-                    until_ready.await;
-                    true
+                let looked = Notify::new();
+                let is_ready = tokio::select! {
+                    biased;
+                    () = until_ready(&about, &tree, &context, &looked) => true,
+                    () = until_late(deadline, (before == Before::Begun).then_some(&looked)) => false,
                 };
                 // In this order, as the dispatcher may receive the report twice, but must not miss it.
                 context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
@@ -153,7 +167,19 @@ impl Probe {
         });
         let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
         let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));
-        Ok(Self::start(awaited, deadline, is_told, (run, tree, context)))
+        let before = if is_told { Before::Told } else { Before::Begun };
+        Ok(Self::start(awaited, deadline, before, (run, tree, context)))
+    }
+}
+
+/// Waits for the deadline, and also for a first look if `looked` reports it: the process may have become ready in time
+/// while nobody looked.
+async fn until_late(deadline: Option<Instant>, looked: Option<&Notify>) {
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    let latest = deadline.max(Instant::now() + LOOK_PATIENCE);
+    sleep_until(deadline).await;
+    if let Some(looked) = looked {
+        let _ = timeout_at(latest, looked.notified()).await;
     }
 }
 
@@ -181,20 +207,21 @@ pub fn watch_line(
     })
 }
 
-async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context) {
+/// Waits until a process is ready. Notifies `looked` whenever everything there is was looked at in vain.
+async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context, looked: &Notify) {
     match &awaited.ready {
         Ready::Line(pattern) => {
             let streams = Streams::new(&tree.files, awaited.sizes);
-            line::until_found(pattern, streams, &context.workers).await;
+            line::until_found(pattern, streams, &context.workers, looked).await;
         }
-        Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port).await,
-        Ready::Http(url) => net::until_answered(url).await,
+        Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port, looked).await,
+        Ready::Http(url) => net::until_answered(url, looked).await,
         Ready::File(path) => {
             let folder = Path::new(awaited.folder.as_os_str());
-            file::until_there(folder.join(&**path), &context.workers).await;
+            file::until_there(folder.join(&**path), &context.workers, looked).await;
         }
         Ready::Notify => match &awaited.socket {
-            Some(socket) => notify::until_notified(socket, tree, &context.workers).await,
+            Some(socket) => notify::until_notified(socket, tree, &context.workers, looked).await,
             None => std::future::pending().await,
         },
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bgd_shared::ready::HttpUrl;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use super::pauses::Pauses;
 use crate::exec::http::Http;
@@ -13,10 +14,11 @@ use crate::exec::http::Http;
 /// The timeout of one attempt.
 const TRY: Duration = Duration::from_secs(5);
 
-/// Waits until this port accepts a connection; on this machine if there is no host.
-pub async fn until_connected(host: Option<&str>, port: u16) {
+/// Waits until this port accepts a connection; on this machine if there is no host. Notifies `looked` when it does not.
+pub async fn until_connected(host: Option<&str>, port: u16, looked: &Notify) {
     let mut pauses = Pauses::new();
     while !matches!(tokio::time::timeout(TRY, connects(host, port)).await, Ok(true)) {
+        looked.notify_one();
         pauses.pause().await;
     }
 }
@@ -39,8 +41,8 @@ fn is_of_another(connected: io::Result<TcpStream>) -> bool {
     })
 }
 
-/// Waits until a GET of this URL is answered with a status from 200 to 399.
-pub async fn until_answered(url: &HttpUrl) {
+/// Waits until a GET of this URL is answered with a status from 200 to 399. Notifies `looked` when it is not.
+pub async fn until_answered(url: &HttpUrl, looked: &Notify) {
     let http = match Http::new(&url.origin, None) {
         Ok(http) => http,
         // The URL was validated when it was submitted.
@@ -57,6 +59,7 @@ pub async fn until_answered(url: &HttpUrl) {
         {
             return;
         }
+        looked.notify_one();
         pauses.pause().await;
     }
 }

@@ -7,6 +7,7 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
 
 use crate::exec::awaited::NotifySocket;
 use crate::exec::tree::Tree;
@@ -20,13 +21,18 @@ const MESSAGE_BYTES: usize = 4096;
 const MESSAGE_FDS: usize = 253;
 
 /// Waits until a process of this tree reports that it is ready. Leaves that message in the socket for [`drain`]: if
-/// another program takes over before the dispatcher is notified, it finds the message there.
-pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers) {
+/// another program takes over before the dispatcher is notified, it finds the message there. Notifies `looked` when no
+/// message is left.
+pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers, looked: &Notify) {
     let Some(messages) = messages(socket) else { return std::future::pending().await };
+    // Of a socket that was empty from the beginning, the runtime reports nothing.
+    if receive(messages.get_ref(), MsgFlags::MSG_PEEK).is_err() {
+        looked.notify_one();
+    }
     loop {
-        let message = next(&messages, MsgFlags::MSG_PEEK).await;
+        let message = next(&messages, MsgFlags::MSG_PEEK, looked).await;
         if !message.says_ready() {
-            next(&messages, MsgFlags::empty()).await;
+            next(&messages, MsgFlags::empty(), looked).await;
             continue;
         }
         let (tree, sender) = (tree.clone(), message.sender);
@@ -35,15 +41,16 @@ pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Worker
             return;
         }
         tracing::info!(sender, "a process of another task says that this one is ready");
-        next(&messages, MsgFlags::empty()).await;
+        next(&messages, MsgFlags::empty(), looked).await;
     }
 }
 
 /// Reads and drops all further messages, forever, so that no sender blocks.
 pub async fn drain(socket: &NotifySocket) {
     if let Some(messages) = messages(socket) {
+        let looked = Notify::new();
         loop {
-            next(&messages, MsgFlags::empty()).await;
+            next(&messages, MsgFlags::empty(), &looked).await;
         }
     }
 }
@@ -65,8 +72,9 @@ impl Message {
     }
 }
 
-/// Waits for the next message, and removes it from the socket unless the flags prevent that.
-async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags) -> Message {
+/// Waits for the next message, and removes it from the socket unless the flags prevent that. Notifies `looked` when there
+/// is none left.
+async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags, looked: &Notify) -> Message {
     loop {
         let Ok(mut ready) = messages.readable().await else { return std::future::pending().await };
         match ready.try_io(|socket| receive(socket.get_ref(), flags)) {
@@ -76,7 +84,7 @@ async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags) -> Message {
                 tracing::warn!(%error, "a notification can't be read");
                 return std::future::pending().await;
             }
-            Err(_would_block) => {}
+            Err(_would_block) => looked.notify_one(),
         }
     }
 }

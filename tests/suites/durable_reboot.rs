@@ -214,3 +214,28 @@ fn r127_clock_change_between_daemons_or_before_upgrade_changes_no_wait() {
         daemon.cancel(&[late, again]);
     }
 }
+
+/// The time of another boot's clock must not count again in the one after.
+#[test]
+fn r128_wait_shortened_by_reboot_stays_short_after_another_restart() {
+    let clock = WallClock::new();
+    let mut daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();
+    let late = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word::<TaskId>();
+    assert!(daemon.stop().success());
+    query(
+        &daemon,
+        "UPDATE entry SET value = CAST(json_set(CAST(value AS TEXT), '$.boot', 'another') AS BLOB)
+         WHERE name = 'head'",
+    );
+    // The machine was off until shortly before the end.
+    clock.set(HOUR - 5);
+    daemon.launch();
+    // The daemon answers once everything before it is in the journal.
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+
+    daemon.kill9();
+    daemon.launch();
+
+    assert_eq!(daemon.block(&[late])[0].status, Status::Completed);
+    daemon.cancel(&[held]);
+}

@@ -133,6 +133,8 @@ pub struct Kept {
     pub entering: Vec<Entering>,
     pub groups: Groups,
     pub counters: Counters,
+    /// Whether waits were converted to another clock, so that their rows must be written again.
+    pub is_rebased: bool,
 }
 
 impl Kept {
@@ -147,6 +149,7 @@ impl Kept {
             }
         }
         (self.counters.mono, self.counters.wall) = (mono, wall);
+        self.is_rebased = true;
     }
 
     /// Replaces the groups, whose record was lost: those of tasks that have not ended get one slot until they are

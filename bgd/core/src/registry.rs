@@ -162,9 +162,9 @@ impl Registry {
         self.tasks.get(ordinal).map(Box::as_ref)
     }
 
-    /// Starts recording changes.
-    pub fn track(&mut self) {
-        self.touched = Some(Touched::default());
+    /// Starts recording changes. These tasks count as changed.
+    pub fn track(&mut self, tasks: BTreeSet<Ordinal>) {
+        self.touched = Some(Touched { tasks, ..Touched::default() });
     }
 
     /// Returns the changes since the last call; `None` if there were none.

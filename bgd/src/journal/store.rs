@@ -526,7 +526,7 @@ pub struct Merged {
 impl Merged {
     /// Returns the whole state as changes.
     pub fn of(kept: &Kept) -> Self {
-        let Kept { tasks, items, losses, notices, batches, entering, groups, counters } = kept;
+        let Kept { tasks, items, losses, notices, batches, entering, groups, counters, is_rebased: _ } = kept;
         Self {
             tasks: tasks.iter().map(|(ordinal, row)| (*ordinal, Some(row.clone()))).collect(),
             items: items.iter().map(|(number, row)| (*number, Some(row.clone()))).collect(),

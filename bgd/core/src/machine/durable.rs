@@ -39,10 +39,16 @@ fn last_named(plan: &Plan) -> Ordinal {
     plan.after.iter().map(|one| one.ordinal).max().unwrap_or_default()
 }
 
+/// Reports whether a plan has a wait that [`Kept::rebase`] converts.
+fn is_delayed(plan: &Plan) -> bool {
+    plan.not_before.is_some_and(|at| at.mono().is_some())
+}
+
 impl Core {
-    /// Starts recording changes for [`Self::take_changes`].
+    /// Starts recording changes for [`Self::take_changes`]. What differs from the persisted state that this core was
+    /// built from is among the first.
     pub fn track(&mut self) {
-        self.registry.track();
+        self.registry.track(std::mem::take(&mut self.unwritten));
         self.inboxes.track();
     }
 
@@ -135,7 +141,8 @@ impl Core {
     /// Builds a core from its persisted state. Tasks that were running still appear to run: the caller has to report
     /// what happened to them.
     pub fn restore(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
-        let Kept { tasks, items, losses, notices, batches, entering, groups: before, counters } = kept;
+        let Kept { tasks, items, losses, notices, batches, entering, groups: before, counters, is_rebased } =
+            kept;
         let mut core = Self::new(limits, BTreeMap::new());
         core.queue.set_groups(before);
         core.configure(limits, groups);
@@ -152,6 +159,8 @@ impl Core {
         let mut seen = SeenValues::default();
         for (ordinal, row) in tasks {
             core.registry.continue_numbering_after(last_named(row.task.plan()));
+            let is_changed = is_rebased && is_delayed(row.task.plan());
+            core.unwritten.extend(is_changed.then_some(ordinal));
             core.add_restored(ordinal, row, &mut seen);
         }
         core.registry.continue_numbering_after(counters.last);
@@ -174,6 +183,7 @@ impl Core {
             left.items.drain(..added);
             left.bytes = left.items.iter().map(|item| left.each + crate::held::argv_bytes(&item.argv)).sum();
             (left.to, left.again) = (NOBODY, Vec::new());
+            left.is_changed |= is_rebased && is_delayed(&left.plan);
             core.written_entering.insert(left.batch);
             core.batches.known.entry(left.batch).or_default();
             core.await_entry(left);

@@ -98,6 +98,9 @@ pub struct Core {
     /// The number of the last persisted event.
     #[serde(skip)]
     written_seq: u64,
+    /// Restored tasks that differ from their persisted form.
+    #[serde(skip)]
+    unwritten: BTreeSet<Ordinal>,
     #[serde(skip)]
     effects: Vec<Effect>,
     /// Whether the shutdown became complete in this step.
@@ -139,6 +142,7 @@ impl Core {
             failed_batches: Vec::new(),
             written_entering: BTreeSet::new(),
             written_seq: 0,
+            unwritten: BTreeSet::new(),
             effects: Vec::new(),
             exits: false,
             asker: None,

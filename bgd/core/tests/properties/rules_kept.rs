@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
 use bgd_core::{
-    BatchItem, BatchLimits, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part, Reply, Request,
-    Selection,
+    BatchItem, BatchLimits, Command, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part, Reply,
+    Request, Selection, StartTime,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
@@ -256,4 +256,43 @@ fn r113_unrecorded_task_does_not_count_as_batch_failure() {
     desk.ask(Request::SubmitMany(Box::new(part)));
     let _ = desk.core.withdraw(desk.now, &[member(2)], &[], "the disk is full");
     assert_eq!([0, 1].map(|number| desk.status(member(number))), [Status::Running, Status::Pending]);
+}
+
+/// The head that is written with them has the new clock.
+#[test]
+fn r128_waits_converted_after_reboot_are_written_with_the_first_changes() {
+    const HOUR: u64 = 3_600_000;
+    let (mut desk, mut rows) = durable();
+    let delayed = |number| {
+        let mut command = command(id(number));
+        command.plan.start = Some(StartTime::In(2 * HOUR));
+        Box::new(command)
+    };
+    desk.ask(Request::Submit(delayed(1)));
+    let plain = desk.submit(2);
+    let item = |number| BatchItem { id: member(number), argv: [OsText::from("true")].into() };
+    let first = Some((Box::new(Command { id: BATCH, ..*delayed(3) }), BatchLimits::default()));
+    let part = Part { batch: BATCH, first, items: (0..TASKS).map(item).collect(), more: false };
+    desk.ask(Request::SubmitMany(Box::new(part)));
+    assert!(desk.core.has_more());
+    rows.note(&mut desk);
+
+    // The new clock goes on from where the last one was written, and the machine was off for an hour.
+    let mut kept = rows.kept();
+    desk.now.wall = desk.now.wall.plus_ms(HOUR);
+    kept.rebase(desk.now.mono, desk.now.wall);
+    Rows::start(&mut desk, kept);
+    let in_memory = desk.core.deadline();
+    assert_eq!(in_memory, Some(desk.now.mono.plus_ms(HOUR)));
+    rows.note(&mut desk);
+
+    // Not rebased: it is the same boot.
+    rows.restart(&mut desk);
+    enter(&mut desk);
+    assert_eq!(desk.core.summary().pending, TASKS + 1);
+    assert_eq!(desk.core.deadline(), in_memory);
+    desk.fact(plain, exited(0, false));
+    desk.wait(HOUR);
+    let late = |task: TaskId| desk.core.get(&task.into()).unwrap().plan().not_before.is_some();
+    assert!(!late(id(1)) && !(0..TASKS).any(|number| late(member(number))));
 }

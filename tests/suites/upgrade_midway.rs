@@ -1,5 +1,5 @@
-//! Operations that are under way during an upgrade in place (R121): a time limit, a cancel, a frame whose descriptor
-//! has already arrived; and clients of another version afterwards (R124).
+//! Operations that are under way during an upgrade in place (R121): a time limit, a cancel, a signal, a frame whose
+//! descriptor has already arrived; and clients of another version afterwards (R124).
 
 use std::fs;
 use std::io::Read as _;
@@ -7,16 +7,20 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::fds;
+use bgd_tests::shared::holder::{Note, Phase};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
-use bgd_tests::shared::request::{CancelParams, SubmitParams, TaskCancel};
+use bgd_tests::shared::request::{CancelParams, DaemonUpgrade, SubmitParams, TaskCancel, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, in_time, refused, release, until, upgrade, upgrade_until_ended};
 use bgd_tests::user::{fill_disk, on_a_small_disk_with};
 use bgd_tests::{Outcome, Raw, TestDaemon, bgctl_path, bgd_path, executable, wait};
+use rustix::process::Signal;
 use serde_json::json;
 
 #[test]
@@ -171,4 +175,34 @@ fn r120_daemon_started_by_symlink_upgrades_to_current_link_target() {
     assert!(!status.contains("program:"), "{status}");
     run(&bin.join("bgctl"), &["daemon", "stop"]);
     process.gone();
+}
+
+/// A signal may arrive when the daemon no longer looks for any, because it is about to execute the next program.
+#[test]
+fn r121_signal_during_upgrade_ends_the_next_program() {
+    let mut daemon = TestDaemon::start();
+    for _ in 0..5 {
+        // A large state takes a while to be written.
+        for number in 0..60 {
+            let env = [("LARGE".into(), format!("{number:060000}").into())].into_iter().collect();
+            let argv = Some(vec!["true".into()]);
+            daemon.submit_with(&SubmitParams { argv, env: Some(env), hold: true, ..daemon.params() });
+        }
+        let lock = daemon.socket_path().beside("lock");
+        let (process, mut client, is_over) = (daemon.process(), daemon.client(), AtomicBool::new(false));
+        let told = thread::scope(|scope| {
+            let told = scope.spawn(|| {
+                // Without a pause, as this phase is short.
+                while !is_over.load(Ordering::Relaxed) && Note::read(&lock).phase != Phase::Starting {}
+                process.signal(Signal::TERM)
+            });
+            // It may end before it answers.
+            let _ = client.call::<DaemonUpgrade>(&UpgradeParams::default());
+            is_over.store(true, Ordering::Relaxed);
+            told.join().expect("a thread that does not panic")
+        });
+        told.expect("the daemon lives");
+        assert!(daemon.ended().success());
+        daemon.launch();
+    }
 }

@@ -15,10 +15,12 @@ pub fn block() {
     let _ = SigSet::all().thread_block();
 }
 
-/// Handles signals again, pending ones first; except SIGCHLD, see [`block_child`].
+/// Handles signals again, pending ones first; except those that are read, see [`block_child`] and [`block_commands`].
 pub fn unblock() {
     let mut signals = SigSet::all();
-    signals.remove(Signal::SIGCHLD);
+    for signal in (child() | commands()).iter() {
+        signals.remove(signal);
+    }
     let _ = signals.thread_unblock();
 }
 
@@ -39,6 +41,25 @@ pub fn block_child() {
 /// No descriptor is left.
 pub fn of_children() -> io::Result<AsyncFd<SignalFd>> {
     watch::signals(SignalFd::with_flags(&child(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Keeps the signals that command the daemon pending for [`commands_to_daemon`], in this thread and those that it
+/// starts. Must be called before there are others. A signal that was not read when the daemon executes the next program
+/// in its place is thus read by that one.
+pub fn block_commands() {
+    let _ = commands().thread_block();
+}
+
+/// Returns a descriptor from which SIGHUP, SIGINT and SIGTERM are read.
+///
+/// # Errors
+/// No descriptor is left.
+pub fn commands_to_daemon() -> io::Result<AsyncFd<SignalFd>> {
+    watch::signals(SignalFd::with_flags(&commands(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+fn commands() -> SigSet {
+    SigSet::from_iter([Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM])
 }
 
 fn child() -> SigSet {

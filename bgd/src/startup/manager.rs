@@ -2,26 +2,37 @@
 
 use std::io;
 
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::siginfo;
+
+use crate::os::signals;
 use crate::wire::mailbox::{Internal, Internals};
 
-/// Passes signals on to the dispatcher.
+/// Passes signals on to the dispatcher. They must be blocked in all threads ([`signals::block_commands`]).
 pub(super) fn watch_signals(internals: Internals) -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut hup = signal(SignalKind::hangup())?;
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
+    let news = signals::commands_to_daemon()?;
     tokio::spawn(async move {
-        loop {
-            let internal = tokio::select! {
-                Some(()) = hup.recv() => Internal::Reload,
-                Some(()) = term.recv() => Internal::Terminate { signal: "SIGTERM" },
-                Some(()) = int.recv() => Internal::Terminate { signal: "SIGINT" },
-                else => break,
-            };
-            internals.send(internal);
+        while let Ok(mut guard) = news.readable().await {
+            match guard.get_inner().read_signal() {
+                Ok(Some(signal)) => internals.send(meaning(&signal)),
+                Ok(None) => guard.clear_ready(),
+                Err(error) => {
+                    tracing::error!(%error, "cannot read the signals to the daemon");
+                    guard.clear_ready();
+                }
+            }
         }
     });
     Ok(())
+}
+
+fn meaning(signal: &siginfo) -> Internal {
+    match i32::try_from(signal.ssi_signo).map(Signal::try_from) {
+        Ok(Ok(Signal::SIGHUP)) => Internal::Reload,
+        Ok(Ok(Signal::SIGINT)) => Internal::Terminate { signal: "SIGINT" },
+        // No other signal is read.
+        _ => Internal::Terminate { signal: "SIGTERM" },
+    }
 }
 
 /// Notifies the service manager, if there is one.

@@ -165,6 +165,8 @@ struct Life {
 
 async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let Life { socket, config, config_path, state, mut address } = life;
+    // As late as possible, because no signal ends the start from here on; but before there are other threads.
+    signals::block_commands();
     let nofile = prepare_process();
     let strays = Strays::before_anything();
     let (new, started) = (uuid::Uuid::new_v4().to_string(), Instant::now());

@@ -87,6 +87,8 @@ fn say(what: &impl serde::Serialize) -> ExitCode {
 
 /// Takes over with the state in this descriptor.
 pub fn main(args: &Args, state: RawFd) -> ExitCode {
+    // The program before may have left some pending; no thread may take them.
+    signals::block_commands();
     // If the program was executed by its descriptor, older kernels name the process after the descriptor.
     let _ = nix::sys::prctl::set_name(c"bgd");
     if inherited::set_inheritable(&[state], false).is_err() {

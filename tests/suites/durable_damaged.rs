@@ -7,7 +7,7 @@ use std::process::Command;
 
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::upgrades::{exit_of, release, until};
+use bgd_tests::upgrades::{exit_of, release, until, upgrade};
 use bgd_tests::user::on_a_small_disk_as;
 use bgd_tests::{Process, TestDaemon, wait};
 
@@ -212,4 +212,22 @@ fn r123_journal_of_newer_format_is_refused_and_left_unchanged() {
     );
     daemon.launch();
     assert_eq!(daemon.task(held).status, Status::Pending);
+}
+
+#[test]
+fn r130_warning_about_damaged_journal_remains_after_upgrade() {
+    let mut daemon = durable();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.kill9();
+    query(&daemon, "UPDATE entry SET value = x'00' WHERE name = 'head'");
+    daemon.launch();
+    let before = daemon.status().warnings;
+    assert!(before.iter().any(|warning| warning.contains("the journal was damaged")), "{before:?}");
+
+    for _ in 0..2 {
+        upgrade(&daemon);
+        assert_eq!(daemon.status().warnings, before);
+    }
+
+    daemon.cancel(&[held]);
 }

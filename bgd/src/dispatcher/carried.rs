@@ -83,9 +83,10 @@ impl Dispatcher {
             ended: _,
             forced_at: _,
             ending: _,
-            // The resources acquired at startup, the journal, which is reopened, and the upgrade itself.
+            // The journal is reopened; only its warning is carried.
+            durable,
+            // The resources acquired at startup, and the upgrade itself.
             premises: _,
-            durable: _,
             upgrade: _,
         } = self;
         let pending = pending.iter();
@@ -110,6 +111,7 @@ impl Dispatcher {
             config_loaded: identity.config_loaded,
             config_modified: identity.config_modified,
             config_error: identity.config_error.clone(),
+            journal_warning: durable.as_ref().and_then(|durable| durable.warning.clone()),
         })
     }
 
@@ -173,10 +175,12 @@ impl Dispatcher {
             config_loaded,
             config_modified,
             config_error,
+            journal_warning,
         } = state;
         self.core = read_core(&core).map_err(io::Error::other)?;
         if let Some(durable) = &mut self.durable {
             self.core.track();
+            durable.warning = journal_warning;
             durable.accepted.extend(self.core.entering_batches());
         }
         self.epoch = self.clock.instant(epoch);

@@ -39,7 +39,7 @@ pub(super) struct Durable {
     /// The numbers of the notices in the journal.
     pub(super) notices: BTreeSet<u64>,
     /// A warning for users about the journal found at startup.
-    warning: Option<String>,
+    pub(super) warning: Option<String>,
 }
 
 /// The effects of a step of the core.

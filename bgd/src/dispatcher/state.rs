@@ -142,6 +142,9 @@ pub struct DispatcherState {
     #[serde(default)]
     pub(super) config_modified: Option<Timestamp>,
     pub(super) config_error: Option<String>,
+    /// The warning for users about the journal found at startup.
+    #[serde(default)]
+    pub(super) journal_warning: Option<String>,
 }
 
 /// How to convert a call's reply to its response.

@@ -110,6 +110,8 @@ impl Remote<'_> {
             match self.step(context, place)? {
                 (Step::More, _) => {}
                 (Step::End, task) => return Ok(task),
+                // Others of its processes may write on, which is not waited for.
+                (Step::Nothing, task) if !task.status.is_active() => return Ok(task),
                 (Step::Nothing, _) => {
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops

@@ -767,8 +767,10 @@ class Methods:
         timeout: Timeout = DEFAULT,
     ) -> types.OutputResult:
         """Returns a part of a task's output, whether it has ended or not, without waiting. To follow a
-        task, read until `next` no longer changes, and again after each `output` event, until `eof`
-        is true. For a completed task it sets `retrieved_at`.
+        task, subscribe to its events and read until `next` no longer changes, and again after each
+        event, until `eof` is true. Processes of a task that has ended may be left and write more
+        (`lingering`); a reader that does not wait for those stops when the task has ended and
+        `next` no longer changes. For a completed task it sets `retrieved_at`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
         limit: Maximum number of bytes, 0 to 262144. Default 65536.
@@ -1947,8 +1949,10 @@ class AsyncMethods:
         timeout: Timeout = DEFAULT,
     ) -> types.OutputResult:
         """Returns a part of a task's output, whether it has ended or not, without waiting. To follow a
-        task, read until `next` no longer changes, and again after each `output` event, until `eof`
-        is true. For a completed task it sets `retrieved_at`.
+        task, subscribe to its events and read until `next` no longer changes, and again after each
+        event, until `eof` is true. Processes of a task that has ended may be left and write more
+        (`lingering`); a reader that does not wait for those stops when the task has ended and
+        `next` no longer changes. For a completed task it sets `retrieved_at`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
         limit: Maximum number of bytes, 0 to 262144. Default 65536.

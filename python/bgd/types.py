@@ -282,8 +282,9 @@ EventKind = Literal[
 
 `progress`: The agent called a tool, reported its plan or its consumption, became silent for a long
 time or active again, or has no open question any more. A task elsewhere got its id there, waits for
-another reason, or became unreachable or reachable again; or, some seconds after its end, a cluster
-reports the resources it used.
+another reason, or became unreachable or reachable again. After the end of a task: the last of its
+processes is gone, or is no longer waited for; or, some seconds later, a cluster reports the
+resources it used.
 
 `needs_input`: The agent asks a question: a new one, or the next of several.
 
@@ -1928,8 +1929,8 @@ class OutputResult(TypedDict):
     """Encoding of `data`."""
 
     eof: bool
-    """Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task
-    can write more.
+    """Whether the output is complete: the task has ended, none of its processes is left, and `next` is
+    the end. A resumed agent task can write more.
     """
 
     next: int

@@ -20,7 +20,8 @@ pub enum EventKind {
     Output,
     /// The agent called a tool, reported its plan or its consumption, became silent for a long time or active again, or
     /// has no open question any more. A task elsewhere got its id there, waits for another reason, or became
-    /// unreachable or reachable again; or, some seconds after its end, a cluster reports the resources it used.
+    /// unreachable or reachable again. After the end of a task: the last of its processes is gone, or is no longer
+    /// waited for; or, some seconds later, a cluster reports the resources it used.
     Progress,
     /// The agent asks a question: a new one, or the next of several.
     NeedsInput,

@@ -8,10 +8,13 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::{Event, EventKind, Gap, News};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    ClearParams, EventsSubscribe, IdParams, SubmitParams, SubscribeParams, TaskClear, TaskGet,
+    ClearParams, EventsSubscribe, IdParams, OutputParams, SubmitParams, SubscribeParams, TaskClear, TaskGet,
+    TaskOutput,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{Relay, TestDaemon, Watch};
+use bgd_tests::{Relay, TestDaemon, Watch, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 fn subscribe(daemon: &TestDaemon, params: &SubscribeParams) -> Watch {
     Watch::new(daemon.client(), params)
@@ -472,4 +475,32 @@ fn bgctl_events_exits_when_its_reader_closes_while_idle() {
     let Printed { mut child, lines } = printed;
     drop(lines);
     assert_eq!(child.wait().unwrap().code(), Some(141));
+}
+
+#[test]
+fn r55_event_tells_when_output_of_lingering_task_is_complete() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let mut watch = daemon.watch();
+    let id = daemon.submit_shell("(read x < gate; echo late) & echo hi");
+    watch.until_kind(id, EventKind::Completed);
+    let mut client = daemon.client();
+    let mut read = |offset| {
+        let params = OutputParams { id: id.into(), offset: Some(offset), limit: None, stream: None };
+        client.call::<TaskOutput>(&params).unwrap()
+    };
+    let before = read(0);
+    assert_eq!((before.data.as_str(), before.eof, before.task.lingering), ("hi\n", false, true));
+    for options in [&["--json"][..], &[]] {
+        let name = id.to_string();
+        let args = [&["output", "--follow"], options, &[&name]].concat();
+        assert!(daemon.run(&args).success().stdout_text().contains("hi"), "it ends with the task");
+    }
+
+    wait::for_reader(&daemon.home().join("gate"), "go\n");
+
+    let settled = watch.until(|event| event.task.id == id);
+    assert_eq!((settled.kind, settled.task.lingering), (EventKind::Progress, false));
+    let after = read(3);
+    assert_eq!((after.data.as_str(), after.eof), ("late\n", true));
 }

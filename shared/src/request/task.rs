@@ -124,7 +124,8 @@ pub struct OutputResult {
     pub offset: u64,
     /// Offset to continue from. If a dropped part follows `data`, this is after that part, beyond the end of `data`.
     pub next: u64,
-    /// Whether the output is complete: the task has ended, and `next` is the end. A resumed agent task can write more.
+    /// Whether the output is complete: the task has ended, none of its processes is left, and `next` is the end. A
+    /// resumed agent task can write more.
     pub eof: bool,
 }
 

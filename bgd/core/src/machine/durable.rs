@@ -412,10 +412,7 @@ impl Core {
                 let finished = resuming.finished.clone();
                 return self.set_state(ordinal, State::Finished(finished));
             }
-            State::Finished(finished) => {
-                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
-                return self.set_state(ordinal, State::Finished(settled));
-            }
+            State::Finished(_) => return self.settle(now, ordinal, Lingering::No),
         };
         let completed_at = now.wall;
         let started_at = Some(started_at);

@@ -208,16 +208,12 @@ impl Core {
 
     /// Notes that a run has ended whose end was no longer waited for. Its outcome stays as it was reported.
     fn ended_after_all(&mut self, now: Now, ordinal: Ordinal) {
-        let Some(task) = self.registry.get(ordinal) else { return };
-        let State::Finished(finished) = &task.state else { return };
-        let settled = Finished { lingering: Lingering::No, ..finished.clone() };
         self.registry.change(ordinal, |task| {
             if let Some(known) = &mut task.elsewhere {
                 (known.reason, known.unknown) = (None, None);
             }
         });
-        self.set_state(ordinal, State::Finished(settled));
-        self.event(now, EventKind::Progress, ordinal);
+        self.settle(now, ordinal, Lingering::No);
     }
 }
 

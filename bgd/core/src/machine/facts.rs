@@ -115,8 +115,7 @@ impl Core {
             }
             // The daemon had stopped waiting for this process.
             State::Finished(finished) if finished.lingering == Lingering::Stuck => {
-                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
-                self.set_state(ordinal, State::Finished(settled));
+                self.settle(now, ordinal, Lingering::No);
             }
             State::Queued { .. }
             | State::Running { .. }
@@ -179,8 +178,7 @@ impl Core {
                 }
             }
             State::Finished(finished) if finished.lingering == Lingering::Stuck && !others => {
-                let settled = Finished { lingering: Lingering::No, ..finished.clone() };
-                self.set_state(ordinal, State::Finished(settled));
+                self.settle(now, ordinal, Lingering::No);
             }
             State::Stopping { exit: Some(_), .. }
             | State::Queued { .. }
@@ -208,9 +206,7 @@ impl Core {
             State::Finished(finished) => match finished.lingering {
                 Lingering::No => {}
                 Lingering::Yes | Lingering::Ending(_) | Lingering::Stuck => {
-                    let settled = Finished { lingering: Lingering::No, ..finished.clone() };
-                    self.set_state(ordinal, State::Finished(settled));
-                    self.wake(now, ordinal, Until::Settled);
+                    self.settle(now, ordinal, Lingering::No);
                 }
             },
             State::Stopping { exit: None, .. }
@@ -244,11 +240,7 @@ impl Core {
             }
             State::Finished(finished) => match finished.lingering {
                 Lingering::No | Lingering::Yes | Lingering::Ending(Some(_)) | Lingering::Stuck => {}
-                Lingering::Ending(None) => {
-                    let stuck = Finished { lingering: Lingering::Stuck, ..finished.clone() };
-                    self.set_state(ordinal, State::Finished(stuck));
-                    self.wake(now, ordinal, Until::Settled);
-                }
+                Lingering::Ending(None) => self.settle(now, ordinal, Lingering::Stuck),
             },
             State::Stopping { kill_at: Some(_), .. }
             | State::Queued { .. }
@@ -256,6 +248,19 @@ impl Core {
             | State::Running { .. }
             | State::Resuming(_) => {}
         }
+    }
+
+    /// Notes that nothing is left to wait for of a task that had ended. Publishes an event, as its output may have grown
+    /// since its end and is complete now.
+    pub(super) fn settle(&mut self, now: Now, ordinal: Ordinal, lingering: Lingering) {
+        let Some(State::Finished(finished)) = self.registry.get(ordinal).map(|task| &task.state) else {
+            return;
+        };
+        let settled = Finished { lingering, ..finished.clone() };
+        self.set_state(ordinal, State::Finished(settled));
+        // First, as a waiting request may clear the task.
+        self.event(now, EventKind::Progress, ordinal);
+        self.wake(now, ordinal, Until::Settled);
     }
 
     fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {

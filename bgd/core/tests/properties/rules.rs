@@ -241,7 +241,7 @@ fn r05_cancel_gives_up_on_a_hanging_start() {
         // The process gets no further orders, and its end counts.
         assert!(desk.fact(task, Fact::Started { pid: Some(7) }).is_empty());
         assert_eq!(desk.core.deadline(), None);
-        assert!(desk.fact(task, exited(0, false)).is_empty());
+        assert_eq!(events(&desk.fact(task, exited(0, false))), [(EventKind::Progress, task)]);
         assert_eq!(lingering(&desk), Some(Lingering::No));
     }
 }

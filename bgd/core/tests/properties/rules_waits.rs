@@ -1,10 +1,11 @@
-//! R22 in the core: waits for tasks that others clear meanwhile.
+//! R22 and R55 in the core: waits for tasks that others clear meanwhile, and for processes that outlive their task.
 
 use std::time::Duration;
 
 use bgd_core::{
-    BatchItem, BatchLimits, Cancel, Core, CoreError, Effect, Input, Part, Reply, Request, Selection,
+    BatchItem, BatchLimits, Cancel, Core, CoreError, Effect, Fact, Input, Part, Reply, Request, Selection,
 };
+use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
@@ -12,7 +13,9 @@ use bgd_shared::text::OsText;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::support::{Desk, blocked, command, configure, id, ids, limits, only_reply, refusal};
+use super::support::{
+    Desk, KILL, blocked, command, configure, events, exited, gave_up, id, ids, limits, only_reply, refusal,
+};
 
 fn all() -> Selection {
     Selection::All { session: None }
@@ -118,4 +121,35 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     let ended_in = thread_time().saturating_sub(began);
     assert_eq!(blocked(&effects).0.len() as u64, TASKS + 1);
     assert!(ended_in < cleared_in * 3, "cleared in {cleared_in:?}, ended in {ended_in:?}");
+}
+
+/// Only then is its output complete.
+#[test]
+fn r55_event_tells_when_the_last_process_of_an_ended_task_is_gone() {
+    let facts = [vec![Fact::TreeEmpty], vec![gave_up(), exited(0, false)]];
+    for (facts, ordered) in facts.into_iter().zip([None, Some(KILL)]) {
+        let mut desk = Desk::new(1);
+        let task = desk.running(1);
+        assert_eq!(events(&desk.fact(task, exited(0, true))), [(EventKind::Completed, task)]);
+        if let Some(signal) = ordered {
+            let cancel = Cancel { which: ids(&[task]), signal: Some(signal), grace_ms: None };
+            assert!(events(&desk.ask(Request::Cancel(cancel))).is_empty());
+        }
+        for fact in facts {
+            let effects = desk.fact(task, fact);
+            assert_eq!(events(&effects), [(EventKind::Progress, task)]);
+            assert!(desk.task(task).is_settled());
+        }
+        assert!(events(&desk.fact(task, Fact::TreeEmpty)).is_empty(), "once");
+    }
+}
+
+#[test]
+fn r55_last_event_of_a_task_cleared_as_it_settles_is_its_removal() {
+    let mut desk = Desk::new(1);
+    let task = desk.running(1);
+    desk.fact(task, exited(0, true));
+    desk.ask(Request::Clear { which: ids(&[task]), active_too: false });
+    let effects = desk.fact(task, Fact::TreeEmpty);
+    assert_eq!(events(&effects), [(EventKind::Progress, task), (EventKind::Cleared, task)]);
 }

@@ -109,21 +109,22 @@ impl Model {
                 let result = task.order.result();
                 self.done(now, number, &result);
             }
-            (Fact::TreeEmpty, Phase::Done) => {
+            (Fact::TreeEmpty, Phase::Done) if task.left || task.stuck => {
                 (task.left, task.stuck) = (false, false);
-                self.answer();
+                self.settled(id);
             }
             (Fact::GaveUp { .. }, Phase::Running) if task.end == End::Killed => {
                 (task.left, task.stuck, task.leader_gone) = (false, true, true);
                 let result = task.order.result();
                 self.done(now, number, &result);
             }
-            (Fact::GaveUp { .. }, Phase::Done) if task.end == End::Killed => {
+            (Fact::GaveUp { .. }, Phase::Done) if task.end == End::Killed && task.left => {
                 (task.left, task.stuck) = (false, true);
-                self.answer();
+                self.settled(id);
             }
-            (Fact::Exited { others: false, .. } | Fact::StartFailed { .. }, Phase::Done) => {
+            (Fact::Exited { others: false, .. } | Fact::StartFailed { .. }, Phase::Done) if task.stuck => {
                 task.stuck = false;
+                self.settled(id);
             }
             (Fact::Ready | Fact::NotReady, _) => self.fact_of_readiness(now, id, fact),
             (Fact::Output { .. } | Fact::Lost { .. } | Fact::Erased { .. } | Fact::Used(_), _) => {
@@ -131,6 +132,12 @@ impl Model {
             }
             _ => self.fact_of_agent(now, number, fact),
         }
+    }
+
+    /// Nothing is left to wait for of a task that had ended before.
+    fn settled(&mut self, id: TaskId) {
+        self.expected.events.push((id, EventKind::Progress));
+        self.answer();
     }
 
     fn started(&mut self, now: Now, id: TaskId) {

@@ -301,9 +301,9 @@ impl Sim {
             // A later attempt may fail to start.
             Retrying => (at_work.is_some() || before == Some(Retrying), status == Status::Pending),
             Resumed => (before == Some(Completed), status == Status::Resumed),
-            // A run's usage may become known only after its end.
+            // Only after its end may a run's usage become known, and its last process be gone.
             Progress if before.is_some_and(EventKind::is_terminal) => {
-                (task.usage.is_some(), !status.is_active())
+                (task.usage.is_some() || task.is_settled(), !status.is_active())
             }
             Output | Progress | NeedsInput | Ready => (at_work.is_some(), Some(status) == at_work),
             Completed => (at_work.is_some(), status == Status::Completed),

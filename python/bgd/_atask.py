@@ -82,13 +82,18 @@ class AsyncTask(HasId):
         async with self.client.events(ids=[self.id], timeout=timeout) as events:
             await events.connect()
             while True:
-                at_end = False
                 async for result in self._results(reading, DEFAULT):
-                    self.info, at_end = result["task"], result["eof"]
+                    task = self.info = result["task"]
                     if result["data"]:
                         yield decoded(result["data"], result["encoding"])
-                if at_end:
-                    return
+                    if result["eof"]:
+                        return
+                    if _requests.has_ended(task):
+                        # Others of its processes may write on, which is not waited for.
+                        async for part in self._parts(reading, DEFAULT):
+                            if part:
+                                yield part
+                        return
                 await events.__anext__()
 
     async def _parts(self, reading: Reading, timeout: Timeout) -> AsyncIterator[bytes]:

@@ -108,6 +108,16 @@ class Tasks(Case):
             self.assertEqual([task async for task in client.tasks()], [])
 
     @run
+    async def test_following_ends_with_the_task_although_a_process_of_it_goes_on(self) -> None:
+        gate = self.gate()
+        async with bgd.AsyncClient() as client:
+            task = await client.submit(shell=f"({gate.line}; echo late) & echo hi")
+            for _ in range(2):
+                followed = [part async for part in task.follow(timeout=PATIENCE)]
+                self.assertEqual(b"".join(followed), b"hi\n")
+            self.assertTrue((await task.refresh())["lingering"])
+
+    @run
     async def test_a_huge_output_is_read_and_followed(self) -> None:
         size = 5_000_000
         async with bgd.AsyncClient() as client:

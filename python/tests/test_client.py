@@ -171,6 +171,19 @@ class Tasks(Case):
         self.assertEqual(b"".join(parts), b"two\n")
         self.assertEqual(task.output(stream="stderr"), b"err\n")
 
+    def test_following_ends_with_the_task_although_a_process_of_it_goes_on(self) -> None:
+        gate = self.gate()
+        task = self.client.submit(shell=f"({gate.line}; echo late) & echo hi")
+        self.assertEqual(b"".join(task.follow(timeout=PATIENCE)), b"hi\n")
+        self.assertTrue(task.refresh()["lingering"])
+        self.assertEqual(b"".join(task.follow(timeout=PATIENCE)), b"hi\n")
+        with self.client.events(ids=[task.id], timeout=PATIENCE) as events:
+            events.connect()
+            gate.open()
+            event = next(events)
+        self.assertEqual((event["kind"], event["task"]["lingering"]), ("progress", False))
+        self.assertEqual(b"".join(task.follow(timeout=PATIENCE)), b"hi\nlate\n")
+
     def test_waiting_has_an_end(self) -> None:
         gate = self.gate()
         task = self.client.submit(shell=gate.line, tags=["waits"])

@@ -144,7 +144,7 @@ impl Core {
                     None => refusal.message,
                 };
                 let outcome = Outcome::Failed(Failure::Agent(error));
-                self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
+                self.finish(now, ordinal, self.failed_start(now, ordinal, outcome));
             }
             State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);

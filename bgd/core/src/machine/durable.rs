@@ -389,17 +389,14 @@ impl Core {
             State::Queued { .. } => return,
             State::Starting { stop, .. } => {
                 let outcome = stop.map_or(Outcome::Failed(failed), |order| verdict_of_stop(order.reason));
-                let is_stopped = stop.is_some();
-                // This attempt may have begun: the exit of the one before is not its own.
-                let unstarted = Finished { pid: None, exit: None, ..self.unstarted(now, ordinal, outcome) };
-                if is_stopped {
-                    self.end(now, ordinal, unstarted);
-                } else {
-                    // Only an attempt that has begun is followed by another.
-                    self.note_attempt(now, ordinal);
-                    self.finish(now, ordinal, unstarted);
+                if stop.is_some() {
+                    // This attempt may have begun: the exit of the one before is not its own.
+                    let unstarted = self.unstarted(now, ordinal, outcome);
+                    return self.end(now, ordinal, Finished { pid: None, exit: None, ..unstarted });
                 }
-                return;
+                // Only an attempt that has begun is followed by another.
+                self.note_attempt(now, ordinal);
+                return self.finish(now, ordinal, self.failed_start(now, ordinal, outcome));
             }
             State::Running { pid, started_at, .. } => (*pid, *started_at, Outcome::Failed(failed)),
             State::Stopping { pid, started_at, reason, exit: Some(known), .. } => {

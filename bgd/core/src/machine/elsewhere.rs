@@ -189,19 +189,14 @@ impl Core {
             Some(reason) => verdict_of_stop(reason),
             None => outcome(&verdict, exit.as_ref(), &spec),
         };
-        let ended = at.map_or(now.wall, |at| within(by_clock_here(at, began), started_at, now));
-        let finished = if started_at.is_none() {
-            Finished { completed_at: ended, ..self.unstarted(now, ordinal, outcome) }
+        let completed_at = at.map_or(now.wall, |at| within(by_clock_here(at, began), started_at, now));
+        let finished = if started_at.is_some() {
+            let (lingering, in_foreground) = (Lingering::No, false);
+            Finished { outcome, pid, started_at, completed_at, exit, lingering, in_foreground }
+        } else if stop.is_some() {
+            Finished { completed_at, ..self.unstarted(now, ordinal, outcome) }
         } else {
-            Finished {
-                outcome,
-                pid,
-                started_at,
-                completed_at: ended,
-                exit,
-                lingering: Lingering::No,
-                in_foreground: false,
-            }
+            Finished { exit, completed_at, ..self.failed_start(now, ordinal, outcome) }
         };
         self.finish(now, ordinal, finished);
     }

@@ -107,7 +107,7 @@ impl Core {
         match &task.state {
             State::Starting { stop: None, .. } => {
                 let outcome = Outcome::Failed(Failure::Spawn(Box::new(failure)));
-                self.finish(now, ordinal, self.unstarted(now, ordinal, outcome));
+                self.finish(now, ordinal, self.failed_start(now, ordinal, outcome));
             }
             State::Starting { stop: Some(order), .. } => {
                 let outcome = verdict_of_stop(order.reason);

@@ -15,7 +15,7 @@ use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{CoreError, Reply};
 use crate::input::{Cancel, Command, LeavePolicy, Request, Selection};
-use crate::plan::Plan;
+use crate::plan::{Attempt, Plan};
 use crate::queue::Standing;
 use crate::task::{Finished, Lingering, Ordinal, Outcome, SIGTERM, Spec, State, StopReason, Task, Work};
 use crate::time::Now;
@@ -376,19 +376,33 @@ impl Core {
     /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if any;
     /// a cluster requeues a task without ending the attempt.
     pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
-        let task = self.registry.get(ordinal);
-        let again = task.and_then(|task| task.plan().again.as_deref());
-        let before = again.and_then(|again| again.attempts.last());
-        let elsewhere = task.and_then(|task| task.elsewhere.as_ref()).filter(|known| known.requeued > 0);
-        let requeued = || elsewhere?.started;
+        let attempt = self.failed_start(now, ordinal, outcome);
+        let before = self.last_attempt(ordinal);
+        Finished {
+            pid: before.and_then(|attempt| attempt.pid),
+            started_at: before.map(|attempt| attempt.started_at).or(attempt.started_at),
+            exit: before.and_then(|attempt| attempt.exit.clone()),
+            ..attempt
+        }
+    }
+
+    /// Describes the end of an attempt that has not started, as far as is known: process, start and exit of the attempt
+    /// before are not its own.
+    pub(super) fn failed_start(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
+        let elsewhere = self.registry.get(ordinal).and_then(|task| task.elsewhere.as_ref());
         Finished {
             outcome,
-            pid: before.and_then(|attempt| attempt.pid),
-            started_at: before.map(|attempt| attempt.started_at).or_else(requeued),
+            pid: None,
+            started_at: elsewhere.filter(|known| known.requeued > 0).and_then(|known| known.started),
             completed_at: now.wall,
-            exit: before.and_then(|attempt| attempt.exit.clone()),
+            exit: None,
             lingering: Lingering::No,
             in_foreground: false,
         }
+    }
+
+    /// Returns the last ended attempt of a task that has another one.
+    pub(super) fn last_attempt(&self, ordinal: Ordinal) -> Option<&Attempt> {
+        self.registry.get(ordinal)?.plan().again.as_deref()?.attempts.last()
     }
 }

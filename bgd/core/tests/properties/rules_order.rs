@@ -65,11 +65,16 @@ fn r109_service_is_restarted_while_its_program_is_missing() {
     desk.wait(3_600_000);
     assert_eq!(events(&desk.fact(task, exited(1, false))), [(EventKind::Retrying, task)]);
     desk.wait(1000);
+    desk.now.wall = desk.now.wall.plus_ms(1000);
     assert_eq!(events(&desk.fact_of_run(task, 2, missing())), [(EventKind::Retrying, task)]);
     let again = desk.task(task).plan.unwrap().again.unwrap();
     let said = again.attempts.iter().map(crate::wire::failures::of_attempt).collect::<Vec<_>>();
     let texts = ["exited with code 1", "no such file: /opt/server"].map(|text| Some(text.to_owned()));
     assert_eq!(said, texts);
+    // The second one has no process: exit and start of the first one are not its own.
+    let second = &again.attempts[1];
+    assert_eq!((&second.exit, second.pid, second.started_at), (&None, None, second.completed_at));
+    assert!(second.started_at > again.attempts[0].completed_at);
     assert_eq!(begin(&mut desk, task), 3);
     assert_eq!(desk.status(task), Status::Running);
 }

@@ -196,6 +196,10 @@ impl Core {
         } else if stop.is_some() {
             Finished { completed_at, ..self.unstarted(now, ordinal, outcome) }
         } else {
+            // Only an attempt that has begun is followed by another.
+            if may_have_begun(&verdict, exit.as_ref()) {
+                self.note_attempt(now, ordinal);
+            }
             Finished { exit, completed_at, ..self.failed_start(now, ordinal, outcome) }
         };
         self.finish(now, ordinal, finished);
@@ -209,6 +213,17 @@ impl Core {
             }
         });
         self.settle(now, ordinal, Lingering::No);
+    }
+}
+
+/// Reports whether a run that is not known to have started may have begun: its place noticed the start too late to
+/// report it, or never. Otherwise, it could not be started.
+fn may_have_begun(verdict: &Verdict, exit: Option<&Exit>) -> bool {
+    match verdict {
+        Verdict::ByExit | Verdict::Failed(Cause::Memory | Cause::Node | Cause::Lost, _) => true,
+        Verdict::Failed(Cause::Timeout | Cause::Other, _) | Verdict::NotReady(_) | Verdict::Cancelled => {
+            exit.is_some()
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use bgd_core::{
 use bgd_shared::event::EventKind;
 use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::order::{After, Condition};
+use bgd_shared::order::{After, Condition, Restart};
 use bgd_shared::request::Chosen;
 use bgd_shared::resources::{ExecutorKind, Resources};
 use bgd_shared::task::{Exit, Status};
@@ -377,6 +377,49 @@ fn r148_node_failure_is_retried_and_timeout_is_not() {
             "the next attempt is another job"
         );
     }
+}
+
+/// The start is reported only afterwards, so that an attempt may have begun without it.
+#[test]
+fn r108_attempt_lost_elsewhere_before_its_start_was_reported_is_followed_by_another() {
+    let retry = |codes: &[i32]| Rule::Retry {
+        times: 2,
+        delay_ms: 0,
+        max_delay_ms: 0,
+        codes: codes.into(),
+        signal: false,
+    };
+    let lost = |cause| Verdict::Failed(cause, "why".into());
+    let restart = Rule::Restart(Restart::OnFailure);
+    for (number, rule, verdict, exit, status) in [
+        (1, retry(&[]), lost(Cause::Lost), None, Status::Pending),
+        (2, retry(&[]), lost(Cause::Node), None, Status::Pending),
+        (3, retry(&[]), Verdict::ByExit, Some(Exit::Code(3)), Status::Pending),
+        (4, retry(&[3]), Verdict::ByExit, Some(Exit::Code(3)), Status::Pending),
+        (5, restart.clone(), lost(Cause::Lost), None, Status::Pending),
+        (6, retry(&[3]), lost(Cause::Lost), None, Status::Failed),
+        // It could not be launched.
+        (7, retry(&[]), lost(Cause::Other), None, Status::Failed),
+        (8, restart, lost(Cause::Other), None, Status::Failed),
+    ] {
+        let mut desk = Desk::new(4);
+        let task = submitted(&mut desk, number, |command| command.plan.again = Some(rule));
+        desk.fact(task, place(PlaceFact::Accepted { id: "7".into() }));
+        desk.fact(task, concluded(verdict, exit.clone()));
+        let known = desk.task(task);
+        let attempts = &known.plan().again.as_ref().unwrap().attempts;
+        assert_eq!(known.status(), status, "{number}");
+        assert_eq!(attempts.len(), usize::from(status == Status::Pending), "{number}");
+        assert!(attempts.iter().all(|attempt| attempt.exit == exit), "{number}: {attempts:?}");
+    }
+    // The lost attempt does not have the exit of the one before it.
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 9, |command| command.plan.again = Some(retry(&[3])));
+    desk.fact(task, started(None));
+    desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(3))));
+    let run = desk.task(task).run;
+    desk.fact_of_run(task, run, concluded(lost(Cause::Lost), None));
+    assert_eq!((desk.status(task), &desk.task(task).finished().unwrap().exit), (Status::Failed, &None));
 }
 
 #[test]

@@ -13,15 +13,15 @@ use super::stop::{verdict, verdict_of_stop};
 use crate::effect::Effect;
 use crate::input::{Fact, PlaceFact};
 use crate::task::{
-    Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
+    ExecutorName, Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
 };
 use crate::time::Now;
 use crate::waiters::Until;
 
 impl Core {
     pub(super) fn fact(&mut self, now: Now, task: TaskId, run: u32, fact: Fact) {
-        let Some(ordinal) = self.registry.ordinal(task) else { return };
-        let Some(known) = self.registry.get(ordinal).filter(|task| task.run == run) else { return };
+        let ordinal = self.registry.ordinal(task);
+        let known = ordinal.and_then(|ordinal| self.registry.get(ordinal));
         let ends = matches!(
             fact,
             Fact::StartFailed { .. }
@@ -29,12 +29,17 @@ impl Core {
                 | Fact::TreeEmpty
                 | Fact::Elsewhere(PlaceFact::Concluded(_))
         );
-        // Build it now: handling the fact may remove the task.
-        let over = Effect::Over { executor: known.spec.executor(), task, run };
-        if ends {
-            self.drop_undelivered(ordinal);
+        // Build it now: handling the fact may remove the task. Of a removed task, only processes of this machine can be
+        // left: those whose start or end was no longer waited for.
+        let executor = known.map_or(ExecutorName::LOCAL, |task| task.spec.executor());
+        let over = Effect::Over { executor, task, run };
+        let is_current = known.is_some_and(|task| task.run == run);
+        if let Some(ordinal) = ordinal.filter(|_| is_current) {
+            if ends {
+                self.drop_undelivered(ordinal);
+            }
+            self.of_run(now, ordinal, fact);
         }
-        self.of_run(now, ordinal, fact);
         if ends && self.registry.is_tracked() {
             self.effects.push(over);
         }

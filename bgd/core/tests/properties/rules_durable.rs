@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bgd_core::durable::{Changes, Kept};
 use bgd_core::{
-    BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, Fact, Input, LeavePolicy, OrderError,
-    Ordinal, Part, PlanRequest, Request, Rule, Snapshot,
+    BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, ExecutorName, Fact, Input, LeavePolicy,
+    OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -390,6 +390,30 @@ fn r126_attempt_lost_while_starting_has_no_exit() {
     let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
     let finished = durable.desk.task(task).finished().cloned().unwrap();
     assert_eq!((durable.desk.status(task), finished.exit, finished.pid), (Status::Failed, None, None));
+}
+
+/// The keeper holds the descriptors of a run until it is told of its end.
+#[test]
+fn r126_end_of_an_abandoned_run_is_recorded_even_if_its_task_is_gone() {
+    let mut durable = Durable::new();
+    let desk = &mut durable.desk;
+    let over = |effects: &[Effect]| {
+        let of = |effect: &Effect| match effect {
+            Effect::Over { executor, task, run } => Some((*executor, *task, *run)),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let task = desk.submit(1);
+    desk.cancel(ids(&[task]));
+    desk.wait(60_000);
+    assert_eq!(desk.status(task), Status::Cancelled, "its start hangs");
+    desk.ask(Request::Clear { which: ids(&[task]), active_too: false });
+    assert!(desk.core.get(&task.into()).is_err());
+    // It starts after all, and is ended by the executor.
+    assert!(over(&desk.fact(task, Fact::Started { pid: Some(100) })).is_empty());
+    assert!(over(&desk.fact(task, exited(1, true))).is_empty());
+    assert_eq!(over(&desk.fact(task, Fact::TreeEmpty)), [(ExecutorName::LOCAL, task, 1)]);
 }
 
 /// It may have begun: the daemon is told of a start only afterwards.

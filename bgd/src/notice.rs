@@ -59,9 +59,7 @@ pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire
 
 /// Returns the run's duration, if it had started and has ended.
 fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
-    let (started, completed) = (task.started_at?, task.completed_at?);
-    let ms = completed.unix_ms().saturating_sub(started.unix_ms());
-    kind.is_end().then(|| u64::try_from(ms).unwrap_or(0))
+    task.run_time_ms(task.completed_at?).filter(|_| kind.is_end())
 }
 
 /// Builds the title: the event, the task, and how it ended. The description comes last because a channel may cut off

@@ -424,6 +424,19 @@ impl Task {
 }
 
 fn default_group() -> String {
+
+    /// Returns how long it ran, or has been running by `now`, in milliseconds: in its latest run, without the wait for
+    /// another attempt. `None` if it never started; 0 if the clock was set back.
+    pub fn run_time_ms(&self, now: Timestamp) -> Option<u64> {
+        let started = self.started_at?;
+        // Two attempts may start within a millisecond.
+        let is_this = |last: &&Attempt| {
+            last.started_at == started && (last.completed_at > started || last.exit == self.exit)
+        };
+        let last = self.attempts.last().filter(is_this);
+        let ended = self.completed_at.map(|ended| last.map_or(ended, |last| last.completed_at));
+        Some(ended.unwrap_or(now).millis_since(started))
+    }
     DEFAULT_GROUP.to_owned()
 }
 

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use bgd_tests::TestDaemon;
 use bgd_tests::shared::order::Retry;
 use bgd_tests::shared::request::SubmitParams;
+use bgd_tests::shared::task::Status;
+use bgd_tests::{TestDaemon, wait};
 use serde_json::{Value, json};
 
 /// Reads `OpenMetrics` text and prints its families and samples as JSON.
@@ -125,6 +126,28 @@ fn r08_openmetrics_reports_the_figures_of_the_daemon() {
     assert_eq!(samples["bgd_resident_memory_bytes{}"]["unit"], "bytes");
     drop(watch);
     daemon.cancel(&[&running[..], &[pending]].concat());
+}
+
+#[test]
+fn r08_run_time_counts_each_attempt_and_no_wait_for_the_next() {
+    let daemon = TestDaemon::start();
+    let submit = |delay_ms| {
+        let (delay_ms, max_delay_ms, codes) = (Some(delay_ms), Some(delay_ms), Vec::new());
+        let retry = Some(Retry { times: 2, delay_ms, max_delay_ms, codes, signal: false });
+        daemon.submit_with(&SubmitParams { shell: Some("exit 3".into()), retry, ..daemon.params() }).id
+    };
+    let all = submit(0);
+    assert_eq!(daemon.block(&[all])[0].attempts.len(), 2);
+    // The delay is random: that of a second or less is improbable.
+    let waits = submit(365 * 24 * 3600 * 1000);
+    wait::poll_until("it waits for its next attempt", || {
+        let task = daemon.task(waits);
+        (task.status == Status::Pending && !task.attempts.is_empty()).then_some(())
+    });
+    assert_eq!(daemon.status().ran.count, 4);
+    let task = daemon.cancel(&[waits]).remove(0);
+    assert_eq!((task.status, task.attempts.len()), (Status::Cancelled, 1));
+    assert_eq!(daemon.status().ran.count, 4);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::editor::{Heard as Said, MessageSender};
 use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
-use crate::render::{bounded_line, clean, shortened, table};
+use crate::render::{bounded_line, clean, shortened};
 
 /// Maximum number of characters shown of a task's description, error, or agent's question.
 const SHOWN: usize = 100;
@@ -170,11 +170,11 @@ fn ended(task: &Task) -> String {
     let status = task.status.as_str().to_uppercase();
     let why = task.error.as_deref().map(|why| format!(" {}", bounded_line(why, SHOWN))).unwrap_or_default();
     // The error of a timeout already contains the time.
-    let time = task.started_at.filter(|_| !task.timed_out).map(|started| {
+    let ended = task.completed_at.or(task.started_at).unwrap_or(task.created_at);
+    let time = task.run_time_ms(ended).filter(|_| !task.timed_out).map(|ran| {
         let comma = if why.is_empty() { "" } else { "," };
         let after = if task.status == Status::Completed { "in" } else { "after" };
-        let ended = task.completed_at.unwrap_or(started);
-        format!("{comma} {after} {}", show_ms(table::between(started, ended)))
+        format!("{comma} {after} {}", show_ms(ran))
     });
     let time = time.unwrap_or_default();
     format!("[BACKGROUND TASK {status}] {}{why}{time}: \"{}\"\n", task.id.short(), name(task))

@@ -13,7 +13,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::render::order::waiting;
-use crate::render::table::between;
 use crate::render::wall::Clock;
 use crate::render::{bounded_line, clean, clean_lines};
 
@@ -281,7 +280,6 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         Some(Exit::Unknown(_)) | None => (None, None),
     };
     let is_active = task.status.is_active();
-    let ended = task.completed_at.filter(|_| !is_active).unwrap_or_else(Timestamp::now);
     TaskFacts {
         task_id: task.id.to_string(),
         status: task.status.as_str().to_owned(),
@@ -307,7 +305,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         last_words: task.progress.last_words.as_deref().filter(|_| is_active).map(line),
         warning: task.warning.as_deref().map(line),
         created_at: task.created_at.to_string(),
-        run_time_ms: task.started_at.map(|started| between(started, ended)),
+        run_time_ms: task.run_time_ms(Timestamp::now()),
         output_bytes: task.output.bytes.max(task.progress.output_bytes),
         dropped_bytes: Some(task.output.dropped_bytes).filter(|bytes| *bytes > 0),
         output_warning: task.output.loss(),

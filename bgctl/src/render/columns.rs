@@ -140,10 +140,7 @@ impl Sort {
 }
 
 fn compare(field: Field, one: &Task, other: &Task, measured: &Measured, now: Timestamp) -> Ordering {
-    let ran = |task: &Task| {
-        let started = task.started_at?;
-        Some(task.completed_at.unwrap_or(now).unix_ms().saturating_sub(started.unix_ms()))
-    };
+    let ran = |task: &Task| task.run_time_ms(now);
     match field {
         Field::Id => one.id.as_u128().cmp(&other.id.as_u128()),
         Field::Status => one.status.cmp(&other.status),

@@ -496,10 +496,7 @@ pub fn signal_name(number: i32) -> String {
 
 /// Returns how long the task has run so far or in total; `-` if it never started.
 pub fn run_time(task: &Task, now: Timestamp) -> String {
-    match task.started_at {
-        Some(started) => show_ms(between(started, task.completed_at.unwrap_or(now))),
-        None => "-".to_owned(),
-    }
+    task.run_time_ms(now).map_or_else(|| "-".to_owned(), show_ms)
 }
 
 /// Returns the milliseconds between two times; 0 if the clock was set back in between.

@@ -264,6 +264,33 @@ fn each_field_has_one_column() {
 }
 
 #[test]
+fn wait_for_another_attempt_is_no_run_time() {
+    let (started_at, ended) = (at(10), at(13));
+    let attempt = Attempt {
+        attempt: 1,
+        started_at,
+        completed_at: ended,
+        exit: Some(Exit::Code(1)),
+        error: None,
+        usage: None,
+        offset: 0,
+        stderr_offset: None,
+    };
+    let waited = Task {
+        status: Status::Cancelled,
+        started_at: Some(started_at),
+        completed_at: Some(at(1000)),
+        attempts: vec![attempt],
+        ..task()
+    };
+    assert_eq!(run_time(&waited, at(2000)), show_ms(between(started_at, ended)));
+    let again = Task { started_at: Some(at(900)), ..waited };
+    assert_eq!(run_time(&again, at(2000)), show_ms(between(at(900), at(1000))));
+    let runs = Task { status: Status::Running, completed_at: None, ..again };
+    assert_eq!(run_time(&runs, at(2000)), show_ms(between(at(900), at(2000))));
+}
+
+#[test]
 fn clock_set_back_yields_zero_age() {
     assert_eq!(between(at(10), at(5)), 0);
 }

@@ -50,7 +50,8 @@ A task starts when all of these hold: it is not held (--hold), its start time ha
 (--in, --at), every --after is fulfilled, and its group is not paused and has --slots
 free. Within a group, tasks start by --priority, then in the order of submission; no task
 overtakes one that is waiting for its slots. If an --after can no longer be fulfilled, the
-task and its dependents are cancelled at once. The environment of a process has
+task and its dependents are cancelled at once; `any` and `fail` count only tasks that had
+started, not one that was cancelled while it was pending. The environment of a process has
 $BGD_GROUP, $BGD_SLOT (its lowest slot, from 1) and $BGD_SLOTS; and, for the tasks in
 --after, $BGD_AFTER (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output
 files). In a prompt, {after.result}, {after.output} (the last 32 KiB), {after.file} and

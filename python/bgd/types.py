@@ -2608,6 +2608,11 @@ class Task(_Task, total=False):
     ended_in_foreground: bool
     """Whether it was a foreground job until its end, so that its user has seen how it ended."""
 
+    ending: bool
+    """Whether it is being ended: its processes were sent a signal, and SIGKILL follows after the grace
+    period.
+    """
+
     error: str
     """Why it failed or was cancelled."""
 

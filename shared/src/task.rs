@@ -275,6 +275,9 @@ pub struct Task {
     /// Whether its processes are paused. It keeps its slots, and its time limit keeps counting.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
+    /// Whether it is being ended: its processes were sent a signal, and SIGKILL follows after the grace period.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ending: bool,
     /// Description given on submit, else the command.
     pub description: String,
     /// The command, if it was given as arguments.
@@ -421,9 +424,6 @@ impl Task {
     pub fn has_begun(&self) -> bool {
         self.started_at.is_some() || !self.attempts.is_empty()
     }
-}
-
-fn default_group() -> String {
 
     /// Returns how long it ran, or has been running by `now`, in milliseconds: in its latest run, without the wait for
     /// another attempt. `None` if it never started; 0 if the clock was set back.
@@ -437,6 +437,9 @@ fn default_group() -> String {
         let ended = self.completed_at.map(|ended| last.map_or(ended, |last| last.completed_at));
         Some(ended.unwrap_or(now).millis_since(started))
     }
+}
+
+fn default_group() -> String {
     DEFAULT_GROUP.to_owned()
 }
 

@@ -78,6 +78,28 @@ fn r145_cancel_passes_its_grace_on_to_the_machine() {
     assert_eq!((task.cancel_reason, task.exit), (Some(CancelReason::User), Some(Exit::Code(7))));
 }
 
+#[test]
+fn r145_cancelled_task_gets_its_signal_once_although_connection_is_cut() {
+    let mut far = two();
+    let (gate, line) = gate(&far);
+    let traps = format!("trap 'echo term' TERM; trap 'echo usr; {line}; exit 7' USR1");
+    let id = far.submit_on(&[], &format!("{traps}; echo up; while :; do sleep 0.05; done"));
+    far.here().wait_output(id, "up");
+    let mut cancelling = cancel(&mut far, &["--grace", "1h", &id.to_string()]);
+    far.here().wait_output(id, "term");
+    far.cut_here();
+    far.until(id, "it is not known", unknown);
+    far.until(id, "it is known", |task| !unknown(task));
+    // Whatever is ordered when it is known again precedes this.
+    far.run_here(&["signal", &id.to_string(), "USR1"]).success();
+    far.here().wait_output(id, "usr");
+    fs::write(gate, "").unwrap();
+    assert!(cancelling.wait().unwrap().success());
+    assert_eq!(far.ended(id).exit, Some(Exit::Code(7)));
+    let output = String::from_utf8(far.here().output(id)).unwrap();
+    assert_eq!(output.lines().filter(|line| *line == "term").count(), 1, "{output}");
+}
+
 /// A cancel is answered only when its task has ended, so the machine's daemon could accept only a few at once.
 #[test]
 fn r145_every_cancelled_task_gets_its_signal_from_machine_that_accepts_few_requests() {

@@ -99,6 +99,7 @@ pub mod samples {
             error: None,
             failure: None,
             timed_out: false,
+            ending: false,
             lingering: false,
             suspect: None,
             warning: None,

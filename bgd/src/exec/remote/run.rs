@@ -89,6 +89,8 @@ pub struct Run {
     pub stop: Option<Stop>,
     /// The signal that the machine was ordered to end it with.
     pub told: Option<i32>,
+    /// The signal of such an order that may have been lost.
+    sent: Option<i32>,
     /// Whether its end is no longer awaited, so that it only has to be ended on the machine.
     pub is_given_up: bool,
     /// Whether the dispatcher has been informed that the machine can't be asked.
@@ -132,6 +134,7 @@ impl Run {
             is_busy: false,
             stop: None,
             told: None,
+            sent: None,
             is_given_up: false,
             is_unknown: false,
             unwritten_losses: 0,
@@ -160,6 +163,7 @@ impl Run {
         let missing = known.elsewhere.missing;
         Self {
             base: known.base,
+            sent: known.stop.map(|stop| stop.signal),
             there,
             stop: known.stop.map(|KnownStop { signal, grace_ms }| Stop {
                 signal,
@@ -209,8 +213,9 @@ impl Run {
     }
 
     /// Notes that the connection broke: calls got no answers, and the known state is outdated.
-    pub const fn cut(&mut self) {
-        (self.is_busy, self.is_current, self.told) = (false, false, None);
+    pub fn cut(&mut self) {
+        (self.is_busy, self.is_current) = (false, false);
+        self.sent = self.told.take().or(self.sent);
         // A read may have been pending.
         self.bytes = 0;
     }
@@ -229,6 +234,15 @@ impl Run {
         self.stop = Some(Stop { signal, kill_at });
         // The machine must be sent the shorter grace.
         self.told = told.filter(|told| *told == SIGKILL || !is_sooner);
+        self.sent = self.sent.filter(|_| !is_sooner);
+    }
+
+    /// Finds out whether a possibly lost order to end it has arrived, so that its processes get no second signal.
+    fn note_ending(&mut self, task: &Task) {
+        if task.ending && self.told.is_none() {
+            let signal = self.stop.map(|stop| stop.signal).filter(|signal| *signal != SIGKILL);
+            self.told = self.sent.filter(|sent| signal == Some(*sent));
+        }
     }
 
     /// Accepts an order for a run that has no id yet. Returns whether the order is carried out with the submission, or
@@ -324,6 +338,7 @@ impl Run {
         let mut facts = Vec::new();
         self.is_current = true;
         self.compare(task);
+        self.note_ending(task);
         if self.there.is_none() {
             (self.there, self.submit) = (Some(task.id), None);
             facts.push(Fact::Elsewhere(PlaceFact::Accepted { id: task.id.to_string().into() }));

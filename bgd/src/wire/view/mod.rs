@@ -9,7 +9,9 @@ use bgd_shared::resources::Elsewhere as WireElsewhere;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
 use bgd_shared::text::{OsText, beginning};
 
-use crate::core::{AgentPart, Consumed, Elsewhere, Finished, Lingering, Snapshot, Spec, State, Work};
+use crate::core::{
+    AgentPart, Consumed, Elsewhere, Finished, Lingering, Snapshot, Spec, State, StopReason, Work,
+};
 use crate::exec::output::OutputFolder;
 use crate::wire::failures;
 use bgd_shared::request::Stream;
@@ -38,6 +40,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         pty: spec.pty.is_some(),
         status: snapshot.status(),
         paused: snapshot.paused,
+        ending: matches!(&snapshot.state, State::Stopping { reason, .. } if *reason != StopReason::NextAttempt),
         description: plan.description.as_deref().map_or_else(|| description(spec), Into::into),
         argv,
         shell,

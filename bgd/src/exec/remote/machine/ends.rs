@@ -67,7 +67,8 @@ impl Machine {
 
     /// Marks a run that the machine must be ordered to end, which [`Self::order_ends`] does.
     pub(super) fn order_end(&mut self, task: TaskId) {
-        self.to_end.insert(task);
+        let stop = self.runs.get(&task).and_then(|run| run.stop);
+        self.to_end.insert((stop.is_none_or(|stop| stop.signal != SIGKILL), task));
     }
 
     /// Orders the machine to end the marked runs, unless that was already ordered at least as strongly. One call stands
@@ -78,8 +79,13 @@ impl Machine {
         }
         let Some(bridge) = self.bridge() else { return self.to_end.clear() };
         let at_once = self.calls_at_once();
+        let mut marked = std::mem::take(&mut self.to_end);
+        if self.ending >= at_once {
+            // Runs that are to be killed do not wait for those that take their time.
+            self.to_end = marked.split_off(&(true, TaskId::from_u128(0)));
+        }
         let mut groups: BTreeMap<(i32, Option<u64>), Vec<Ending>> = BTreeMap::new();
-        for task in std::mem::take(&mut self.to_end) {
+        for (_, task) in marked {
             let Some(run) = self.runs.get_mut(&task) else { continue };
             let (Some(there), Some(Stop { signal, kill_at })) = (run.there, run.stop) else { continue };
             if run.told == Some(signal) || run.told == Some(SIGKILL) {
@@ -91,7 +97,6 @@ impl Machine {
         }
         for ((signal, grace_ms), endings) in groups {
             for part in endings.chunks(ENDED_AT_ONCE) {
-                // Runs that are to be killed do not wait for those that take their time.
                 if self.ending < at_once || signal == SIGKILL {
                     self.cancel(&bridge, signal, grace_ms, part.to_vec());
                 } else {
@@ -107,7 +112,7 @@ impl Machine {
             let run = self.runs.get_mut(task).filter(|run| run.number == *number);
             if let Some(run) = run.filter(|run| run.told == Some(signal)) {
                 run.told = None;
-                self.to_end.insert(*task);
+                self.to_end.insert((signal != SIGKILL, *task));
             }
         }
     }

@@ -69,8 +69,8 @@ pub struct Machine {
     link: Link,
     /// The instance of the daemon that has the runs.
     instance: Option<String>,
-    /// Runs that the machine is yet to be ordered to end.
-    to_end: BTreeSet<TaskId>,
+    /// Runs that the machine is yet to be ordered to end, and whether they wait for room; those to be killed do not.
+    to_end: BTreeSet<(bool, TaskId)>,
     /// How many calls that end runs are pending.
     ending: usize,
     /// When these orders are given again, if the machine's daemon had no room for one.

@@ -29,8 +29,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     };
     let (error, failure) = snapshot.finished().map(failures::wire).unwrap_or_default();
     let (part, plan, life) = (snapshot.agent.as_deref(), snapshot.plan(), Life::of(&snapshot.state));
-    let notes = part.map(|part| &part.notes);
-    let is_success = snapshot.status() == Status::Completed;
+    let (notes, is_success) = (part.map(|part| &part.notes), snapshot.status() == Status::Completed);
     WireTask {
         id: snapshot.id,
         kind: spec.kind(),
@@ -40,7 +39,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         pty: spec.pty.is_some(),
         status: snapshot.status(),
         paused: snapshot.paused,
-        ending: matches!(&snapshot.state, State::Stopping { reason, .. } if *reason != StopReason::NextAttempt),
+        ending: is_ending(&snapshot.state),
         description: plan.description.as_deref().map_or_else(|| description(spec), Into::into),
         argv,
         shell,
@@ -90,6 +89,11 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         progress: progress(snapshot),
         output: output(snapshot, folder),
     }
+}
+
+/// Reports whether a run is being ended, other than to begin again.
+fn is_ending(state: &State) -> bool {
+    matches!(state, State::Stopping { reason, .. } if *reason != StopReason::NextAttempt)
 }
 
 fn elsewhere(known: &Elsewhere) -> WireElsewhere {

@@ -50,6 +50,7 @@ pub mod strict;
 pub mod task;
 pub mod text;
 pub mod time;
+pub mod titles;
 pub mod transport;
 pub mod usage;
 

@@ -418,6 +418,15 @@ mod tests {
     }
 
     #[test]
+    fn window_title_is_not_part_of_a_line() {
+        let mut lines = search("^up$");
+        let shown = b"\x1bkserver: not up\x1b\\up\n";
+        assert_eq!(lines.read(shown), Some((b"up".to_vec(), shown.len())));
+        let mut lines = search("server");
+        assert_eq!(lines.read(shown), None);
+    }
+
+    #[test]
     fn only_the_beginning_of_a_long_line_is_searched() {
         let mut lines = search("a$");
         let long = vec![b'a'; LINE_SEARCH_BYTES];

@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter};
 
 use crate::consumption::{AgentUsage, Cost, PlanStep, StepStatus};
+use crate::titles::TitleFilter;
 use crate::usage::Usage;
 
 /// Replacement for characters that are not shown.
@@ -33,11 +34,14 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Removes terminal escape sequences, such as those of colours, from a line.
+/// Removes terminal escape sequences, such as those of colours, and the titles of windows from a line.
 pub fn without_escapes(line: &[u8]) -> Cow<'_, [u8]> {
     match memchr(b'\x1b', line) {
         None => Cow::Borrowed(line),
-        Some(_) => Cow::Owned(strip_bytes(line).flatten().copied().collect()),
+        Some(_) => {
+            let line = TitleFilter::default().push(line);
+            Cow::Owned(strip_bytes(&line).flatten().copied().collect())
+        }
     }
 }
 
@@ -446,6 +450,20 @@ mod tests {
         assert_eq!(lines("a\n\tb\r\n\x1b"), "a\n\tb \n\u{fffd}");
         assert_eq!(line("a\0\0\0\u{202e}\u{200b}b"), "a\u{fffd}b", "one for all");
         assert!(is_blank("\0\u{200b} \n") && is_blank("") && !is_blank("\0a"));
+    }
+
+    #[test]
+    fn window_titles_and_colours_are_removed_from_lines() {
+        for (line, plain) in [
+            ("plain", "plain"),
+            ("\x1b[1mbold\x1b[m", "bold"),
+            ("\x1bkvim\x1b\\$ make\x1bkmake\x1b\\ up", "$ make up"),
+            ("\x1b]0;bash\x07up", "up"),
+            ("up \x1bkthe next line ends it", "up "),
+            ("\x1b\\up", "up"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&without_escapes(line.as_bytes())), plain, "{line:?}");
+        }
     }
 
     #[test]

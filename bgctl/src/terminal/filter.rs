@@ -4,9 +4,8 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::titles::TitleFilter;
 use vte::{Params, Parser, Perform};
-
-use super::titles::TitleFilter;
 
 /// Passes on text and colours, except those for the alternate screen.
 #[derive(Default)]

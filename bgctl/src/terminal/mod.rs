@@ -18,7 +18,6 @@ mod show;
 mod signals;
 mod sink;
 mod talk;
-mod titles;
 mod turn;
 mod view;
 mod ways_out;
@@ -36,7 +35,5 @@ pub use self::signals::{
     stop_here,
 };
 pub use self::talk::{SIGNALS as TALKED, TextView};
-#[cfg(feature = "top")]
-pub use self::titles::TitleFilter;
 pub use self::turn::{LinkReady, LinkWants, Ready, Wants};
 pub use self::view::{View, run};

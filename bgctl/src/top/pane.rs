@@ -6,9 +6,9 @@ use std::num::NonZero;
 use bgd_shared::question::NeedsInput;
 use bgd_shared::show;
 use bgd_shared::task::Task;
+use bgd_shared::titles::TitleFilter;
 
 use crate::render::clean;
-use crate::terminal::TitleFilter;
 
 /// Maximum number of bytes kept of an output, from its end.
 pub const TAIL: u64 = 64 * 1024;

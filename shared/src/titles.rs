@@ -7,13 +7,15 @@ const ESC: u8 = 0x1b;
 /// Either of these cancels a title.
 const CANCEL: [u8; 2] = [0x18, 0x1a];
 
-/// Removes titles.
+/// Removes titles; its state says where the output so far ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TitleFilter {
+    /// In text, or in another sequence.
     #[default]
     Text,
     /// After an ESC, which is passed on only with the byte that follows it.
     Escape,
+    /// In a title, which is removed.
     Title,
 }
 

@@ -31,7 +31,8 @@ const THREADS: usize = 2;
 /// The maximum number of spare threads for jobs, in case all others are stuck on disks.
 const SPARES: usize = 30;
 
-/// The maximum number of concurrent jobs on paths outside the daemon's folders: each may block a thread for good.
+/// The maximum number of concurrent jobs of one purpose on paths outside the daemon's folders: each may block a thread
+/// for good. Together they leave some of the spare threads to other jobs.
 const ELSEWHERE: usize = 8;
 
 /// The maximum number of looks queued or under way; further callers wait.
@@ -48,8 +49,17 @@ struct Queues {
     looks: Queue,
     /// The free places in the queue of looks.
     places: Arc<Semaphore>,
-    /// The free places for jobs elsewhere.
-    elsewhere: Arc<Semaphore>,
+    /// The free places for jobs elsewhere, by [`Purpose`].
+    elsewhere: [Arc<Semaphore>; 3],
+}
+
+/// What a job on a path outside the daemon's folders is for. Each purpose has its own places, so that none has to wait
+/// for the hanging disks of another.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Output,
+    ReadyFile,
+    ReadyLine,
 }
 
 /// A queue of jobs, and the number of unfinished ones.
@@ -147,7 +157,9 @@ impl Workers {
     }
 
     fn of(jobs: Queue, trees: Queue, looks: Queue) -> Self {
-        let [places, elsewhere] = [LOOKS, ELSEWHERE].map(|places| Arc::new(Semaphore::new(places)));
+        let places = Arc::new(Semaphore::new(LOOKS));
+        let elsewhere = [Purpose::Output, Purpose::ReadyFile, Purpose::ReadyLine];
+        let elsewhere = elsewhere.map(|_| Arc::new(Semaphore::new(ELSEWHERE)));
         Self(Arc::new(Queues { jobs, trees, looks, places, elsewhere }))
     }
 
@@ -186,23 +198,33 @@ impl Workers {
         self.0.jobs.run(job).await
     }
 
-    /// Runs a job on a path outside the daemon's folders once a place is free, and returns its result; `None` if its
-    /// disk has not responded in time, or the job panicked.
+    /// Reads or examines an output file outside the daemon's folders once a place is free, and returns the result;
+    /// `None` if its disk has not responded in time, or the job panicked.
     pub async fn elsewhere<T: Send + 'static>(
         &self,
         patience: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        timeout(patience, self.elsewhere_at_last(job)).await.ok().flatten()
+        timeout(patience, self.elsewhere_at_last(Purpose::Output, job)).await.ok().flatten()
     }
 
-    /// Like [`Self::elsewhere`], but waits as long as the disk does, so that a caller who asks again and again occupies
-    /// one place only.
-    pub async fn elsewhere_at_last<T: Send + 'static>(
+    /// Looks for a file whose existence shows that a task is ready, once a place is free. Waits as long as the disk
+    /// does, so that a caller who asks again and again occupies one place only. `None` if the job panicked.
+    pub async fn ready_file<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.elsewhere_at_last(Purpose::ReadyFile, job).await
+    }
+
+    /// Like [`Self::ready_file`], but searches an output file outside the daemon's folders for a line that shows it.
+    pub async fn ready_line<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        self.elsewhere_at_last(Purpose::ReadyLine, job).await
+    }
+
+    async fn elsewhere_at_last<T: Send + 'static>(
         &self,
+        purpose: Purpose,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let place = Arc::clone(&self.0.elsewhere).acquire_owned().await.ok()?;
+        let place = Arc::clone(&self.0.elsewhere[purpose as usize]).acquire_owned().await.ok()?;
         let job = move || {
             // The job keeps its place until it ends, even if nothing waits for it any more.
             let _place = place;
@@ -316,5 +338,30 @@ mod tests {
         assert_eq!(within(workers.run(|| 2)).await, Some(2));
         end_jobs.wait();
         assert_eq!(within(workers.elsewhere(Duration::MAX, || 3)).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn hanging_jobs_elsewhere_delay_none_of_another_purpose() {
+        let workers = Workers::start().unwrap();
+        let end_jobs = Arc::new(Barrier::new(2 * ELSEWHERE + 1));
+        for _ in 0..2 * ELSEWHERE {
+            let (file, line) = (Arc::clone(&end_jobs), Arc::clone(&end_jobs));
+            let hung = workers.ready_file(move || _ = file.wait());
+            assert!(timeout(Duration::ZERO, hung).await.is_err());
+            let hung = workers.ready_line(move || _ = line.wait());
+            assert!(timeout(Duration::ZERO, hung).await.is_err());
+        }
+        assert_eq!(workers.0.jobs.waiting.load(Ordering::Acquire), 2 * ELSEWHERE);
+        assert_eq!(within(workers.elsewhere(Duration::MAX, || 1)).await, Some(1));
+        let hung_outputs = Arc::new(Barrier::new(ELSEWHERE + 1));
+        for _ in 0..ELSEWHERE {
+            let end = Arc::clone(&hung_outputs);
+            assert_eq!(workers.elsewhere(Duration::ZERO, move || _ = end.wait()).await, None);
+        }
+        assert_eq!(within(workers.run(|| 2)).await, Some(2));
+        end_jobs.wait();
+        assert_eq!(within(workers.ready_file(|| 3)).await, Some(3));
+        assert_eq!(within(workers.ready_line(|| 4)).await, Some(4));
+        hung_outputs.wait();
     }
 }

@@ -24,7 +24,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers, looked: &Notify) {
     loop {
         let folder = path.parent().unwrap_or(&path).to_path_buf();
         // The file may be on a disk that does not respond.
-        let watched = workers.elsewhere_at_last(move || inotify_of(&folder)).await;
+        let watched = workers.ready_file(move || inotify_of(&folder)).await;
         let watched = watched.and_then(Result::ok).and_then(|inotify| watch::changes(inotify).ok());
         if is_there(&path, workers).await {
             return;
@@ -46,7 +46,7 @@ pub async fn until_there(path: PathBuf, workers: &Workers, looked: &Notify) {
 
 async fn is_there(path: &Path, workers: &Workers) -> bool {
     let path = path.to_path_buf();
-    workers.elsewhere_at_last(move || path.exists()).await == Some(true)
+    workers.ready_file(move || path.exists()).await == Some(true)
 }
 
 fn inotify_of(folder: &Path) -> io::Result<Inotify> {
@@ -94,5 +94,7 @@ mod tests {
         }
         let count = hung.lock().unwrap().len();
         assert!((1..20).contains(&count), "{count} workers are taken");
+        assert_eq!(workers.elsewhere(Duration::ZERO, || ()).await, None);
+        assert_eq!(hung.lock().unwrap().len(), count + 1, "output files elsewhere are still read");
     }
 }

@@ -97,28 +97,41 @@ impl Stream {
     }
 }
 
+/// The disk of the output files.
+#[derive(Clone, Copy, Debug)]
+enum Disk {
+    /// That of the daemon's own folder.
+    Own,
+    /// Any other, which may hang.
+    Foreign,
+}
+
 /// Waits until a line matches. Notifies `looked` whenever everything written was searched in vain.
 pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers, looked: &Notify) {
     let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is polled"));
-    look_until_found(pattern, streams, workers, (changes.ok(), looked)).await;
+    look_until_found(pattern, streams, (workers, Disk::Own), (changes.ok(), looked)).await;
 }
 
 /// Like [`until_found`], for files that other machines write, which cause no events.
 pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers) {
-    look_until_found(pattern, streams, workers, (None, &Notify::new())).await;
+    look_until_found(pattern, streams, (workers, Disk::Foreign), (None, &Notify::new())).await;
 }
 
 async fn look_until_found(
     pattern: &str,
     mut streams: Streams,
-    workers: &Workers,
+    (workers, disk): (&Workers, Disk),
     (changes, looked): (Option<AsyncFd<Changes>>, &Notify),
 ) {
     let pattern = Arc::<str>::from(pattern);
     let mut pauses = Pauses::new();
     loop {
         let wanted = Arc::clone(&pattern);
-        let found = workers.run(move || (streams.look(&wanted), streams)).await;
+        let look = move || (streams.look(&wanted), streams);
+        let found = match disk {
+            Disk::Own => workers.run(look).await,
+            Disk::Foreign => workers.ready_line(look).await,
+        };
         let Some((found, back)) = found else { return std::future::pending().await };
         streams = back;
         match found {
@@ -174,11 +187,14 @@ async fn wait_for_change(changes: &AsyncFd<Changes>) {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::sync::Mutex;
 
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::exec::workers::Job;
 
     #[tokio::test]
     async fn r110_temporarily_unreadable_output_is_searched_again() {
@@ -194,8 +210,26 @@ mod tests {
         });
         let workers = Workers::start().unwrap();
         let found = until_found_from_afar("up", streams, &workers);
-        tokio::time::timeout(Duration::from_mins(1), found).await.expect("the line is found");
+        timeout(Duration::from_mins(1), found).await.expect("the line is found");
         mended.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn outputs_on_hanging_disk_occupy_few_workers() {
+        // Jobs that never end.
+        let hung = Arc::new(Mutex::new(Vec::<Job>::new()));
+        let all = Arc::clone(&hung);
+        let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
+        let streams = || Streams(vec![Stream { path: "/far".into(), offset: 0, size: 0, search: None }]);
+        let mut searches: Vec<_> =
+            (0..40).map(|_| Box::pin(until_found_from_afar("up", streams(), &workers))).collect();
+        for search in &mut searches {
+            assert!(timeout(Duration::ZERO, search).await.is_err());
+        }
+        let count = hung.lock().unwrap().len();
+        assert!((1..20).contains(&count), "{count} workers are taken");
+        assert_eq!(workers.elsewhere(Duration::ZERO, || ()).await, None);
+        assert_eq!(hung.lock().unwrap().len(), count + 1, "output files elsewhere are still read");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use bgd_tests::shared::request::{
     DaemonReload, DaemonStatusOf, NoParams, OutputParams, SubscribeParams, TaskOutput,
 };
 use bgd_tests::shared::task::Status;
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::wait::poll_until;
 use bgd_tests::{Process, Raw, TestDaemon, Watch, wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -195,6 +196,26 @@ fn refused_connection_fails_writes_and_still_gets_earlier_replies() {
     daemon.cancel(&[id]);
     let answer = client.receive().expect("the reply to the request before");
     assert_eq!((&answer["id"], &answer["result"]["finished"]), (&json!(1), &json!([id])), "{answer}");
+    client.closed();
+}
+
+#[test]
+fn r121_connection_refused_before_upgrade_fails_writes_after_it() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_shell("head -c 1000000 /dev/zero | tr '\\0' y");
+    daemon.block(&[id]);
+    let mut client = connect(&daemon);
+    // This answer fills the socket, so the client can't be told yet what comes after it.
+    client.request(1, "task.output", &json!({"id": id, "offset": 0, "limit": 700_000}));
+    // The daemon reads all of this before it refuses it.
+    client.send(&vec![b'['; FRAME_BYTES]).unwrap();
+    (0..20).for_each(|_| assert!(connect(&daemon).is_served()));
+    upgrade(&daemon);
+    assert_eq!(client.receive().expect("the reply to the request before")["id"], 1);
+    assert_eq!(kind(&client.receive().unwrap()), "frame_too_large");
+    let chunk = vec![b'['; 1 << 16];
+    let error = (0..64).find_map(|_| client.send(&chunk).err()).expect("it reads no more");
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe, "{error}");
     client.closed();
 }
 

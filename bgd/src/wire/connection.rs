@@ -63,6 +63,8 @@ struct Progress {
     /// Whether the dispatcher knows the client.
     is_known: bool,
     no_more_requests: bool,
+    /// Whether that is because the client has sent something that was refused.
+    is_refused: bool,
 }
 
 /// Why no more requests are read from a connection.
@@ -113,6 +115,9 @@ pub struct ConnectionState {
     #[serde(with = "carry::bytes")]
     hand: Vec<u8>,
     no_more_requests: bool,
+    /// Whether that is because the client has sent something that was refused.
+    #[serde(default)]
+    is_refused: bool,
 }
 
 impl Connection {
@@ -123,7 +128,7 @@ impl Connection {
     pub fn state(&self, named: &mut CarriedFds) -> Result<ConnectionState, Obstacle> {
         // The parts that serve it are rebuilt.
         let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
-        let Progress { decoder, hand, written, is_known, no_more_requests } = &*self.progress();
+        let Progress { decoder, hand, written, is_known, no_more_requests, is_refused } = &*self.progress();
         let id = client.id;
         let client = client.state().filter(|_| *is_known);
         let client = client.ok_or_else(|| Obstacle::passing("a connection is being opened or closed"))?;
@@ -137,6 +142,7 @@ impl Connection {
             attachments: rest.attachments,
             hand: hand.get(*written..).unwrap_or_default().to_vec(),
             no_more_requests: *no_more_requests,
+            is_refused: *is_refused,
         })
     }
 
@@ -150,13 +156,22 @@ impl Connection {
         shared: &Shared,
         came: &mut ReceivedFds,
     ) -> io::Result<Arc<Self>> {
-        let ConnectionState { client, stream, room, is_silent, read, attachments, hand, no_more_requests } =
-            state;
+        let ConnectionState {
+            client,
+            stream,
+            room,
+            is_silent,
+            read,
+            attachments,
+            hand,
+            no_more_requests,
+            is_refused,
+        } = state;
         let stream = watch::readable(came.take(stream)?)?;
         let take = |(line, fd)| came.take(fd).map(|fd| (line, fd));
         let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
         let decoder = FrameDecoder::resume_from(frame_bytes, Rest { bytes: read, attachments });
-        let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests };
+        let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests, is_refused };
         let client = Arc::new(Client::restore(client, limits));
         Ok(Self::added(stream, client, (room, is_silent), progress, shared))
     }
@@ -196,6 +211,7 @@ impl Connection {
             written: 0,
             is_known: false,
             no_more_requests: false,
+            is_refused: false,
         };
         Ok(Self::added(stream, client, (room, true), progress, shared))
     }
@@ -228,8 +244,8 @@ impl Connection {
             self.progress().is_known = true;
         }
         let until_no_more_requests = async {
-            let mut is_refused = false;
             if !self.progress().no_more_requests {
+                let mut is_refused = false;
                 tokio::select! {
                     result = self.read() => match result {
                         Ok(end) => is_refused = end == End::Refused,
@@ -241,10 +257,11 @@ impl Connection {
                     () = self.client.is_sent_away() => {}
                     _ = closing.changed() => {}
                 }
-                self.progress().no_more_requests = true;
+                let mut progress = self.progress();
+                (progress.no_more_requests, progress.is_refused) = (true, is_refused);
             }
             self.client.finish();
-            if is_refused {
+            if self.progress().is_refused {
                 self.close_to_requests().await;
             }
             self.until_hung_up().await;

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::device::{Front, Writes, unusable};
-use self::held::{Held, Partial, Rest, count_oldest, drop_oldest_missed};
+use self::held::{Held, Partial, count_oldest, drop_oldest_missed};
 use self::keys::Keys;
 use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
@@ -111,7 +111,7 @@ impl Adapter for Terminals {
         drop(all);
         let mut reports = self.no_reports();
         reports.add_missed(numbers);
-        self.hold(&terminal, Held::new(lines, reports), LinePosition::Top, None);
+        self.hold(&terminal, Held::new(lines, reports), LinePosition::Top);
     }
 
     fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
@@ -119,14 +119,13 @@ impl Adapter for Terminals {
     }
 
     fn forget(&self, task: TaskId) {
-        let mut held = self.held.borrow_mut();
-        let lines = held.values_mut().flat_map(|held| &mut held.lines.each);
-        lines.chain(&mut self.missed.borrow_mut().each).for_each(|line| line.forget(task));
+        self.held.borrow_mut().values_mut().for_each(|held| held.forget(task));
+        self.missed.borrow_mut().each.iter_mut().for_each(|line| line.forget(task));
     }
 
     fn ended(&self, task: TaskId) {
         for held in self.held.borrow_mut().values_mut() {
-            if held.lines.drop_questions(task) == 0 {
+            if held.drop_questions(task, &self.outcomes) == 0 {
                 held.again.notify_one();
             }
         }
@@ -240,13 +239,13 @@ impl Terminals {
         match written {
             Written::All => self.rest(terminal),
             Written::Nothing(at) => {
-                self.hold(terminal, Held::new(lines, self.reports_of(notification)), at, None);
+                self.hold(terminal, Held::new(lines, self.reports_of(notification)), at);
             }
             Written::UpTo(rest) => {
                 self.rest(terminal);
-                let held = Held::new(Lines::new(), self.no_reports());
-                let rest = Partial { rest, lines, reports: self.reports_of(notification) };
-                self.hold(terminal, held, LinePosition::Top, Some(rest));
+                let mut held = Held::new(Lines::new(), self.no_reports());
+                held.partial = Some(Partial::new(&rest, lines, self.reports_of(notification)));
+                self.hold(terminal, held, LinePosition::Top);
             }
         }
         Ok(())
@@ -311,33 +310,24 @@ impl Terminals {
         until.filter(|until| *until > Instant::now() && !self.is_last.get())
     }
 
-    fn hold(&self, terminal: &OriginTerminal, held: Held, at: LinePosition, rest: Option<Partial>) {
+    fn hold(&self, terminal: &OriginTerminal, held: Held, at: LinePosition) {
         let serving = Serving {
             all: self.clone(),
             terminal: terminal.clone(),
             again: Rc::clone(&held.again),
-            rest: Rc::clone(&held.rest),
             writes: Writes::new()
                 .inspect_err(
                     |error| tracing::warn!(%error, "no inotify: a terminal is polled while a notice is waiting"),
                 )
                 .ok(),
         };
-        if let Some(partial) = &rest {
-            // Set before an upgrade or another write can intervene.
-            held.rest.replace(Some(Rest::new(partial)));
-        }
         let mut all = self.held.borrow_mut();
         all.insert(terminal.clone(), held);
         count_oldest(&mut all, self.outcomes.counts.held_limit());
         drop_oldest_missed(&mut all, self.outcomes.counts.held_limit());
         drop(all);
         tokio::task::spawn_local(async move {
-            let written = match rest {
-                Some(partial) => serving.write_rest(partial).await,
-                None => Ok(()),
-            };
-            let served = match written {
+            let served = match serving.write_rest().await {
                 Ok(()) => serving.serve(at).await,
                 failed => failed,
             };
@@ -360,7 +350,6 @@ struct Serving {
     all: Terminals,
     terminal: OriginTerminal,
     again: Rc<Notify>,
-    rest: Rc<RefCell<Option<Rest>>>,
     writes: Option<Writes>,
 }
 
@@ -398,8 +387,11 @@ impl Serving {
             let count = device.write(&bytes).map_err(unusable)?;
             if let Some(rest) = bytes.get(count..).filter(|_| count > 0) {
                 self.all.rest(&self.terminal);
-                let (lines, reports) = self.take();
-                self.write_rest(Partial { rest: rest.to_vec(), lines, reports }).await?;
+                self.with_held(|held| {
+                    let (lines, reports) = held.take(&self.all.outcomes);
+                    held.partial = Some(Partial::new(rest, lines, reports));
+                });
+                self.write_rest().await?;
                 refused = None;
                 continue;
             }
@@ -429,30 +421,39 @@ impl Serving {
 
     /// Takes the held lines, and their reports for the outcome.
     fn take(&self) -> (Lines, PendingReports) {
-        let mut all = self.all.held.borrow_mut();
-        all.get_mut(&self.terminal)
-            .map_or((Lines::new(), self.all.no_reports()), |held| held.take(&self.all.outcomes))
+        self.with_held(|held| held.take(&self.all.outcomes))
+            .unwrap_or_else(|| (Lines::new(), self.all.no_reports()))
     }
 
-    /// Writes the rest of a partial write regardless of the terminal's current program: half a sequence would do more
-    /// harm. If that fails, the lines are held again, as nobody has seen them whole.
-    async fn write_rest(&self, partial: Partial) -> Result<(), String> {
-        let written = if partial.rest.is_empty() {
+    /// Calls a function with what is held for the terminal.
+    fn with_held<T>(&self, then: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        self.all.held.borrow_mut().get_mut(&self.terminal).map(then)
+    }
+
+    /// Writes the rest of a partial write, if there is one, regardless of the terminal's current program: half a
+    /// sequence would do more harm. If that fails, the lines are held again, as nobody has seen them whole.
+    async fn write_rest(&self) -> Result<(), String> {
+        let rest = self.with_held(|held| held.partial.as_ref().map(|partial| Rc::clone(&partial.rest)));
+        let Some(rest) = rest.flatten() else { return Ok(()) };
+        let note = |count| {
+            self.with_held(|held| held.partial.iter_mut().for_each(|partial| partial.written += count));
+        };
+        let written = if rest.is_empty() {
             Ok(())
         } else {
-            self.rest.replace(Some(Rest::new(&partial)));
-            let note = |count| self.rest.borrow_mut().iter_mut().for_each(|rest| rest.written += count);
-            let written = match device::look(&self.terminal) {
-                Ok(device::TerminalCheck { device, .. }) => device.write_all(&partial.rest, note).await,
+            match device::look(&self.terminal) {
+                Ok(device::TerminalCheck { device, .. }) => device.write_all(&rest, note).await,
                 Err(why) => Err(io::Error::other(why)),
-            };
-            self.rest.replace(None);
-            written.map_err(|error| unusable(&self.terminal.path, &error))
+            }
         };
-        match (&written, self.all.held.borrow_mut().get_mut(&self.terminal)) {
-            (Err(_), Some(held)) => held.put_back(partial),
-            (written, _) => partial.reports.report(&written.clone().map_err(Undelivered)),
-        }
+        let written = written.map_err(|error| unusable(&self.terminal.path, &error));
+        self.with_held(|held| {
+            let Some(partial) = held.partial.take() else { return };
+            match &written {
+                Ok(()) => partial.reports.report(&Ok(())),
+                Err(_) => held.put_back(partial),
+            }
+        });
         written
     }
 

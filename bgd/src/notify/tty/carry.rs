@@ -8,7 +8,7 @@ use bgd_shared::request::OriginTerminal;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::held::{Held, Partial, Rest};
+use super::held::{Held, Partial};
 use super::keys::KeysState;
 use super::{LinePosition, Lines, PendingReports, Terminals};
 use crate::carry::bytes;
@@ -63,16 +63,14 @@ impl Terminals {
             self;
         let held = held.borrow();
         let held = held.iter().map(|(terminal, held)| {
-            let Held { lines, reports, rest, again: _ } = held;
-            let rest = rest.borrow();
-            let rest =
-                rest.as_ref().map(|Rest { bytes, written, lines, numbers, counted, missed }| RestState {
-                    bytes: bytes.get(*written..).unwrap_or_default().to_vec(),
-                    lines: Some(lines.clone()),
-                    numbers: numbers.clone(),
-                    counted: *counted,
-                    missed: missed.clone(),
-                });
+            let Held { lines, reports, partial, again: _ } = held;
+            let rest = partial.as_ref().map(|Partial { rest, written, lines, reports }| RestState {
+                bytes: rest.get(*written..).unwrap_or_default().to_vec(),
+                lines: Some(lines.clone()),
+                numbers: reports.numbers(),
+                counted: reports.counted(),
+                missed: reports.missed().clone(),
+            });
             let (numbers, counted, missed) = (reports.numbers(), reports.counted(), reports.missed().clone());
             HeldState { terminal: terminal.clone(), lines: lines.clone(), numbers, counted, missed, rest }
         });
@@ -96,12 +94,11 @@ impl Terminals {
         for HeldState { terminal, lines, numbers, counted, missed, rest } in held {
             let again =
                 |numbers, counted, missed| PendingReports::restore(&self.outcomes, numbers, counted, missed);
-            let rest = rest.map(|RestState { bytes, lines, numbers, counted, missed }| Partial {
-                rest: bytes,
-                lines: lines.unwrap_or_else(Lines::new),
-                reports: again(numbers, counted, missed),
+            let mut held = Held::new(lines, again(numbers, counted, missed));
+            held.partial = rest.map(|RestState { bytes, lines, numbers, counted, missed }| {
+                Partial::new(&bytes, lines.unwrap_or_else(Lines::new), again(numbers, counted, missed))
             });
-            self.hold(&terminal, Held::new(lines, again(numbers, counted, missed)), LinePosition::Top, rest);
+            self.hold(&terminal, held, LinePosition::Top);
         }
     }
 }
@@ -110,6 +107,8 @@ impl Terminals {
 mod tests {
     use std::sync::Arc;
     use std::time::Duration;
+
+    use bgd_shared::id::TaskId;
 
     use super::*;
     use crate::channels::ChannelKind;
@@ -120,19 +119,11 @@ mod tests {
     use crate::notify::tty::line::Line;
     use crate::wire::mailbox::{self, Internal};
 
-    #[test]
-    fn partly_written_line_goes_to_next_terminal_if_its_own_is_closed() {
-        let counts = Arc::new(Counts::default());
-        let (_calls, _facts, internals, mut mailbox) = mailbox::new();
-        let outcomes = Outcomes::of(ChannelKind::Tty, &counts, internals);
-        counts.set_limit(10);
-        for count in [&counts.queued, &counts.held] {
-            (0..2).for_each(|_| Counts::add(count));
-        }
-        let lines = |first| Lines::of_tests(first..first + 1);
+    /// Returns what waits for a terminal of which this line was written in part, and another one waits.
+    fn partly_written(first: Lines, second: Lines) -> Box<RawValue> {
         let rest = RestState {
             bytes: b"the rest".to_vec(),
-            lines: Some(lines(1)),
+            lines: Some(first),
             numbers: vec![1],
             counted: 0,
             missed: VecDeque::new(),
@@ -140,28 +131,70 @@ mod tests {
         let held = HeldState {
             // No process has this number.
             terminal: OriginTerminal { path: "/dev/pts/1".to_owned(), leader: i32::MAX },
-            lines: lines(2),
+            lines: second,
             numbers: vec![2],
             counted: 0,
             missed: VecDeque::new(),
             rest: Some(rest),
         };
         let (missed, missed_numbers, keys) = (Lines::new(), VecDeque::new(), Vec::new());
-        let state = to_raw_value(&TerminalsState { held: vec![held], missed, missed_numbers, keys }).unwrap();
+        to_raw_value(&TerminalsState { held: vec![held], missed, missed_numbers, keys }).unwrap()
+    }
+
+    /// Restores a state with two notices, calls `then`, and waits until nothing is held. Returns the missed lines and
+    /// the reports.
+    fn missed_after(
+        state: &RawValue,
+        then: impl FnOnce(&Terminals),
+    ) -> (Vec<String>, Vec<(u64, Delivery)>, Arc<Counts>) {
+        let counts = Arc::new(Counts::default());
+        let (_calls, _facts, internals, mut mailbox) = mailbox::new();
+        let outcomes = Outcomes::of(ChannelKind::Tty, &counts, internals);
+        counts.set_limit(10);
+        for count in [&counts.queued, &counts.held] {
+            (0..2).for_each(|_| Counts::add(count));
+        }
         let terminals = Terminals::new(outcomes);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            terminals.restore(&state);
+            terminals.restore(state);
+            then(&terminals);
             tokio::time::timeout(Duration::from_mins(1), terminals.finish()).await.expect("it gives up");
         });
-        let missed = terminals.missed.borrow();
-        assert_eq!(missed.each.iter().map(Line::text).collect::<Vec<_>>(), ["[line 1]", "[line 2]"]);
+        let missed = terminals.missed.borrow().each.iter().map(Line::text).collect();
         let mut reported = Vec::new();
         while let Ok(internal) = mailbox.internals.try_recv() {
             if let Internal::Notice { number, delivery } = internal {
                 reported.push((number, delivery));
             }
         }
+        (missed, reported, counts)
+    }
+
+    #[test]
+    fn partly_written_line_goes_to_next_terminal_if_its_own_is_closed() {
+        let lines = |first| Lines::of_tests(first..first + 1);
+        let (missed, reported, _) = missed_after(&partly_written(lines(1), lines(2)), |_| {});
+        assert_eq!(missed, ["[line 1]", "[line 2]"]);
         assert_eq!(reported, [(1, Delivery::Missed), (2, Delivery::Missed)], "a durable daemon keeps both");
+    }
+
+    #[test]
+    fn partly_written_question_of_ended_run_is_not_shown_again() {
+        let task = TaskId::from_u128(1);
+        let state = partly_written(Lines::question_of_tests(task), Lines::of_tests(2..3));
+        let (missed, reported, counts) = missed_after(&state, |terminals| terminals.ended(task));
+        assert_eq!(missed, ["[line 2]"]);
+        assert_eq!(reported, [(1, Delivery::Over), (2, Delivery::Missed)]);
+        let status = counts.status("c", "tty");
+        assert_eq!((status.queued, status.sent, status.failed), (0, 1, 1));
+        // Neither is it in an upgrade after that.
+        let carried = std::cell::OnceCell::new();
+        missed_after(&state, |terminals| {
+            terminals.ended(task);
+            let _ = carried.set(terminals.carried().expect("its other line"));
+        });
+        let (missed, ..) = missed_after(carried.get().unwrap(), |_| {});
+        assert_eq!(missed, ["[line 2]"]);
     }
 }

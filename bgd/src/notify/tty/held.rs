@@ -1,10 +1,10 @@
 //! What is held for one terminal: its lines with their reports, and the rest of a partial write. This module writes
 //! nothing.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::request::OriginTerminal;
 use tokio::sync::Notify;
 
@@ -17,15 +17,15 @@ pub struct Held {
     pub lines: Lines,
     /// These report the outcome of the lines.
     pub reports: PendingReports,
-    /// The rest of a partial write.
-    pub rest: Rc<RefCell<Option<Rest>>>,
+    /// The lines that are being written, if a first write took only a part of their bytes.
+    pub partial: Option<Partial>,
     /// Wakes the terminal's task for another check.
     pub again: Rc<Notify>,
 }
 
 impl Held {
     pub fn new(lines: Lines, reports: PendingReports) -> Self {
-        Self { lines, reports, rest: Rc::default(), again: Rc::default() }
+        Self { lines, reports, partial: None, again: Rc::default() }
     }
 
     /// Takes the lines, and their reports.
@@ -36,45 +36,44 @@ impl Held {
 
     /// Holds lines again that could not be written whole. They are older than the others.
     pub fn put_back(&mut self, partial: Partial) {
-        let Partial { rest: _, lines, reports } = partial;
+        let Partial { rest: _, written: _, lines, reports } = partial;
         self.lines.prepend(lines);
         self.reports.prepend(reports);
+    }
+
+    /// Drops the questions of a task whose run has ended, also from a partial write: nobody has seen its lines whole,
+    /// so they may be held again. Returns the number of notices that are left to write.
+    pub fn drop_questions(&mut self, task: TaskId, of: &Rc<Outcomes>) -> u64 {
+        if let Some(partial) = &mut self.partial
+            && partial.lines.count() > 0
+            && partial.lines.drop_questions(task) == 0
+        {
+            // They asked what no longer matters.
+            std::mem::replace(&mut partial.reports, PendingReports::new(of)).report(&Ok(()));
+        }
+        self.lines.drop_questions(task)
+    }
+
+    /// Drops the hints about a task that was removed.
+    pub fn forget(&mut self, task: TaskId) {
+        let partial = self.partial.iter_mut().flat_map(|partial| &mut partial.lines.each);
+        self.lines.each.iter_mut().chain(partial).for_each(|line| line.forget(task));
     }
 }
 
 /// Lines that were written in part.
 pub struct Partial {
-    /// The bytes that are left to write.
-    pub rest: Vec<u8>,
+    /// The bytes that the first write left.
+    pub rest: Rc<[u8]>,
+    /// How many of them have been written since.
+    pub written: usize,
     pub lines: Lines,
     pub reports: PendingReports,
 }
 
-/// The rest of a partial write, for an upgrade in place.
-pub struct Rest {
-    pub bytes: Vec<u8>,
-    /// How many bytes have been written.
-    pub written: usize,
-    /// The lines that the bytes belong to.
-    pub lines: Lines,
-    /// The numbers of their notices.
-    pub numbers: Vec<u64>,
-    /// How many more such notices are only counted.
-    pub counted: u64,
-    /// The numbers of the missed notices among them.
-    pub missed: VecDeque<u64>,
-}
-
-impl Rest {
-    pub fn new(Partial { rest, lines, reports }: &Partial) -> Self {
-        Self {
-            bytes: rest.clone(),
-            written: 0,
-            lines: lines.clone(),
-            numbers: reports.numbers(),
-            counted: reports.counted(),
-            missed: reports.missed().clone(),
-        }
+impl Partial {
+    pub fn new(rest: &[u8], lines: Lines, reports: PendingReports) -> Self {
+        Self { rest: rest.into(), written: 0, lines, reports }
     }
 }
 
@@ -103,6 +102,7 @@ pub fn drop_oldest_missed(all: &mut HashMap<OriginTerminal, Held>, most: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::Arc;
 
     use super::*;

@@ -76,6 +76,14 @@ impl Lines {
         lines
     }
 
+    /// Creates the line of a question of this task.
+    #[cfg(test)]
+    pub(super) fn question_of_tests(task: TaskId) -> Self {
+        let mut lines = Self::new();
+        lines.add(line::question_of_tests(task));
+        lines
+    }
+
     fn count_of(&mut self, kind: NoticeKind) -> Option<&mut u64> {
         let at = KINDS.iter().position(|(of, _)| *of == kind)?;
         self.counts.get_mut(at)

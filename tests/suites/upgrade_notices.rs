@@ -165,6 +165,30 @@ fn r121_notices_of_channel_turned_into_inbox_are_over_after_upgrade() {
     assert_eq!(daemon.channel("ops").queued, 0);
 }
 
+/// Returns a daemon whose channel runs a command that ends once the gate is opened. Waits until it runs for the task.
+#[track_caller]
+fn with_gated_hook() -> (TestDaemon, Gate, TaskId) {
+    let daemon = with_hook("cat > /dev/null; echo begun > \"$HOME/begun\"; read line < \"$HOME/hook\"", "");
+    let gate = Gate::new(&daemon, "hook");
+    let task = ended(&daemon, "true");
+    wait::for_file(&daemon.home().join("begun"));
+    (daemon, gate, task)
+}
+
+#[test]
+fn r121_command_of_removed_channel_delays_upgrade_only_for_a_moment() {
+    let (daemon, _gate, _) = with_gated_hook();
+    let _others = [ended(&daemon, "true"), ended(&daemon, "true")];
+    assert_eq!(daemon.channel("ops").queued, 3);
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    upgrade(&daemon);
+    let log = daemon.state_dir().join("bgd.log");
+    wait::for_lines(&log, 3, "its channel is no longer configured, and the daemon is being upgraded");
+    assert!(daemon.status().channels.iter().all(|channel| channel.queued == 0));
+    wait::poll_until("its command is ended", || (daemon.processes().len() == 1).then_some(()));
+}
+
 #[test]
 fn r121_notice_retry_count_survives_upgrade() {
     let server = HookServer::start();

@@ -2,7 +2,8 @@
 //! channels' own states, the counters, and the typing indicators.
 //!
 //! A notice that is being sent over a network can't be carried. The server has a moment to answer; after that the
-//! notice is sent again under the same key, as if the answer had been lost.
+//! notice is sent again under the same key, as if the answer had been lost. Notices of a removed channel that are not
+//! delivered within a moment are given up.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -17,7 +17,7 @@ use super::exec::Exec;
 use super::orders::{
     Before, ChannelEvent, Freeze, Frozen, Order, ReadState, Served, ThreadOrder, TypingOrder,
 };
-use super::outcomes::{Outcomes, PendingReport};
+use super::outcomes::{GIVEN_UP, Outcomes, PendingReport};
 use super::progress::Progress;
 use super::tty::Terminals;
 use super::typing::Typing;
@@ -137,7 +137,9 @@ impl Worker {
             let notification = if let Some(notification) = read_before {
                 notification
             } else {
-                self.outcomes.until_released().await;
+                if !self.outcomes.may_begin().await {
+                    return Err(Undelivered(GIVEN_UP.to_owned()));
+                }
                 let (notice, is_removed) = read(notice, context, &self.outcomes.internals).await?;
                 notification(notice, place, is_removed)
             };
@@ -145,6 +147,14 @@ impl Worker {
                 current.notification = Some(Rc::clone(&notification));
             }
             self.adapter.notify(&notification).await
+        };
+        let delivered = async {
+            tokio::select! {
+                biased;
+                outcome = delivered => outcome,
+                // Dropping the delivery ends its command.
+                () = self.outcomes.until_in_the_way() => Err(Undelivered(GIVEN_UP.to_owned())),
+            }
         };
         settle(&pending, delivered).await;
         self.current.replace(None);

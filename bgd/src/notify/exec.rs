@@ -157,9 +157,11 @@ impl Exec {
             return Err(late());
         }
         let host = self.host.clone();
-        let mut start = Box::pin(async move { host.start(launch).await.map(Leased) });
+        let start = async move { host.start(launch).await.map(Leased).map_err(String::from) };
+        // It goes on if this delivery is given up, so that the process is ended even then.
+        let mut start = tokio::task::spawn_local(start);
         if let Ok(started) = tokio::time::timeout_at(deadline, &mut start).await {
-            return started.map_err(|why| Undelivered(why.into()));
+            return started.unwrap_or_else(|lost| Err(lost.to_string())).map_err(Undelivered);
         }
         // Without its notice and its deadline the command must not run.
         self.hung.replace(Some(tokio::task::spawn_local(async move { drop(start.await) })));

@@ -17,6 +17,13 @@ use crate::channels::ChannelKind;
 use crate::core::Delivery;
 use crate::wire::mailbox::{Internal, Internals};
 
+/// How long an upgrade waits for a notice that a removed channel is delivering, such as for its command: much less than
+/// an upgrade waits at all.
+const GONE: Duration = Duration::from_secs(1);
+
+/// Why the notices of a removed channel are given up in an upgrade.
+pub(super) const GIVEN_UP: &str = "its channel is no longer configured, and the daemon is being upgraded";
+
 /// Shared by all notices of a channel, to report their outcomes.
 pub struct Outcomes {
     pub(super) channel: Arc<Channel>,
@@ -26,7 +33,6 @@ pub struct Outcomes {
     /// Whether an upgrade is about to happen, in which case nothing new begins.
     pub(super) holds: watch::Receiver<bool>,
     /// Whether the channel was removed from the configuration.
-    #[cfg_attr(not(feature = "chats"), allow(dead_code, reason = "only chats and webhooks try again"))]
     pub(super) gone: watch::Receiver<bool>,
 }
 
@@ -83,11 +89,33 @@ impl Outcomes {
     }
 
     /// Waits until the channel is removed from the configuration.
-    #[cfg(feature = "chats")]
     pub(super) async fn until_gone(&self) {
         if self.gone.clone().wait_for(|gone| *gone).await.is_err() {
             // Without a notifier the daemon is ending, and the waiting task is dropped with it.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits while an upgrade is about to happen. Returns false, at once, if nothing more may begin then as the channel
+    /// was removed: the next program could not go on with it.
+    pub(super) async fn may_begin(&self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.until_released() => true,
+            () = self.until_gone() => false,
+        }
+    }
+
+    /// Waits until a notice of a removed channel, with which the next program could not go on, has delayed an upgrade
+    /// for [`GONE`].
+    pub(super) async fn until_in_the_way(&self) {
+        loop {
+            self.until_gone().await;
+            self.until_held().await;
+            let released = tokio::time::timeout(GONE, self.until_released()).await;
+            if released.is_err() && *self.gone.borrow() {
+                return;
+            }
         }
     }
 }

@@ -35,7 +35,7 @@ use self::keys::Keys;
 use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
 use super::adapter::{Adapter, Notification};
-use super::outcomes::Outcomes;
+use super::outcomes::{GIVEN_UP, Outcomes};
 use super::undelivered::Undelivered;
 use crate::core::Delivery;
 use crate::os::pidfd::PidFd;
@@ -254,10 +254,9 @@ impl Terminals {
     /// Gives up all lines, as no more notices come although the daemon goes on: the channel was removed or changed, and
     /// the next program would not know what to do with them.
     fn give_up_all(&self) {
-        let why = "its channel is no longer configured, and the daemon is being upgraded";
         for held in self.held.borrow_mut().values_mut() {
             let (_, reports) = held.take(&self.outcomes);
-            reports.report(&Err(Undelivered(why.to_owned())));
+            reports.report(&Err(Undelivered(GIVEN_UP.to_owned())));
             held.again.notify_one();
         }
     }

@@ -233,6 +233,11 @@ impl Channels {
         self.by_name.get(name)
     }
 
+    /// Reports whether the channel of this name exists and has the same type as this one.
+    pub fn has_type(&self, name: &str, kind: &ChannelKind) -> bool {
+        self.get(name).is_some_and(|channel| channel.kind.as_str() == kind.as_str())
+    }
+
     /// Returns all channels in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Channel>> {
         self.by_name.values()

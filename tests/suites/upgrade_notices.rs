@@ -33,11 +33,7 @@ fn with_hook(script: &str, settings: &str) -> TestDaemon {
 
 #[track_caller]
 fn with_server(server: &HookServer) -> TestDaemon {
-    let url = server.url("/");
-    let config = format!(
-        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n"
-    );
-    TestDaemon::builder().config(config).start()
+    TestDaemon::builder().config(webhook(server)).start()
 }
 
 #[track_caller]
@@ -173,6 +169,48 @@ fn with_gated_hook() -> (TestDaemon, Gate, TaskId) {
     let task = ended(&daemon, "true");
     wait::for_file(&daemon.home().join("begun"));
     (daemon, gate, task)
+}
+
+fn webhook(server: &HookServer) -> String {
+    let url = server.url("/");
+    format!(
+        "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"webhook\"\nurl = \"{url}\"\nstarted = false\n"
+    )
+}
+
+#[test]
+fn r121_command_of_channel_turned_into_webhook_is_ended_before_it_is_sent_after_upgrade() {
+    let (daemon, _gate, first) = with_gated_hook();
+    let second = ended(&daemon, "true");
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    daemon.write_config(&webhook(&server));
+    daemon.run(&["daemon", "reload"]).success();
+    upgrade(&daemon);
+    server.wait_count(1);
+    wait::poll_until("its command is ended", || (daemon.processes().len() == 1).then_some(()));
+    server.release(1);
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed), (2, 0));
+    assert_eq!(keys(&server), [key(first), key(second)]);
+}
+
+#[test]
+fn r121_notice_delivered_by_command_of_changed_channel_is_not_sent_again() {
+    let (daemon, gate, _) = with_gated_hook();
+    let server = HookServer::start();
+    daemon.write_config(&webhook(&server));
+    daemon.run(&["daemon", "reload"]).success();
+    std::thread::scope(|scope| {
+        let upgraded = scope.spawn(|| upgrade(&daemon));
+        gate.open();
+        upgraded.join().expect("it is upgraded");
+    });
+    let status = settled(&daemon);
+    assert_eq!((status.sent, status.failed), (1, 0));
+    let after = ended(&daemon, "true");
+    server.wait_count(1);
+    assert_eq!(keys(&server), [key(after)]);
 }
 
 #[test]

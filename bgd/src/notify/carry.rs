@@ -2,8 +2,9 @@
 //! channels' own states, the counters, and the typing indicators.
 //!
 //! A notice that is being sent over a network can't be carried. The server has a moment to answer; after that the
-//! notice is sent again under the same key, as if the answer had been lost. Notices of a removed channel that are not
-//! delivered within a moment are given up.
+//! notice is sent again under the same key, as if the answer had been lost. So has a command whose channel now has
+//! another type; after that it is ended, and the notice is delivered by that type. Notices of a removed channel that
+//! are not delivered within a moment are given up.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,7 @@ use super::counts::Counts;
 use super::hook::{HookLeft, HookState};
 use super::orders::{Before, Freeze, Frozen, Order, ThreadOrder};
 use super::progress::ProgressState;
+use super::undelivered::Undelivered;
 use super::waiting::Entry;
 use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::channels::ChannelKind;
@@ -132,7 +134,8 @@ impl Notifier {
         self.unanswered = None;
         let (tell, told) = mpsc::channel();
         let (still, until) = mpsc::channel();
-        let _ = thread.send(ThreadOrder::Freeze(Freeze { waits, tell, until }));
+        let _ =
+            thread.send(ThreadOrder::Freeze(Freeze { waits, channels: self.channels.clone(), tell, until }));
         // If the thread freezes later than that, it continues at once, as `still` is dropped here.
         let Ok(answer) = told.recv_timeout(STANDSTILL) else {
             self.unanswered = Some(told);
@@ -193,6 +196,9 @@ impl Notifier {
             let entry = Entry { channel: name, notice: None, tried: None, reads: false, reads_again: false };
             if channel.kind != ChannelKind::Tty {
                 // Changed to a type that does not know the line.
+                let counts = self.counts_of(&entry.channel);
+                Counts::add(&counts.queued);
+                counts.done(Err(Undelivered("its channel is no longer a terminal".to_owned())));
                 self.waiting.add(number, entry);
                 return self.internals.send(over);
             }
@@ -206,6 +212,8 @@ impl Notifier {
             self.record(&channel, notice, tried, reads);
             return self.internals.send(over);
         }
+        // A command of another type's channel is ended with those that nothing claims.
+        let hook = hook.filter(|_| matches!(channel.kind, ChannelKind::Exec { .. }));
         let left = hook.zip(fds).map(|(hook, LeftFds { stdin, output })| {
             let HookState { process, words, deadline, feed: _, output: _ } = hook;
             let process = Leased(Process::restore(process, &self.context));

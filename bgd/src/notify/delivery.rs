@@ -75,8 +75,7 @@ fn begin(
 /// Sends the state, then blocks the whole thread until it is released.
 fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
     let mut named = CarriedFds::default();
-    let frozen =
-        workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(freeze.waits, &mut named));
+    let frozen = workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(freeze, &mut named));
     let frozen = frozen.collect::<Result<Vec<_>, _>>();
     let has_state = frozen.is_ok();
     if freeze.tell.send(frozen.map(|frozen| (frozen, named))).is_ok() && has_state {
@@ -100,7 +99,10 @@ struct Current {
 }
 
 impl Worker {
-    fn frozen(&self, waits: bool, named: &mut CarriedFds) -> Result<Frozen, Obstacle> {
+    fn frozen(&self, freeze: &Freeze, named: &mut CarriedFds) -> Result<Frozen, Obstacle> {
+        let channel = &self.outcomes.channel;
+        // Another type understands neither its command nor its state.
+        let keeps_type = freeze.channels.has_type(&channel.name, &channel.kind);
         let current = match &*self.current.borrow() {
             None => None,
             Some(Current { number, progress, notification }) => {
@@ -108,11 +110,11 @@ impl Worker {
                     notice: Box::new(notification.notice.clone()),
                     is_removed: notification.is_removed,
                 });
-                Some((*number, read, progress.state(waits, named)?))
+                Some((*number, read, progress.state(freeze.waits, keeps_type, named)?))
             }
         };
-        let channel = Arc::clone(&self.outcomes.channel.name);
-        Ok(Frozen { channel, current, adapter: self.adapter.state() })
+        let adapter = if keeps_type { self.adapter.state() } else { None };
+        Ok(Frozen { channel: Arc::clone(&channel.name), current, adapter })
     }
 
     async fn deliver(&self, order: Order, context: &Context) {

@@ -14,7 +14,7 @@ use super::counts::Counts;
 use super::hook::HookLeft;
 use super::progress::ProgressState;
 use crate::carry::{CarriedFds, Obstacle};
-use crate::channels::Channel;
+use crate::channels::{Channel, Channels};
 use crate::core::{Notice, Tried};
 
 /// A parent session to which typing is shown until the sender of the receiver is dropped.
@@ -92,6 +92,8 @@ pub type FrozenAll = Result<(Vec<Frozen>, CarriedFds), Obstacle>;
 pub struct Freeze {
     /// Whether to fail while a notice is being sent.
     pub waits: bool,
+    /// The channels as configured now, as those of the next program.
+    pub channels: Channels,
     pub tell: sync_mpsc::Sender<FrozenAll>,
     /// Closed to let the thread continue.
     pub until: sync_mpsc::Receiver<()>,

@@ -115,11 +115,16 @@ impl Progress {
     }
 
     /// Returns the state. With `waits`, fails while the notice is being sent; otherwise it will be sent again, under
-    /// the same key.
+    /// the same key. The same applies to a running command unless the channel `keeps_type`.
     ///
     /// # Errors
     /// Something is in progress that ends within moments.
-    pub fn state(&self, waits: bool, named: &mut CarriedFds) -> Result<ProgressState, Obstacle> {
+    pub fn state(
+        &self,
+        waits: bool,
+        keeps_type: bool,
+        named: &mut CarriedFds,
+    ) -> Result<ProgressState, Obstacle> {
         // The notice itself is carried with the queue.
         let Self { of, number: _, tried, left, stage } = self;
         let name = &of.channel.name;
@@ -129,6 +134,8 @@ impl Progress {
             Stage::Sending if waits => return busy("a notice is being sent by"),
             Stage::Waiting | Stage::Sending => None,
             Stage::Starting => return busy("a command is being started by"),
+            Stage::Running(_) if waits && !keeps_type => return busy("a command is running for"),
+            Stage::Running(_) if !keeps_type => None,
             Stage::Running(hook) => match hook.state(named) {
                 Some(hook) => Some(hook),
                 None => return busy("a command has ended for"),

@@ -124,6 +124,33 @@ fn r51_missed_notice_survives_reload_of_its_channel() {
 }
 
 #[test]
+fn r51_missed_notice_of_channel_that_is_no_terminal_any_more_goes_to_another() {
+    for config in ["", "[channels.mine]\ntype = \"inbox\"\n"] {
+        let before = "[channels.mine]\ntype = \"tty\"\n";
+        let daemon = TestDaemon::builder().config(before).env("BGD_LOG", "debug").start();
+        let gate = Gate::new(&daemon, "gate");
+        let mut closed = open(&daemon, &BASH);
+        let params = told_there(&daemon, &origin(&closed), "read x <gate");
+        daemon.submit_with(&SubmitParams { channel: Some("mine".into()), ..params });
+        closed.close();
+        gate.open();
+        let log = daemon.state_dir().join("bgd.log");
+        wait::for_lines(&log, 1, FAILED);
+        daemon.write_config(config);
+        daemon.run(&["daemon", "reload"]).success();
+        wait::for_lines(&log, 1, "missed notices of another channel are taken over");
+        let mut next = open(&daemon, &BASH);
+        next.type_line("bgctl list -q >/dev/null; echo list''ed");
+        next.wait_text("\nlisted\n");
+        next.wait_text(DONE);
+        next.wait_line("$");
+        next.run_line("bgctl list -q >/dev/null");
+        let shown = String::from_utf8_lossy(&next.shown()).into_owned();
+        assert_eq!(shown.matches("[BACKGROUND").count(), 1, "once: {shown:?}");
+    }
+}
+
+#[test]
 fn notice_of_cleared_task_does_not_suggest_reading_output() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);

@@ -40,6 +40,16 @@ pub trait Adapter {
         let _ = task;
     }
 
+    /// Called when the channel was removed or has another type now: what it would show later goes to `heir` instead.
+    fn leave_to(&self, heir: Heir) {
+        drop(heir);
+    }
+
+    /// Takes what a channel of the same type has left ([`Self::leave_to`]).
+    fn inherit(&self, left: &RawValue) {
+        let _ = left;
+    }
+
     /// Called when no more notices will come. Delivers the held ones or gives them up, then returns.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {})
@@ -57,6 +67,9 @@ pub trait Adapter {
         None
     }
 }
+
+/// Passes on what a channel has left, as data.
+pub type Heir = Box<dyn Fn(Box<RawValue>)>;
 
 /// A typing indicator in a chat.
 pub struct Signal {

@@ -192,6 +192,12 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
                 ChannelEvent::Ended(task) => worker.adapter.ended(task),
+                ChannelEvent::LeftTo(heir) => worker.adapter.leave_to(Box::new(move |left| {
+                    if heir.send(ChannelEvent::Inherited(left)).is_err() {
+                        tracing::error!("missed notices are lost: nothing is serving their channel");
+                    }
+                })),
+                ChannelEvent::Inherited(left) => worker.adapter.inherit(&left),
             }
         }
     };

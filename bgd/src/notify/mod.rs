@@ -169,12 +169,19 @@ impl Notifier {
 
     /// Replaces the channels. Notices queued for a removed or changed channel are still delivered as configured before.
     /// Those for a removed channel are not retried, as they could not be carried over an upgrade. Typing continues on
-    /// the new channel.
+    /// the new channel. Another terminal channel takes over the missed lines of one that is none any more.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
+        let mut left = Vec::new();
         // A worker does not depend on which kinds of notices it gets.
         self.queues.retain(|name, queue| {
             let same = channels.get(name).filter(|channel| channel.kind == queue.channel.kind);
-            same.inspect(|channel| queue.channel = Arc::clone(channel)).is_some()
+            let stays = same.inspect(|channel| queue.channel = Arc::clone(channel)).is_some();
+            if !stays && queue.channel.kind == ChannelKind::Tty {
+                left.extend(
+                    self.counts.get(name).filter(|counts| has_lines(counts)).map(|_| queue.events.clone()),
+                );
+            }
+            stays
         });
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
         self.gone.retain(|_, gone| gone.receiver_count() > 0);
@@ -185,12 +192,22 @@ impl Notifier {
         self.queue_limit = queue_limit;
         self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
         self.look_at_settings();
+        left.into_iter().for_each(|events| self.leave(&events));
         let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
         for task in unheard {
             if let Some(turn) = self.typing.remove(&task) {
                 self.show_typing(task, turn.channel, turn.session);
             }
+        }
+    }
+
+    /// Has a terminal channel that is none any more leave its missed lines to one that is.
+    fn leave(&mut self, events: &mpsc::UnboundedSender<ChannelEvent>) {
+        let heir = self.channels.iter().find(|channel| channel.kind == ChannelKind::Tty).cloned();
+        match heir.and_then(|heir| self.queue(&heir)) {
+            Some(heir) => _ = events.send(ChannelEvent::LeftTo(heir.events.clone())),
+            None => tracing::warn!("no channel shows the missed notices of a removed one"),
         }
     }
 

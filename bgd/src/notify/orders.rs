@@ -49,6 +49,10 @@ pub enum ChannelEvent {
     Forgotten(TaskId),
     /// The run of this agent's task has ended.
     Ended(TaskId),
+    /// The channel was removed or has another type now. What it would show later goes to this one of its type.
+    LeftTo(mpsc::UnboundedSender<Self>),
+    /// Such a channel has left this.
+    Inherited(Box<RawValue>),
 }
 
 /// The receiving side of a channel, for its worker.

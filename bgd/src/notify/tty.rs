@@ -34,7 +34,7 @@ use self::held::{Held, Partial, count_oldest, drop_oldest_missed};
 use self::keys::Keys;
 use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
-use super::adapter::{Adapter, Notification};
+use super::adapter::{Adapter, Heir, Notification};
 use super::outcomes::{GIVEN_UP, Outcomes};
 use super::undelivered::Undelivered;
 use crate::core::Delivery;
@@ -72,6 +72,8 @@ pub struct Terminals {
     /// The numbers of the missed notices, oldest first, as far as a durable daemon keeps these until their lines are
     /// shown.
     missed_numbers: Rc<RefCell<VecDeque<u64>>>,
+    /// Takes the missed lines if this channel was removed or has another type now.
+    heir: Rc<RefCell<Option<Heir>>>,
     keys: Keys,
     outcomes: Rc<Outcomes>,
 }
@@ -139,6 +141,15 @@ impl Adapter for Terminals {
         }
     }
 
+    fn leave_to(&self, heir: Heir) {
+        self.heir.replace(Some(heir));
+        self.pass_on_missed();
+    }
+
+    fn inherit(&self, left: &RawValue) {
+        self.take_left(left);
+    }
+
     fn state(&self) -> Option<Box<RawValue>> {
         self.carried()
     }
@@ -186,6 +197,7 @@ impl Terminals {
             is_last: Rc::default(),
             missed: Rc::new(RefCell::new(Lines::new())),
             missed_numbers: Rc::default(),
+            heir: Rc::default(),
             keys: Keys::default(),
             outcomes,
         }
@@ -213,6 +225,8 @@ impl Terminals {
         {
             self.outcomes.report(oldest, Delivery::Seen);
         }
+        drop(kept);
+        self.pass_on_missed();
     }
 
     /// Writes a notice now, or holds it until its terminal can be written to.

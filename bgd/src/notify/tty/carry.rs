@@ -55,12 +55,56 @@ struct RestState {
     missed: VecDeque<u64>,
 }
 
+/// The missed lines of a channel that was removed or has another type now.
+#[derive(Serialize, Deserialize)]
+struct LeftState {
+    missed: Lines,
+    /// The numbers of the missed notices.
+    missed_numbers: VecDeque<u64>,
+}
+
 impl Terminals {
+    /// Passes the missed lines to the channel's heir, if there is one.
+    pub(super) fn pass_on_missed(&self) {
+        let heir = self.heir.borrow();
+        let Some(heir) = heir.as_ref().filter(|_| self.missed.borrow().count() > 0) else { return };
+        let missed = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
+        self.outcomes.counts.missed.store(0, Ordering::Relaxed);
+        let left = to_raw_value(&LeftState { missed, missed_numbers: self.missed_numbers.take() });
+        if let Ok(left) = left {
+            heir(left);
+        }
+    }
+
+    /// Takes over the missed lines of another channel.
+    pub(super) fn take_left(&self, left: &RawValue) {
+        let LeftState { missed, missed_numbers } = match serde_json::from_str(left.get()) {
+            Ok(left) => left,
+            Err(error) => return tracing::error!(%error, "the lines for terminals are lost"),
+        };
+        let mut all = self.missed.borrow_mut();
+        all.absorb(missed);
+        self.outcomes.counts.missed.store(all.count(), Ordering::Relaxed);
+        drop(all);
+        self.keep_missed(missed_numbers);
+        tracing::debug!(channel = %self.outcomes.channel.name, "missed notices of another channel are taken over");
+    }
+
     /// Returns the state for an upgrade; `None` if there is none.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
         // Rest periods are shorter than an upgrade, and a daemon that is shutting down is not upgraded.
-        let Self { held, missed, missed_numbers, keys, resting: _, emptied: _, is_last: _, outcomes: _ } =
-            self;
+        // Neither has a channel with an heir missed lines.
+        let Self {
+            held,
+            missed,
+            missed_numbers,
+            keys,
+            heir: _,
+            resting: _,
+            emptied: _,
+            is_last: _,
+            outcomes: _,
+        } = self;
         let held = held.borrow();
         let held = held.iter().map(|(terminal, held)| {
             let Held { lines, reports, partial, again: _ } = held;

@@ -30,6 +30,14 @@ impl Raw {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// Connects, and makes a call at once: a connection without one is closed if another client needs it.
+    #[track_caller]
+    pub fn served(socket: &Path) -> Self {
+        let mut raw = Self::connect(socket);
+        assert!(raw.is_served(), "the daemon has no room");
+        raw
+    }
+
     /// Sends bytes unchanged.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)

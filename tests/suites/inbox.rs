@@ -1,6 +1,7 @@
 //! Inboxes: notices to a parent session stay until they are acknowledged (R55), on the wire and by `bgctl`.
 
 use std::io::{self, BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdout, Stdio};
 
@@ -15,7 +16,7 @@ use bgd_shared::request::{
     TaskClear, UpgradeParams,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{FakeDaemon, TestDaemon, bgctl_path, wait};
+use bgd_tests::{FakeDaemon, Raw, Relay, TestDaemon, bgctl_path, wait};
 
 use crate::no_answer::Stopped;
 
@@ -390,6 +391,34 @@ fn follow_goes_on_with_a_next_daemon_that_is_full_at_first() {
     assert!(code == Some(0) && !said.contains("has ended"), "{code:?}: {said}");
     for way in ways {
         way.join().unwrap();
+    }
+}
+
+#[test]
+fn follow_goes_on_once_full_daemon_that_still_greets_has_room() {
+    for durable in [false, true] {
+        let config = format!("durable = {durable}\n[limits]\nconnections = 4\n");
+        let daemon = TestDaemon::builder().config(config).start();
+        let relay = Relay::start(daemon.home(), daemon.socket());
+        // Beside it a daemon notes whether it is durable.
+        let [note, noted] =
+            [relay.socket(), daemon.socket()].map(|socket| format!("{}.lock", socket.display()));
+        symlink(noted, note).unwrap();
+        let early = done(&daemon, "true");
+        let socket = relay.socket().to_str().unwrap();
+        let mut reader = Reader::start(&daemon, &["--follow", "--socket", socket]);
+        assert!(reader.lines.any(|line| line.unwrap().contains(&early.to_string())));
+        relay.hold();
+        let late = done(&daemon, "true");
+        let others = [(); 4].map(|()| Raw::served(daemon.socket()));
+        relay.release();
+        let mut said = BufReader::new(reader.child.stderr.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().ends_with("trying again until it has room")), "{durable}");
+        drop(others);
+        assert!(reader.lines.any(|line| line.unwrap().contains(&late.to_string())), "{durable}");
+        reader.child.kill().unwrap();
+        reader.child.wait().unwrap();
+        assert_eq!(said.count(), 0, "it says so once");
     }
 }
 

@@ -125,7 +125,7 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
                             hello => reading.adopt(hello?.instance, context.json()),
                         }
                     }
-                    Err(_) if !context.link.is_remote() && ENDS.contains(&failure.kind) => {
+                    Err(_) if !context.link.is_remote() && RECONNECTS.contains(&failure.kind) => {
                         reading.reconnect(context)?;
                     }
                     Err(failure) => return Err(failure),
@@ -141,8 +141,8 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
 /// The pause before another attempt to connect to a daemon that has too many connections.
 const FULL: Duration = Duration::from_millis(500);
 
-/// Failure kinds that mean the daemon is about to end or has ended.
-const ENDS: [&str; 2] = ["shutting_down", "connection_lost"];
+/// Failure kinds that mean the daemon is about to end or has ended, or that it had no room for a new connection.
+const RECONNECTS: [&str; 3] = ["shutting_down", "connection_lost", "too_many_connections"];
 
 impl Reading {
     fn new(session: String, args: &InboxArgs) -> Self {

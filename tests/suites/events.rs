@@ -8,11 +8,11 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::{Event, EventKind, Gap, News};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    ClearParams, EventsSubscribe, IdParams, OutputParams, SubmitParams, SubscribeParams, TaskClear, TaskGet,
-    TaskOutput,
+    ClearParams, DaemonStatusOf, EventsSubscribe, IdParams, NoParams, OutputParams, SubmitParams,
+    SubscribeParams, TaskClear, TaskGet, TaskOutput,
 };
 use bgd_shared::task::Status;
-use bgd_tests::{Relay, TestDaemon, Watch, wait};
+use bgd_tests::{Raw, Relay, TestDaemon, Watch, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -503,4 +503,47 @@ fn r55_event_tells_when_output_of_lingering_task_is_complete() {
     assert_eq!((settled.kind, settled.task.lingering), (EventKind::Progress, false));
     let after = read(3);
     assert_eq!((after.data.as_str(), after.eof), ("late\n", true));
+}
+
+#[test]
+fn bgctl_events_ends_at_full_daemon_and_loses_nothing_when_repeated() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 4").start();
+    let relay = Relay::start(daemon.home(), daemon.socket());
+    let early = in_session(&daemon, "s");
+    daemon.block(&[early]);
+    let socket = relay.socket().to_str().unwrap();
+    let mut printed = Printed::of(&daemon, &["--socket", socket, "events", "--since", "0"]);
+    let cursor = loop {
+        let (event, cursor) = printed.next();
+        if event.kind.is_terminal() {
+            break cursor;
+        }
+    };
+    relay.hold();
+    let late = in_session(&daemon, "s");
+    daemon.block(&[late]);
+    let mut others: Vec<Raw> = (0..4).map(|_| Raw::served(daemon.socket())).collect();
+    relay.release();
+    // Whether it was connected before or not, and whether the daemon greets it or not.
+    let again = || Printed::of(&daemon, &["events", "--since", &cursor]).ended();
+    let mut ends = vec![printed.ended(), again()];
+    let mut client = daemon.client();
+    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
+    wait::poll_until("the end of the refused ones", || (connections() == 5).then_some(()));
+    others.extend((0..3).map(|_| Raw::served(daemon.socket())));
+    ends.push(again());
+    for (code, said) in ends {
+        assert_eq!(code, Some(69), "{said}");
+        assert!(said.starts_with("bgctl: the daemon has") && said.contains("limit"), "{said}");
+        assert!(said.contains("\nhint: ") && said.contains("limits.connections"), "{said}");
+        assert!(!said.contains("ended"), "{said}");
+    }
+    let error = daemon.run(&["--json", "events", "--since", &cursor]).expect_code(69).stderr;
+    assert!(error.contains("\"kind\":\"too_many_connections\""), "{error}");
+    drop(others);
+    wait::poll_until("room", || (connections() == 1).then_some(()));
+    let mut printed = Printed::of(&daemon, &["events", "--since", &cursor]);
+    let (event, _) = printed.next();
+    assert_eq!((event.task.id, event.kind), (late, EventKind::Submitted));
+    printed.kill();
 }

@@ -129,6 +129,7 @@ mod shell_keys;
 mod shell_prompt;
 mod shown;
 mod slurm;
+mod slurm_check;
 mod slurm_cluster;
 mod slurm_costs;
 mod slurm_durable;

@@ -186,3 +186,38 @@ fn r121_upgrade_answers_calls_waiting_for_silent_machine() {
     assert_eq!(far.here().cancel(&[sleeps])[0].status, Status::Cancelled);
     far.forgotten();
 }
+
+#[test]
+fn r121_write_during_reconnection_after_upgrade_reaches_remote_task_or_is_refused() {
+    let mut far = two();
+    let line = "while read word; do echo \"<$word>\"; done; exit 7";
+    let reads = far.submit_on(&["--stdin-pipe"], line);
+    far.running(reads);
+    let gate = far.path("gate");
+    let params =
+        WriteParams { id: reads.into(), data: "words\n".into(), encoding: Encoding::Utf8, eof: false };
+    // Returns the answer to a write that is made while an ssh waits for the gate, which then runs this line.
+    let write = |far: &mut Far, then: &str| {
+        let _ = fs::remove_file(&gate);
+        far.wrap(&format!("until [ -e {} ]; do sleep 0.02; done; {then}", gate.display()));
+        upgrade(far);
+        let mut client = far.here().client();
+        let call = client.send::<TaskWrite>(&params, &[]).unwrap();
+        // It is under way once a later call is answered.
+        client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+        fs::write(&gate, "").unwrap();
+        client.answer::<TaskWrite>(call).map_err(|error| error.to_string())
+    };
+    write(&mut far, "").expect("it is written once there is a connection");
+    far.here().wait_output(reads, "<words>");
+    let refused = write(&mut far, "exit 255").unwrap_err();
+    assert!(refused.contains("can't be written to now: far can't be reached"), "{refused}");
+    far.wrap("");
+    far.until(reads, "it is known again", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_none())
+    });
+    far.run_here(&["write", &reads.to_string(), "--eof"]).success();
+    assert_eq!(far.ended(reads).exit, Some(Exit::Code(7)));
+    assert_eq!(far.here().output(reads), b"<words>\n", "the refused one was not written");
+    far.forgotten();
+}

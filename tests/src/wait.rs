@@ -124,21 +124,22 @@ pub fn for_reader(pipe: &Path, text: impl AsRef<[u8]>) {
     pipe.write_all(text.as_ref()).expect("a pipe with room and a reader");
 }
 
-/// Interval between two looks at something that has no event.
-const NEXT_LOOK: Duration = Duration::from_millis(2);
+/// The first and the longest pause between two looks at something that has no event.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(30)];
 
 /// Polls until `look` returns a value. Only for changes that neither the kernel nor the daemon announces, such as the
 /// stop of a process that is not a child; wait for everything else by its event.
 #[track_caller]
 pub fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let begin = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "waited for {what}, which does not come");
-        // Leave the processor to the process that makes it happen.
-        thread::sleep(NEXT_LOOK);
+        let waited = begin.elapsed();
+        assert!(waited < PATIENCE, "waited for {what}, which does not come");
+        // Leave the processor to the process that makes it happen: the longer that takes, the less a pause matters.
+        thread::sleep((waited / 16).clamp(PAUSES[0], PAUSES[1]));
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use memchr::memmem;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, prlimit,
 };
@@ -124,7 +125,7 @@ impl Process {
             let mut bytes = vec![0; usize::try_from(end - begin).expect("it is mapped")];
             // Regions that the kernel reserves for itself cannot be read, and are not the process's doing.
             if memory.read_exact_at(&mut bytes, begin).is_ok() {
-                found += memmem(&bytes, needle.as_bytes());
+                found += memmem::find_iter(&bytes, needle).count();
             }
         }
         found
@@ -179,7 +180,7 @@ impl Process {
     fn belongs_to(&self, home: &Path) -> bool {
         let environ = fs::read(self.proc("environ")).unwrap_or_default();
         let needle = home.as_os_str().as_bytes();
-        environ.windows(needle.len()).any(|part| part == needle)
+        memmem::find(&environ, needle).is_some()
             || fs::read_link(self.proc("cwd")).is_ok_and(|cwd| cwd.starts_with(home))
     }
 }
@@ -202,12 +203,6 @@ fn readable_region(line: &str) -> Option<(u64, u64)> {
     let (range, rest) = line.split_once(' ')?;
     let (begin, end) = range.split_once('-').filter(|_| rest.starts_with('r'))?;
     Some((u64::from_str_radix(begin, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-}
-
-fn memmem(bytes: &[u8], needle: &[u8]) -> usize {
-    let [first, ..] = needle else { return 0 };
-    let begins = bytes.iter().enumerate().filter(|(_, byte)| *byte == first);
-    begins.filter(|(at, _)| bytes[*at..].starts_with(needle)).count()
 }
 
 fn value_of(text: &str, name: &str) -> Option<u64> {

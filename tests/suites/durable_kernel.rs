@@ -12,8 +12,9 @@ mkdir -p ~/.config/bgd
 echo 'durable = true' >~/.config/bgd/config.toml
 begin() {
     name=$1; shift
+    mkfifo ~/$name.go
     bgctl submit "$@" --shell "echo begun; echo \$\$ >~/$name.new; mv ~/$name.new ~/$name.pid
-        until [ -e ~/$name.go ]; do sleep 0.1; done; echo over; exit 7"
+        read -r _ <~/$name.go; echo over; exit 7"
     until [ -e ~/$name.pid ]; do sleep 0.1; done
 }
 show() { bgctl status --json "$1"; bgctl output "$1" >&2; }
@@ -23,14 +24,15 @@ printf '"%s"\n' "$(uname -r)"
 until bgctl status --json "$later" | grep -q '"pid": *[0-9]'; do sleep 0.1; done
 bgctl status --json "$later"
 kill -9 "$(daemon)"
-touch ~/ended.go ~/terminal.go
+echo >~/ended.go
+echo >~/terminal.go
 kill -9 "$(cat ~/killed.pid)"
 for name in ended killed terminal; do
     while kill -0 "$(cat ~/$name.pid)" 2>/dev/null; do sleep 0.1; done
 done
 bgctl block "$ended" "$killed" "$terminal" --timeout none >/dev/null || true
 for id in $later $ended $killed $terminal; do show "$id"; done
-touch ~/later.go
+echo >~/later.go
 bgctl block "$later" --timeout none >/dev/null || true
 show "$later"
 own=$(bgctl submit --shell 'exit 5')

@@ -36,13 +36,11 @@ pub fn quoted(word: &str) -> String {
 
 /// Removes terminal escape sequences, such as those of colours, and the titles of windows from a line.
 pub fn without_escapes(line: &[u8]) -> Cow<'_, [u8]> {
-    match memchr(b'\x1b', line) {
-        None => Cow::Borrowed(line),
-        Some(_) => {
-            let line = TitleFilter::default().push(line);
-            Cow::Owned(strip_bytes(&line).flatten().copied().collect())
-        }
+    if memchr(b'\x1b', line).is_none() {
+        return Cow::Borrowed(line);
     }
+    let line = TitleFilter::default().push(line);
+    Cow::Owned(strip_bytes(&line).flatten().copied().collect())
 }
 
 /// Makes a text safe to show on one line.

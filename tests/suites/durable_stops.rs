@@ -188,7 +188,9 @@ fn r126_service_that_became_ready_without_a_daemon_continues() {
             };
             daemon.submit_with(&params).id
         });
-        tasks.iter().for_each(|task| _ = daemon.wait_running(*task));
+        for task in &tasks {
+            daemon.wait_running(*task);
+        }
 
         let is_in_time = away_for(&mut daemon, begun, time, || {
             fs::write(folder.path().join("go"), "").unwrap();
@@ -226,7 +228,9 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
             };
             daemon.submit_with(&params).id
         });
-        tasks.iter().for_each(|task| _ = daemon.wait_running(*task));
+        for task in &tasks {
+            daemon.wait_running(*task);
+        }
         let is_in_time = away_for(&mut daemon, begun, time, || {});
         let error = format!("not ready after {}s", time.as_secs());
         for task in daemon.block(&tasks) {

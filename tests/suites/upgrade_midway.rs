@@ -193,7 +193,9 @@ fn r121_signal_during_upgrade_ends_the_next_program() {
         let told = thread::scope(|scope| {
             let told = scope.spawn(|| {
                 // Without a pause, as this phase is short.
-                while !is_over.load(Ordering::Relaxed) && Note::read(&lock).phase != Phase::Starting {}
+                while !is_over.load(Ordering::Relaxed) && Note::read(&lock).phase != Phase::Starting {
+                    std::hint::spin_loop();
+                }
                 process.signal(Signal::TERM)
             });
             // It may end before it answers.

@@ -192,7 +192,9 @@ impl Notifier {
         self.queue_limit = queue_limit;
         self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
         self.look_at_settings();
-        left.into_iter().for_each(|events| self.leave(&events));
+        for events in left {
+            self.leave(&events);
+        }
         let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
         for task in unheard {
@@ -205,9 +207,10 @@ impl Notifier {
     /// Has a terminal channel that is none any more leave its missed lines to one that is.
     fn leave(&mut self, events: &mpsc::UnboundedSender<ChannelEvent>) {
         let heir = self.channels.iter().find(|channel| channel.kind == ChannelKind::Tty).cloned();
-        match heir.and_then(|heir| self.queue(&heir)) {
-            Some(heir) => _ = events.send(ChannelEvent::LeftTo(heir.events.clone())),
-            None => tracing::warn!("no channel shows the missed notices of a removed one"),
+        if let Some(heir) = heir.and_then(|heir| self.queue(&heir)) {
+            _ = events.send(ChannelEvent::LeftTo(heir.events.clone()));
+        } else {
+            tracing::warn!("no channel shows the missed notices of a removed one");
         }
     }
 

@@ -18,7 +18,7 @@ pub fn block() {
 /// Handles signals again, pending ones first; except those that are read, see [`block_child`] and [`block_commands`].
 pub fn unblock() {
     let mut signals = SigSet::all();
-    for signal in (child() | commands()).iter() {
+    for signal in &(child() | commands()) {
         signals.remove(signal);
     }
     let _ = signals.thread_unblock();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bgd_shared::failure::Failure;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
-use bgd_shared::task::{Kind, Progress};
+use bgd_shared::task::{Attempt, Kind, Progress};
 use clap::ValueEnum as _;
 
 use crate::render::samples::{question, task};

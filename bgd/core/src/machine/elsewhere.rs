@@ -200,7 +200,7 @@ impl Core {
             if may_have_begun(&verdict, exit.as_ref()) {
                 self.note_attempt(now, ordinal);
             }
-            Finished { exit, completed_at, ..self.failed_start(now, ordinal, outcome) }
+            Finished { completed_at, exit, ..self.failed_start(now, ordinal, outcome) }
         };
         self.finish(now, ordinal, finished);
     }

@@ -46,6 +46,7 @@ pub mod rlimit;
 mod settings;
 pub mod show;
 pub mod socket;
+pub mod ssh;
 pub mod strict;
 pub mod task;
 pub mod text;

@@ -378,3 +378,13 @@ fn r145_immediately_broken_connections_are_retried_with_pauses() {
     assert_eq!(client.answer::<TaskCancel>(cancel).unwrap().tasks[0].status, Status::Cancelled);
     far.forgotten();
 }
+
+#[test]
+fn r145_too_many_authentication_failures_fail_task_at_once() {
+    let mut far = two();
+    far.wrap(
+        "echo 'Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures' >&2\n\
+         echo 'Disconnected from 10.0.0.1 port 22' >&2; exit 255",
+    );
+    refused(&mut far, &["Too many authentication failures", "check the connection with: ssh far true"]);
+}

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::{ClientError, FIRST_ANSWER};
 use bgd_shared::socket::SocketPath;
+use bgd_shared::ssh::is_refusal;
 use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
 use nix::errno::Errno;
@@ -390,9 +391,7 @@ impl<'a> Dial<'a> {
                 ))
             }
             (GreetingError::Closed, Some(255) | None) => {
-                // These need the user; further attempts would only look like an attack.
-                let is_final = FINAL.iter().any(|words| stderr_text.contains(words));
-                let kind = if is_final { REFUSED } else { UNREACHABLE };
+                let kind = if is_refusal(stderr_text) { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
                     .hint(format!("check the connection with: ssh {host} true"))
             }
@@ -400,9 +399,6 @@ impl<'a> Dial<'a> {
         }
     }
 }
-
-/// Messages of ssh for a reached host whose authentication or host key is the problem.
-const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
 /// Returns the place of shared connections, next to our own sockets.
 pub fn shared_place() -> Option<SocketPath> {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::ssh::is_refusal;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -61,9 +62,6 @@ const OF_USER: [&str; 3] = ["-G", "-o", "BatchMode=no"];
 
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
-
-/// Messages of ssh about problems that don't go away by themselves: a person has to intervene.
-const FINAL: [&str; 2] = ["Permission denied", "Host key verification failed"];
 
 /// The maximum number of lines of a refusal that are passed on: for a changed host key, the file and the line of the
 /// known key, and how to remove it.
@@ -306,7 +304,7 @@ impl Login {
 /// banner of the site may come first.
 fn refusal(said: &str) -> Option<String> {
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines.iter().rposition(|line| FINAL.iter().any(|words| line.contains(words)))?;
+    let last = lines.iter().rposition(|line| is_refusal(line))?;
     let mut bytes = 0;
     let fits = |line: &&&str| {
         bytes += line.len();
@@ -420,6 +418,9 @@ mod tests {
         let why = refusal(&format!("{warning}\nPlease contact your system administrator.\n{last}")).unwrap();
         assert!(why.contains("known_hosts:7") && why.contains("Host key verification failed"), "{why}");
         assert_eq!(refusal("ssh: connect to host far port 22: No route to host\n"), None);
+        let too_many = "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\n\
+                        Disconnected from 10.0.0.1 port 22\n";
+        assert!(refusal(too_many).unwrap().ends_with("Too many authentication failures"));
     }
 
     #[tokio::test]

@@ -448,3 +448,19 @@ fn r169_zsh_loads_completion_with_printed_fpath_line() {
     let output = zsh.output().expect("zsh, which tests/run installs");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "_bgctl", "{output:?}");
 }
+
+#[test]
+fn r169_printed_fpath_line_may_name_a_folder_with_blanks_and_quotes() {
+    let home = TestDaemon::home_only();
+    let data = home.home().join("it's my data");
+    let mut install = home.bgctl(&["completions", "install", "zsh"]);
+    install.env("XDG_DATA_HOME", &data);
+    let told = Outcome::of(&mut install).success().stdout_text();
+    let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+    let mut zsh = Command::new("zsh");
+    zsh.args(["-f", "-c", &format!("{line}\nprint -r -- $fpath[1]")]);
+    let output =
+        zsh.env_clear().env("PATH", "/usr/bin:/bin").output().expect("zsh, which tests/run installs");
+    let folder = data.join("zsh/site-functions").display().to_string();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), folder, "{output:?}");
+}

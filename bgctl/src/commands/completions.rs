@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::files::{self, IsOurs};
+use crate::render::page::quoted;
 use crate::shells::{self, Shell, own_shell};
 
 /// Prints, installs or removes the script.
@@ -57,7 +58,7 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
         context.print(&format!(
             "add this to {} before `compinit`, unless it is there:\n  fpath=({} $fpath)  # bgctl completions\n",
             startup.display(),
-            folder.display()
+            quoted(&folder.as_os_str().into())
         ))?;
     }
     context.print("new shells will use it\n")?;

@@ -11,6 +11,7 @@ use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
+use rustix::process::Signal;
 
 fn two() -> Far {
     let mut far = Far::start();
@@ -173,4 +174,20 @@ fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
     let again = far.submit_on(&[], "echo \"$HOME\"");
     assert_eq!(far.ended(again).status, Status::Completed);
     assert_eq!(far.here().output(again), home(&far));
+}
+
+#[test]
+fn r145_machine_that_does_not_end_a_task_is_not_said_to_be_unreachable() {
+    let mut far = two();
+    let id = far.submit_on(&[], "exec sleep 1000");
+    far.running(id);
+    let daemon = far.daemon.process();
+    daemon.signal(Signal::STOP).unwrap();
+    far.run_here(&["cancel", "--grace", "100ms", &id.to_string()]).success();
+    let task = far.here().task(id);
+    assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
+    let why = "far has not ended it yet: it may still run there";
+    assert!(matches!(&task.exit, Some(Exit::Unknown(said)) if said.starts_with(why)), "{:?}", task.exit);
+    daemon.signal(Signal::CONT).unwrap();
+    far.until(id, "it has no process left", |task| !task.lingering);
 }

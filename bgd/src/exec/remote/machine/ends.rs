@@ -236,8 +236,11 @@ impl Machine {
 
     /// Reports to the dispatcher that the end of a run can't be confirmed. The machine is still ordered to end it.
     pub(super) fn report_unconfirmed_end(&mut self, task: TaskId, number: u32) {
-        let why =
-            format!("{}: it may still run there, and will be ended as soon as possible", self.unreachable());
+        let why = match &self.link {
+            Link::Open(..) => format!("{} has not ended it yet", self.ssh.shell.host),
+            Link::Idle | Link::Opening(_) | Link::Broken(..) => self.unreachable(),
+        };
+        let why = format!("{why}: it may still run there, and will be ended as soon as possible");
         let is_ending = |run: &&mut Run| run.number == number && run.has_no_grace() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;

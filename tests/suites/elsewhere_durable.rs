@@ -422,3 +422,29 @@ fn r131_stopped_service_cancels_local_tasks_but_leaves_remote_ones_running() {
     let stopped = far.run_here(&["daemon", "stop", "--cancel"]).success().stdout_text();
     assert_eq!(stopped, "stopped; 1 task was cancelled\n");
 }
+
+#[test]
+fn r151_task_for_a_changed_host_survives_kill_before_the_first_connection() {
+    // The daemon's connection to it ends first.
+    let near = Far::named("near", TestDaemon::start());
+    let mut far = two();
+    far.join(&near);
+    let before = far.submit_on(&[], "true");
+    far.ended(before);
+    far.forgotten();
+    far.wrap(
+        "case \"$*\" in *near*) test -e \"$0.open\" || { echo 'No route to host' >&2; exit 255; };; esac",
+    );
+    let config = fs::read_to_string(far.here().config_path()).unwrap();
+    far.here().write_config(&config.replace(&format!("host = \"{HOST}\""), "host = \"near\""));
+    far.run_here(&["daemon", "reload"]).success();
+    let id = far.submit_on(&[], "echo \"$HOME\"");
+    far.until(id, "it can't be submitted", |task| {
+        let why = task.elsewhere.as_ref().and_then(|there| there.unknown_because.as_deref());
+        why.is_some_and(|why| why.contains("No route to host"))
+    });
+    kill(&mut far, |far| fs::write(far.path("ssh.open"), "").unwrap());
+    let task = far.ended(id);
+    assert_eq!((task.status, task.run), (Status::Completed, 1), "{:?}", task.error);
+    assert_eq!(far.here().output(id), format!("{}\n", near.daemon.home().display()).into_bytes());
+}

@@ -85,6 +85,16 @@ impl Origin {
         }
     }
 
+    /// Notes that tasks go to another machine from now on, to which there was no connection yet.
+    pub fn forget_there(&self) {
+        let mut there = self.lock();
+        *there = None;
+        let mut note = Note::read(&self.note);
+        if note.there.take().is_some() {
+            self.note_changed(note.write(&self.note));
+        }
+    }
+
     /// Returns the instance of the machine's daemon at the last connection, by this daemon or the previous one.
     pub fn seen_there(&self) -> Option<String> {
         self.lock().clone()
@@ -285,4 +295,24 @@ async fn end_together(bridge: &Bridge, tasks: &[TaskId]) -> Result<(), ClientErr
     bridge.wait::<TaskCancel>(&cancel).await?;
     let clear = ClearParams { ids: Some(ids), ..ClearParams::default() };
     bridge.wait::<TaskClear>(&clear).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r145_next_daemon_does_not_take_another_machine_for_a_restarted_daemon() {
+        let state = tempfile::tempdir().unwrap();
+        let origin = || Origin::new(state.path(), Path::new("/run/bgd.sock"), "here", "far");
+        let first = origin();
+        first.remember().unwrap();
+        first.note_there("one");
+        assert_eq!(origin().seen_there().as_deref(), Some("one"));
+        first.forget_there();
+        assert_eq!(first.seen_there(), None);
+        let next = origin();
+        assert_eq!(next.seen_there(), None);
+        assert!(next.has_been_there(), "its tasks may still be on either machine");
+    }
 }

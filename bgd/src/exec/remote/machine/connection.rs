@@ -92,6 +92,8 @@ impl Machine {
         }
         self.ssh.shell.host = host;
         (self.link, self.instance, self.pause) = (Link::Idle, None, Duration::ZERO);
+        // The next daemon must not expect the previous host's daemon here either.
+        self.origin.forget_there();
         self.early.clear();
         self.ready.extend(self.runs.keys().copied());
     }

@@ -380,6 +380,28 @@ fn r145_immediately_broken_connections_are_retried_with_pauses() {
 }
 
 #[test]
+fn r145_output_arrives_over_link_that_is_slower_than_its_timeout() {
+    let mut far = Far::start();
+    let programs = far.daemon.home().join("programs");
+    fs::create_dir(&programs).unwrap();
+    let bgctl = bgctl_path().display().to_string();
+    // A part of the output takes longer than the timeout.
+    let slow = "import os,time\nwhile b := os.read(0, 8192): time.sleep(0.1); os.write(1, b)";
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *dial*) {bgctl} \"$@\" | python3 -c '{slow}'; exit;; esac\nexec {bgctl} \"$@\"\n"
+    );
+    executable::write(&programs.join("bgctl"), &script);
+    far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
+    far.configure_here("");
+    let config = fs::read_to_string(far.here().config_path()).unwrap();
+    far.here().write_config(&format!("{config}connect_timeout = \"3s\"\n"));
+    far.here().launch();
+    let id = far.submit_on(&[], "head -c 600000 /dev/zero | tr '\\0' x");
+    assert_eq!(far.ended(id).status, Status::Completed);
+    assert_eq!(far.here().output(id), vec![b'x'; 600_000]);
+}
+
+#[test]
 fn r145_too_many_authentication_failures_fail_task_at_once() {
     let mut far = two();
     far.wrap(

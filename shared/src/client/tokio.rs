@@ -31,6 +31,8 @@ struct Pending {
     watchdog: Watchdog,
     calls: HashMap<u64, oneshot::Sender<Outcome>>,
     closed: Option<String>,
+    /// When something has last arrived.
+    heard: Instant,
 }
 
 /// A call with a waiting caller; it is forgotten when the caller stops waiting.
@@ -96,8 +98,8 @@ impl AsyncClient {
 
     fn new(stream: AsyncStream, protocol: Protocol, watchdog: Watchdog) -> Self {
         let stream = Arc::new(stream);
-        let pending =
-            Arc::new(Mutex::new(Pending { protocol, watchdog, calls: HashMap::new(), closed: None }));
+        let (calls, heard) = (HashMap::new(), Instant::now());
+        let pending = Arc::new(Mutex::new(Pending { protocol, watchdog, calls, closed: None, heard }));
         let (news_sender, news) = mpsc::unbounded_channel();
         let reader = tokio::spawn(read_all(Arc::clone(&stream), Arc::clone(&pending), news_sender));
         Self {
@@ -144,6 +146,30 @@ impl AsyncClient {
     /// The daemon's refusal, or a broken connection.
     pub async fn listen<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         self.call_or_listen::<M>(params, false).await
+    }
+
+    /// Like [`listen`](Self::listen), but gives up once nothing has arrived on the connection for this long. A line that
+    /// arrives slowly, or after those of many other calls, is no silence.
+    ///
+    /// # Errors
+    /// The daemon's refusal, or a broken or silent connection.
+    pub async fn listen_within<M: Method>(
+        &self,
+        silence: Duration,
+        params: &M::Params,
+    ) -> Result<M::Result, ClientError> {
+        let mut until = Instant::now() + silence;
+        let mut call = std::pin::pin!(self.listen::<M>(params));
+        loop {
+            if let Ok(result) = tokio::time::timeout_at(until.into(), &mut call).await {
+                return result;
+            }
+            let next = lock(&self.pending).heard + silence;
+            if next <= until {
+                return Err(ClientError::Closed);
+            }
+            until = next;
+        }
     }
 
     async fn call_or_listen<M: Method>(
@@ -304,7 +330,9 @@ fn deliver(
     news: &mpsc::UnboundedSender<EventParams>,
 ) -> Result<(), ClientError> {
     let mut pending = lock(pending);
-    pending.watchdog.heard(Instant::now());
+    let now = Instant::now();
+    pending.heard = now;
+    pending.watchdog.heard(now);
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
         match received {

@@ -113,13 +113,12 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
 }
 
 impl Bridge {
-    /// Makes a call. The timeout is that of the connection.
+    /// Makes a call. The connection may be silent for its timeout.
     ///
     /// # Errors
     /// Returns the daemon's refusal, or an error if the call is too long for it or the connection is broken or silent.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
-        let call = self.client.listen::<M>(params);
-        tokio::time::timeout(self.within, call).await.unwrap_or(Err(ClientError::Closed))
+        self.client.listen_within::<M>(self.within, params).await
     }
 
     /// Makes a call whose answer may take any time.

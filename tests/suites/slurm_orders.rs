@@ -162,3 +162,24 @@ fn r148_external_hold_and_release_are_followed_as_root() {
     site.cluster.run(&["scontrol", "release", &job]).success();
     assert_eq!(site.ended(waits).status, Status::Completed);
 }
+
+#[test]
+fn r150_cancel_refused_by_cluster_is_repeated_as_root() {
+    let site = Site::start();
+    let ids = [0; 2].map(|_| site.submit(&[], "sleep 1000"));
+    let jobs = ids.map(|id| site.running(id));
+    let once = site.cluster.path("once");
+    let lines = format!(
+        "[ -e {0} ] || {{ touch {0}; echo 'Kill job error on job id 1: Access/permission denied' >&2; exit 1; }}",
+        once.display()
+    );
+    site.cluster.programs().before("scancel", &lines);
+    let words = ids.map(|id| id.to_string());
+    // SIGKILL would follow only after the grace.
+    site.run(&["cancel", "--grace", "1h", &words[0], &words[1]]).success();
+    for (id, job) in ids.into_iter().zip(jobs) {
+        let task = site.daemon.task(id);
+        assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
+        site.cluster.wait_for_state(&job, "CANCELLED");
+    }
+}

@@ -129,6 +129,8 @@ pub struct Cluster {
     login_work: LoginWork,
     /// Submissions that wait until the core has recorded that they may exist.
     unwritten: Vec<Unwritten>,
+    /// When these runs are ordered to end again, as the cluster has refused an order to end them.
+    end_again: BTreeSet<(Instant, TaskId)>,
     /// The files of ended runs, until the ends are recorded.
     ended: HashMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
@@ -196,6 +198,7 @@ impl Cluster {
             unwritten: Vec::new(),
             ended: HashMap::new(),
             leaves: false,
+            end_again: BTreeSet::new(),
             is_held: false,
             has_scanned: false,
             may_have_left,
@@ -375,10 +378,15 @@ impl Cluster {
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
+        let end_again = self.end_again.first().map(|(at, _)| *at);
             .into_iter()
             .flatten()
             .map(after_pause);
-        [give_up, scan, self.tick_at, self.login_work.idle_at].into_iter().flatten().chain(asking).min()
+        [give_up, end_again, scan, self.tick_at, self.login_work.idle_at]
+            .into_iter()
+            .flatten()
+            .chain(asking)
+            .min()
     }
 
     /// Begins the work that is due.
@@ -397,6 +405,12 @@ impl Cluster {
             self.ask(now);
         }
     }
+        while let Some((at, task)) = self.end_again.first().copied()
+            && at <= now
+        {
+            self.end_again.pop_first();
+            self.order_end(task);
+        }
 
     /// Closes the connection to a login node after some time without jobs.
     fn be_idle(&mut self, now: Instant) {

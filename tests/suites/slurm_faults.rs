@@ -270,3 +270,34 @@ fn r151_jobs_of_removed_executor_are_cancelled_as_root() {
         });
     }
 }
+
+#[test]
+fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
+    let site = Site::start();
+    let config = fs::read_to_string(site.daemon.config_path()).unwrap();
+    site.daemon.write_config(&format!("[grace]\ncancel = \"100ms\"\n{config}"));
+    site.run(&["daemon", "reload"]).success();
+    let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
+    site.cluster.programs().before("scancel", fails);
+    // The first attempt is never ready.
+    let first = site.daemon.home().join("first");
+    let line = format!("[ ! -e {0} ] || echo up; touch {0}; exec sleep 1000", first.display());
+    let ready = ["--restart", "always", "--ready", "line:^up$", "--ready-timeout", "1s"];
+    let id = site.submit(&ready, &line);
+    let job = site.running(id);
+    let task = site.until(id, "another attempt", |task| task.ready_at.is_some());
+    assert_eq!((task.attempts.len(), task.status), (1, Status::Running));
+    assert_ne!(site.job(id), job);
+    assert_eq!(site.cluster.field(&job, "JobState").as_deref(), Some("RUNNING"), "nobody could end it");
+    let programs = site.cluster.programs();
+    programs.wait_for_calls("scancel", programs.calls("scancel").len() as u64 + 2);
+    programs.restore("scancel");
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    let now = site.daemon.task(id);
+    assert_eq!((now.status, now.run, now.attempts.len()), (Status::Running, task.run, 1));
+    site.daemon.cancel(&[id]);
+    let folder = site.folders().remove(0);
+    wait::poll_until("no files of jobs are left", || {
+        fs::read_dir(folder.join("jobs")).unwrap().next().is_none().then_some(())
+    });
+}

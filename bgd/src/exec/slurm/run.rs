@@ -86,6 +86,8 @@ pub struct Run {
     pub priority: i32,
     /// Whether the core no longer waits for its end, so that it only has to be ended on the cluster.
     pub is_given_up: bool,
+    /// Whether its task has started another attempt since it was given up.
+    pub is_aside: bool,
     /// Whether it was reported to the core as unknown.
     pub is_unknown: bool,
     /// Whether some of its notes can't be read, so that missing notes decide nothing.
@@ -167,6 +169,7 @@ impl Run {
             told: None,
             hold: false,
             is_given_up: false,
+            is_aside: false,
             is_unknown: false,
             is_unread: false,
             is_concluded: false,

@@ -164,6 +164,7 @@ impl Cluster {
         };
         let is_passing = self.reach.why().is_some();
         for Act { deed, task, run: number, done, .. } in acts {
+            let task = self.name_of(task, number);
             let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             match (&why, run) {
                 (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),

@@ -4,6 +4,7 @@
 
 mod acts;
 mod after;
+mod aside;
 mod costs;
 mod far;
 mod looks;
@@ -76,6 +77,8 @@ pub struct Cluster {
     tools: Tools,
     orders: mpsc::UnboundedReceiver<Order>,
     runs: HashMap<TaskId, Run>,
+    /// The names in `runs` of earlier runs whose jobs are yet to end.
+    aside: HashMap<(TaskId, u32), TaskId>,
     by_id: HashMap<JobId, TaskId>,
     by_place: HashMap<(Arc<str>, u32), TaskId>,
     /// The watches for the readiness of running runs.
@@ -126,11 +129,11 @@ pub struct Cluster {
     is_learning: bool,
     sweep_at: Option<Instant>,
     give_up: BTreeSet<(Instant, TaskId, u32)>,
+    /// When these runs are ordered to end again, as the cluster has refused an order to end them.
+    end_again: BTreeSet<(Instant, TaskId)>,
     login_work: LoginWork,
     /// Submissions that wait until the core has recorded that they may exist.
     unwritten: Vec<Unwritten>,
-    /// When these runs are ordered to end again, as the cluster has refused an order to end them.
-    end_again: BTreeSet<(Instant, TaskId)>,
     /// The files of ended runs, until the ends are recorded.
     ended: HashMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
@@ -161,6 +164,7 @@ impl Cluster {
             tools,
             orders,
             runs: HashMap::new(),
+            aside: HashMap::new(),
             by_id: HashMap::new(),
             by_place: HashMap::new(),
             readiness: HashMap::new(),
@@ -194,11 +198,11 @@ impl Cluster {
             is_learning: false,
             sweep_at: None,
             give_up: BTreeSet::new(),
+            end_again: BTreeSet::new(),
             login_work: LoginWork::default(),
             unwritten: Vec::new(),
             ended: HashMap::new(),
             leaves: false,
-            end_again: BTreeSet::new(),
             is_held: false,
             has_scanned: false,
             may_have_left,
@@ -274,6 +278,7 @@ impl Cluster {
                     return self.take_up(now, task, *run);
                 }
                 // The files of an earlier run have no other name than that of its job.
+                self.set_aside(task);
                 self.remove(task);
                 self.runs.insert(task, *run);
                 self.gather(now, task);
@@ -348,6 +353,9 @@ impl Cluster {
 
     fn remove(&mut self, task: TaskId) {
         let Some(run) = self.runs.remove(&task) else { return };
+        if run.is_aside {
+            self.aside.retain(|_, name| *name != task);
+        }
         if run.place.is_none() {
             self.gathering.withdraw(task);
             self.parked.remove(&task);
@@ -370,6 +378,7 @@ impl Cluster {
     /// Returns when work is due that no event triggers.
     fn due(&self) -> Option<Instant> {
         let give_up = self.give_up.first().map(|(at, ..)| *at);
+        let end_again = self.end_again.first().map(|(at, _)| *at);
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
         let scan = self.next_scan().map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
@@ -378,7 +387,6 @@ impl Cluster {
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
         let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
-        let end_again = self.end_again.first().map(|(at, _)| *at);
             .into_iter()
             .flatten()
             .map(after_pause);
@@ -397,6 +405,12 @@ impl Cluster {
             self.give_up.pop_first();
             self.report_unconfirmed_end(task, number);
         }
+        while let Some((at, task)) = self.end_again.first().copied()
+            && at <= now
+        {
+            self.end_again.pop_first();
+            self.order_end(task);
+        }
         self.move_on();
         self.tick(now);
         self.scan(now);
@@ -405,12 +419,6 @@ impl Cluster {
             self.ask(now);
         }
     }
-        while let Some((at, task)) = self.end_again.first().copied()
-            && at <= now
-        {
-            self.end_again.pop_first();
-            self.order_end(task);
-        }
 
     /// Closes the connection to a login node after some time without jobs.
     fn be_idle(&mut self, now: Instant) {

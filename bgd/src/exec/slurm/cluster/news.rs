@@ -38,7 +38,9 @@ impl Cluster {
 
     /// Reports facts about a run, and starts or stops the work that depends on whether it runs.
     fn report(&mut self, now: Instant, task: TaskId, facts: Vec<Fact>) {
-        let Some(number) = self.runs.get(&task).map(|run| run.number) else { return };
+        // The next attempt has the files of an earlier one.
+        let Some(run) = self.runs.get(&task).filter(|run| !run.is_aside) else { return };
+        let number = run.number;
         for fact in facts {
             let has_started = matches!(fact, Fact::Elsewhere(PlaceFact::Started { .. }));
             let is_requeued = matches!(fact, Fact::Elsewhere(PlaceFact::Requeued { .. }));
@@ -228,6 +230,10 @@ impl Cluster {
         let number = run.number;
         let files = Files { place, restarts: run.restarts(), split: run.job.spec.split };
         self.readiness.remove(&task);
+        if run.is_aside {
+            self.clean(files);
+            return self.remove(task);
+        }
         if self.is_far() {
             return self.conclude_there(now, task, conclusion);
         }

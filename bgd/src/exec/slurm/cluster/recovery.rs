@@ -122,7 +122,7 @@ impl Cluster {
         }
     }
 
-    fn clean(&mut self, files: Files) {
+    pub(super) fn clean(&mut self, files: Files) {
         if self.is_far() {
             self.leave(&files.place, files.split, files.restarts);
         } else {

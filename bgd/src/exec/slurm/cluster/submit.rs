@@ -155,14 +155,11 @@ impl Cluster {
 
     /// Returns the runs of a submission that are still wanted, with their indexes.
     pub(super) fn of_batch(&self, batch: &Batch) -> Vec<(u32, TaskId)> {
-        let is_run = |(task, number): (TaskId, u32)| {
-            self.runs.get(&task).is_some_and(|run| run.number == number && !run.is_concluded)
+        let run = |(task, number): (TaskId, u32)| {
+            let name = self.name_of(task, number);
+            self.runs.get(&name).filter(|run| run.number == number && !run.is_concluded).map(|_| name)
         };
-        (0..)
-            .zip(batch.tasks.iter().copied())
-            .filter(|(_, run)| is_run(*run))
-            .map(|(index, (task, _))| (index, task))
-            .collect()
+        (0..).zip(&batch.tasks).filter_map(|(index, known)| Some((index, run(*known)?))).collect()
     }
 
     pub(super) fn accepted(&mut self, now: Instant, batch: &Batch, job: u64, is_array: bool) {

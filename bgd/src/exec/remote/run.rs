@@ -112,6 +112,8 @@ pub struct Run {
     was_sent: bool,
     /// Whether its known state is as recent as the connection.
     is_current: bool,
+    /// Whether an event has arrived since the last call was made, so that the call's answer may be older.
+    has_news: bool,
     stage: Stage,
     is_ready: bool,
     /// Whether its processes are stopped, according to the machine.
@@ -146,6 +148,7 @@ impl Run {
             late: Vec::new(),
             was_sent: false,
             is_current: false,
+            has_news: false,
             stage: Stage::Waiting,
             is_ready: false,
             is_paused: false,
@@ -299,6 +302,7 @@ impl Run {
         if self.is_busy {
             return None;
         }
+        self.has_news = false;
         let Some(id) = self.there else {
             if self.stop.is_some() && !self.was_sent {
                 return Some(Step::Withdraw);
@@ -332,9 +336,21 @@ impl Run {
         std::iter::once(Stream::Stdout).chain(self.spec.split.then_some(Stream::Stderr))
     }
 
-    /// Updates the run from the state of its task. Returns the facts that follow. States older than the known one
-    /// change nothing.
+    /// Updates the run from an event of its task. Returns the facts that follow.
     pub fn learn(&mut self, task: &Task) -> Vec<Fact> {
+        self.has_news = true;
+        self.update(task, true)
+    }
+
+    /// Updates the run from the answer to its call. Returns the facts that follow. Output that was read is written
+    /// before its answer is handled, so events that were sent later may have been handled before.
+    pub fn learn_answer(&mut self, task: &Task) -> Vec<Fact> {
+        let is_latest = !self.has_news;
+        self.update(task, is_latest)
+    }
+
+    /// Updates the run from a state of its task; from one that may not be the latest, only by what never changes back.
+    fn update(&mut self, task: &Task, is_latest: bool) -> Vec<Fact> {
         let mut facts = Vec::new();
         self.is_current = true;
         self.compare(task);
@@ -353,7 +369,7 @@ impl Run {
             Status::Running | Status::Resumed => Stage::Running,
             Status::Completed | Status::Failed | Status::Cancelled => Stage::Ended,
         };
-        if stage == Stage::Waiting && self.stage == Stage::Waiting {
+        if is_latest && stage == Stage::Waiting && self.stage == Stage::Waiting {
             let reason = why_it_waits(task);
             if self.reason.as_ref() != Some(&reason) {
                 self.reason = Some(reason.clone());
@@ -366,7 +382,8 @@ impl Run {
         if task.ready_at.is_some() && !std::mem::replace(&mut self.is_ready, task.ready_at.is_some()) {
             facts.push(Fact::Ready);
         }
-        if stage == Stage::Running && std::mem::replace(&mut self.is_paused, task.paused) != task.paused {
+        let shows_pause = is_latest && stage == Stage::Running;
+        if shows_pause && std::mem::replace(&mut self.is_paused, task.paused) != task.paused {
             facts.push(Fact::Elsewhere(PlaceFact::Paused { paused: task.paused }));
         }
         self.note_output(task.output.bytes);
@@ -480,3 +497,6 @@ pub fn conclusion(end: &Task, host: &str) -> Fact {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

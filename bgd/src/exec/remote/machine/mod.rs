@@ -4,6 +4,7 @@
 
 mod connection;
 mod ends;
+mod news;
 mod recovery;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -495,7 +496,7 @@ impl Machine {
                 self.context.facts.send(task, number, Fact::StartFailed { failure: why.as_str().into() });
                 self.remove(task);
             }
-            Outcome::Known(Ok(known)) => self.learn(task, &known),
+            Outcome::Known(Ok(known)) => self.learn_answer(task, &known),
             Outcome::Known(Err(error)) | Outcome::Read(_, Err(error), _) => {
                 self.call_failed(task, &error);
             }
@@ -506,7 +507,7 @@ impl Machine {
                 for lost in losses {
                     self.context.facts.send(task, number, lost);
                 }
-                self.learn(task, &part.task);
+                self.learn_answer(task, &part.task);
             }
             Outcome::Told { .. }
             | Outcome::Cleared(_)
@@ -515,25 +516,6 @@ impl Machine {
             | Outcome::Done => {}
             Outcome::Settled(end, output) => self.conclude(task, &end, output),
         }
-    }
-
-    fn learn(&mut self, task: TaskId, known: &Task) {
-        let Some(run) = self.runs.get_mut(&task) else { return };
-        let number = run.number;
-        self.pause = Duration::ZERO;
-        let mut facts = run.learn(known);
-        if let Some(newer) = self.early.remove(&known.id) {
-            facts.extend(run.learn(&newer));
-        }
-        self.by_id.insert(known.id, task);
-        for fact in facts {
-            self.context.facts.send(task, number, fact);
-        }
-        self.catch_up(task);
-        if self.runs.get(&task).is_some_and(|run| run.stop.is_some()) {
-            self.order_end(task);
-        }
-        self.ready.push_back(task);
     }
 
     fn remove(&mut self, task: TaskId) {

@@ -379,6 +379,43 @@ fn r145_immediately_broken_connections_are_retried_with_pauses() {
     far.forgotten();
 }
 
+/// Makes the connection lose every request to read output, and ends a task there whose output is not copied for that
+/// reason, but whose end is known here.
+fn ended_but_not_copied() -> (Far, TaskId) {
+    let mut far = two();
+    deaf_to(&far, "task.output", false);
+    let id = far.submit_on(&[], "echo text");
+    wait::poll_until("it has ended there", || {
+        far.tasks_there().iter().any(|task| task.status == Status::Completed).then_some(())
+    });
+    let before = far.connections();
+    wait::poll_until("its end is known", || (far.connections() >= before + 3).then_some(()));
+    assert_eq!(far.here().task(id).status, Status::Running);
+    (far, id)
+}
+
+#[test]
+fn r145_known_end_is_kept_if_machine_loses_the_task_before_its_output_is_copied() {
+    let losses: [fn(&mut Far, &str); 2] = [
+        |far, _| {
+            far.daemon.kill9();
+            far.daemon.launch();
+        },
+        |far, id_there| _ = far.daemon.run(&["clear", id_there]).success(),
+    ];
+    for lose in losses {
+        let (mut far, id) = ended_but_not_copied();
+        let id_there = far.here().task(id).elsewhere.unwrap().id.unwrap();
+        lose(&mut far, &id_there);
+        let task = far.ended(id);
+        assert_eq!((task.status, &task.exit), (Status::Completed, &Some(Exit::Code(0))), "{task:?}");
+        assert_eq!((task.output.bytes, task.output.lost_bytes), (0, 5), "{:?}", task.output);
+        assert!(
+            task.output.lost_because.unwrap().starts_with("its last output is missing: the daemon of far")
+        );
+    }
+}
+
 #[test]
 fn r145_output_arrives_over_link_that_is_slower_than_its_timeout() {
     let mut far = Far::start();

@@ -123,6 +123,8 @@ pub struct Run {
     /// The highest number of output bytes that the machine has reported, of both streams.
     bytes: u64,
     end: Option<Box<Task>>,
+    /// Whether its end is being reported.
+    is_settling: bool,
 }
 
 impl Run {
@@ -156,6 +158,7 @@ impl Run {
             streams: [Copied::default(); 2],
             bytes: 0,
             end: None,
+            is_settling: false,
         }
     }
 
@@ -299,7 +302,7 @@ impl Run {
 
     /// Returns the next step; `None` if there is none, or a call is pending.
     pub fn next(&mut self) -> Option<Step> {
-        if self.is_busy {
+        if self.is_busy || self.is_settling {
             return None;
         }
         self.has_news = false;
@@ -329,7 +332,28 @@ impl Run {
             let at = (self.base[index(stream)] + offset).saturating_sub(missing);
             return Some(Step::Read { id, stream, offset, at });
         }
-        self.end.take().map(Step::Conclude)
+        let end = self.end.take()?;
+        self.is_settling = true;
+        Some(Step::Conclude(end))
+    }
+
+    /// Reports whether its end is known, so that only its last output can still be lost.
+    pub const fn has_ended(&self) -> bool {
+        self.end.is_some() || self.is_settling
+    }
+
+    /// Notes that the machine no longer has the ended task. Returns how many bytes of its output are lost, and of which
+    /// stream; of two, the machine has only reported the sum.
+    pub fn miss_rest(&mut self) -> Option<(Stream, u64)> {
+        let known = self.end.as_ref()?.output.bytes;
+        let lost = known.saturating_sub(self.streams.iter().map(|stream| stream.next).sum());
+        let stream = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
+        let stream = stream.unwrap_or(Stream::Stdout);
+        self.copied(stream, self.streams[index(stream)].next.saturating_add(lost), lost);
+        self.streams.iter_mut().for_each(|stream| stream.is_behind = false);
+        // There is no newer state to ask for.
+        self.is_current = true;
+        (lost > 0).then_some((stream, lost))
     }
 
     fn of_streams(&self) -> impl Iterator<Item = Stream> + use<> {

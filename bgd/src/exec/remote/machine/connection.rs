@@ -9,7 +9,6 @@ use bgd_shared::task::Task;
 
 use super::{IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
-use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
@@ -46,8 +45,10 @@ impl Machine {
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
             self.concluded.clear();
-            let text = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
-            self.lose(Run::may_exist, &places::lost(&text));
+            let why = format!("the daemon of {} was restarted, and its tasks are lost", self.ssh.shell.host);
+            for task in self.of_runs(Run::may_exist) {
+                self.vanish(task, &why);
+            }
         }
         if self.instance.as_ref() != Some(&instance) {
             // Noted before anything is submitted: the next daemon needs the instance that may have it.
@@ -80,8 +81,7 @@ impl Machine {
             return;
         }
         let Some(host) = self.next_host.take() else { return };
-        let left: Vec<TaskId> =
-            self.runs.iter().filter(|(_, run)| run.may_exist()).map(|(task, _)| *task).collect();
+        let left = self.of_runs(Run::may_exist);
         tracing::info!(from = self.ssh.shell.host, to = host, left = left.len(), "the host was changed");
         for task in &left {
             self.remove(*task);
@@ -105,15 +105,9 @@ impl Machine {
         self.context.facts.send(task, number, Fact::Elsewhere(fact));
     }
 
-    /// Ends the runs that pass the filter with this fact.
-    fn lose(&mut self, filter: impl Fn(&Run) -> bool, fact: &Fact) {
-        let lost: Vec<TaskId> =
-            self.runs.iter().filter(|(_, run)| filter(run)).map(|(task, _)| *task).collect();
-        for task in lost {
-            let Some(run) = self.runs.get(&task) else { continue };
-            self.context.facts.send(task, run.number, fact.clone());
-            self.remove(task);
-        }
+    /// Returns the tasks of the runs that pass the filter.
+    fn of_runs(&self, filter: impl Fn(&Run) -> bool) -> Vec<TaskId> {
+        self.runs.iter().filter(|(_, run)| filter(run)).map(|(task, _)| *task).collect()
     }
 
     /// Drops a connection that broke.
@@ -157,7 +151,12 @@ impl Machine {
         self.ends_at = None;
         if trouble.is_final {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
-            self.lose(|run| !run.may_exist(), &Fact::StartFailed { failure: message.into() });
+            let fact = Fact::StartFailed { failure: message.into() };
+            for task in self.of_runs(|run| !run.may_exist()) {
+                let Some(run) = self.runs.get(&task) else { continue };
+                self.context.facts.send(task, run.number, fact.clone());
+                self.remove(task);
+            }
             // Access may never be granted again to clear them; they are removed with the session on the machine.
             self.concluded.clear();
         }

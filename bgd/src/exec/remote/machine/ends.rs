@@ -12,7 +12,7 @@ use bgd_shared::request::{CancelParams, ClearParams, TaskCancel, TaskClear};
 use bgd_shared::task::Task;
 
 use super::{CONFIRMED_WITHIN, CallResult, Machine, Outcome, PAUSES};
-use crate::core::Fact;
+use crate::core::{Fact, PlaceFact};
 use crate::exec::host::SIGKILL;
 use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
@@ -252,6 +252,22 @@ impl Machine {
         self.context.facts.send(task, run.number, fact);
     }
 
+    /// Ends a run whose task the machine no longer has. If the task's end is known, only its last output is lost.
+    pub(super) fn vanish(&mut self, task: TaskId, why: &str) {
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let number = run.number;
+        if !run.has_ended() {
+            self.context.facts.send(task, number, places::lost(why));
+            return self.remove(task);
+        }
+        if let Some((stream, bytes)) = run.miss_rest() {
+            run.unwritten_losses += usize::from(self.is_durable);
+            let why = format!("its last output is missing: {why}").into();
+            self.context.facts.send(task, number, Fact::Elsewhere(PlaceFact::Lost { stream, bytes, why }));
+        }
+        self.ready.push_back(task);
+    }
+
     /// Handles a failed call: the daemon's refusal, or a broken connection.
     pub(super) fn call_failed(&mut self, task: TaskId, error: &ClientError) {
         let Some(run) = self.runs.get(&task) else { return };
@@ -262,7 +278,8 @@ impl Machine {
                 return self.cut(&error.to_string());
             }
             Some(ErrorKind::TaskNotFound) if is_known => {
-                places::lost(&format!("the daemon of {host} no longer knows it"))
+                let why = format!("the daemon of {host} no longer knows it");
+                return self.vanish(task, &why);
             }
             Some(_) if is_known => {
                 // Whatever the reason, asking again at once would not help.

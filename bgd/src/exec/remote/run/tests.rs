@@ -43,3 +43,23 @@ fn r145_state_older_than_an_event_does_not_undo_a_pause() {
     assert!(matches!(run.next(), Some(Step::Read { offset: 5, .. })));
     assert_eq!(paused(&run.learn_answer(&state("running", 9))), Some(false), "nothing newer is known");
 }
+
+#[test]
+fn r145_known_end_outlives_the_machine_and_only_uncopied_output_is_lost() {
+    let mut run = running();
+    assert!(!run.has_ended());
+    run.learn(&state("completed", 9));
+    assert!(matches!(run.next(), Some(Step::Read { .. })));
+    run.copied(Stream::Stdout, 4, 0);
+    run.cut();
+    assert!(run.has_ended());
+    assert_eq!(run.miss_rest(), Some((Stream::Stdout, 5)));
+    // If the connection breaks again, nothing is counted twice.
+    run.cut();
+    assert!(matches!(run.next(), Some(Step::Look(THERE))));
+    assert_eq!(run.miss_rest(), None);
+    assert!(matches!(run.next(), Some(Step::Conclude(end)) if end.status == Status::Completed));
+    // It is being reported, whatever happens to the connection.
+    run.cut();
+    assert!(run.has_ended() && run.miss_rest().is_none() && run.next().is_none());
+}

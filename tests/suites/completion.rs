@@ -3,9 +3,17 @@
 use std::fs;
 use std::process::Command;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
-use bgd_tests::{Outcome, TestDaemon};
+use bgd_tests::{Outcome, TestDaemon, wait};
 use serde_json::Value;
+
+/// Returns the candidates as soon as they are complete: none are offered if the daemon does not answer soon enough for
+/// a shell.
+#[track_caller]
+fn in_time(mut candidates: impl FnMut() -> String, is_complete: impl Fn(&str) -> bool) -> String {
+    wait::poll_until("candidates in time", || Some(candidates()).filter(|found| is_complete(found)))
+}
 
 #[test]
 fn completion_scripts_pass_their_shells_syntax_check() {
@@ -36,15 +44,22 @@ fn completions_offer_verbs_programs_and_existing_tasks() {
         Outcome::of(command.env("_CLAP_COMPLETE_COMP_TYPE", listing)).success().stdout_text()
     };
     assert!(candidates("fish", &["bgctl", "sub"], "9").starts_with("submit\t"));
+    let of_tasks = |shell: &str, verb: &str, listing: &str, known: TaskId| {
+        let found = || candidates(shell, &["bgctl", verb, ""], listing);
+        in_time(found, |found| found.contains(&known.short()))
+    };
     for verb in ["status", "output", "clear"] {
-        let line = candidates("fish", &["bgctl", verb, ""], "9");
+        let line = of_tasks("fish", verb, "9", id);
         assert!(line.contains(&format!("{}\tcompleted: echo one\n", id.short())), "{verb}: {line}");
     }
     // Bash shows descriptions of tasks only in the list of a second Tab.
-    let (first, second) = (["9", "63"]).map(|kind| candidates("bash", &["bgctl", "status", ""], kind)).into();
+    let (first, second) = ["9", "63"].map(|kind| of_tasks("bash", "status", kind, id)).into();
     assert!(first.lines().any(|line| line == id.short()), "{first}");
     assert!(second.contains(&format!("{}  (completed: echo one)", id.short())), "{second}");
-    assert!(!candidates("fish", &["bgctl", "cancel", ""], "9").contains(&id.short()), "it has ended");
+    let running = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(running);
+    assert!(!of_tasks("fish", "cancel", "9", running).contains(&id.short()), "it has ended");
+    daemon.cancel(&[running]);
     assert!(candidates("fish", &["bgctl", "run", "set"], "9").lines().any(|line| line == "setpriv"));
 }
 
@@ -61,8 +76,9 @@ fn r169_typed_beginning_of_an_id_finds_a_task_older_than_the_newest() {
     for (begin, wanted) in [(&whole[..6], old.short()), (&whole[..13], whole.clone())] {
         let mut command = daemon.bgctl(&["--", "bgctl", "status", begin]);
         command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");
-        let found = Outcome::of(&mut command).success().stdout_text();
-        assert!(found.lines().any(|line| line.starts_with(&format!("{wanted}\t"))), "{begin}: {found}");
+        let is_wanted = |line: &str| line.starts_with(&format!("{wanted}\t"));
+        let found = || Outcome::of(&mut command).success().stdout_text();
+        let found = in_time(found, |found| found.lines().any(is_wanted));
         assert!(found.lines().all(|line| line.starts_with(begin)), "{begin}: {found}");
     }
 }
@@ -122,8 +138,10 @@ fn r169_ids_are_those_of_the_daemon_at_the_socket_on_the_line() {
         if words.len() > 2 {
             command.env("BGD_HOST", "nowhere.invalid");
         }
-        let found = Outcome::of(&mut command).success().stdout_text();
-        let there = [&one, &two].map(|id| found.contains(&**id));
+        let of_each = |found: &str| [&one, &two].map(|id| found.contains(&**id));
+        let found = || Outcome::of(&mut command).success().stdout_text();
+        let found = in_time(found, |found| of_each(found).contains(&true));
+        let there = of_each(&found);
         assert_eq!(there, [words.len() == 2, words.len() > 2], "{words:?}: {found}");
     }
 }

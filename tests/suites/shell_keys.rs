@@ -8,7 +8,7 @@ use std::process::Command;
 use bgd_tests::agents::nushell;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon, bgctl_path};
+use bgd_tests::{Terminal, TestDaemon, bgctl_path, wait};
 
 /// The prompt's command. On a busy machine, an answer may take longer than a prompt should.
 const PROMPT: &str = "bgctl shell-prompt --timeout 1m";
@@ -57,16 +57,40 @@ fn use_it(daemon: &TestDaemon, terminal: &mut Terminal, line: &str, key: &str) {
     terminal.type_keys("bgctl canc\t");
     terminal.wait("the verb", |screen| squeezed(&screen.contents()).contains("bgctl cancel"));
     let short = id.short();
-    // Some shells add a space, others do not.
-    terminal.type_keys(format!("\x15bgctl cancel {}\t", &short[..3]));
     let line = format!("bgctl cancel {short}");
-    terminal.wait("the task's id", |screen| squeezed(&screen.contents()).contains(&line));
+    terminal.type_keys("\x15");
+    // Some shells add a space, others do not.
+    complete(terminal, &format!("bgctl cancel {}", &short[..3]), |screen| {
+        let text = squeezed(screen);
+        text.contains(&format!("{line}{BEHIND}")) || text.contains(&format!("{line} {BEHIND}"))
+    });
+    terminal.type_keys("\x7f".repeat(BEHIND.len()));
+    terminal.wait("the line alone", |screen| !screen.contents().contains(BEHIND));
     terminal.type_keys("\r");
     daemon.block(&[id]);
     terminal.wait("the prompt without it", |screen| {
         let text = screen.contents();
         let last = text.lines().rfind(|line| line.contains("bgd:"));
         last.is_some_and(|line| line.contains("bgd:1\u{2717}"))
+    });
+}
+
+/// The keys typed after Tab: a shell shows them once it has completed the word, or has not.
+const BEHIND: &str = "--q";
+
+/// Types this on an empty line, then Tab and [`BEHIND`], until the line is completed: a shell offers nothing if the
+/// daemon does not answer soon enough.
+#[track_caller]
+fn complete(terminal: &mut Terminal, keys: &str, is_completed: impl Fn(&str) -> bool) {
+    wait::poll_until("a completion in time", || {
+        terminal.type_keys(format!("{keys}\t{BEHIND}"));
+        terminal.wait("the end of the completion", |screen| screen.contents().contains(BEHIND));
+        if is_completed(&terminal.screen()) {
+            return Some(());
+        }
+        terminal.type_keys("\x15");
+        terminal.wait("an empty line", |screen| !screen.contents().contains(BEHIND));
+        None
     });
 }
 
@@ -133,19 +157,20 @@ fn r169_bash_completes_words_with_colons_blanks_and_patterns() {
     let mut terminal = Terminal::open(&shell(&daemon, Path::new("bash"), &["-i"]));
     terminal.wait_line("$");
     for (typed, wanted) in [
-        ("bgctl list --session tt\t8\t-q", "bgctl list --session tty:/dev/pts/81 -q"),
-        ("bgctl list --session=tty:\t7\t-q", "bgctl list --session=tty:/dev/pts/7 -q"),
-        ("bgctl list --session \"tty:/dev/pts/8\t-q", "bgctl list --session \"tty:/dev/pts/81\" -q"),
-        ("bgctl list --tag tw\t-q", "bgctl list --tag two\\ words -q"),
-        ("bgctl list --tag \"tw\t-q", "bgctl list --tag \"two words\" -q"),
-        ("bgctl list --tag two\\ w\t-q", "bgctl list --tag two\\ words -q"),
-        ("bgctl list --tag x\t-q", "bgctl list --tag x\\[y\\] -q"),
+        ("bgctl list --session tt\t8", "bgctl list --session tty:/dev/pts/81"),
+        ("bgctl list --session=tty:\t7", "bgctl list --session=tty:/dev/pts/7"),
+        ("bgctl list --session \"tty:/dev/pts/8", "bgctl list --session \"tty:/dev/pts/81\""),
+        ("bgctl list --tag tw", "bgctl list --tag two\\ words"),
+        ("bgctl list --tag \"tw", "bgctl list --tag \"two words\""),
+        ("bgctl list --tag two\\ w", "bgctl list --tag two\\ words"),
+        ("bgctl list --tag x", "bgctl list --tag x\\[y\\]"),
         // No tag begins with a literal `*`.
-        ("bgctl list --tag \\*\t-q", "bgctl list --tag \\* -q"),
+        ("bgctl list --tag \\*", "bgctl list --tag \\*"),
     ] {
-        terminal.type_keys(typed);
-        terminal.wait(wanted, |screen| screen.contents().contains(&format!("$ {wanted}")));
+        let line = format!("$ {wanted} {BEHIND}");
+        complete(&mut terminal, typed, |screen| screen.contains(&line));
         terminal.type_keys("\x15");
+        terminal.wait_line("$");
     }
 }
 
@@ -213,8 +238,11 @@ fn r169_nushell_finds_installed_file_and_still_completes_other_commands() {
     );
     put(&daemon, "script.nu", &script);
     let mut command = shell(&daemon, &nushell(), &["script.nu"]);
-    let said = bgd_tests::Outcome::of(&mut command).success().stdout_text();
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(&lines[..2], ["[\"other make\"]", "[submit]"], "{said}");
-    assert!(lines[2].contains(&task.short()) && lines[2].contains("sleep 1000"), "{said}");
+    // No task is offered if the daemon does not answer soon enough for a shell.
+    wait::poll_until("the task in time", || {
+        let said = bgd_tests::Outcome::of(&mut command).success().stdout_text();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(&lines[..2], ["[\"other make\"]", "[submit]"], "{said}");
+        (lines[2].contains(&task.short()) && lines[2].contains("sleep 1000")).then_some(())
+    });
 }

@@ -6,7 +6,7 @@ use std::fs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::{Process, Raw, TestDaemon, wait};
+use bgd_tests::{Raw, TestDaemon, wait};
 use serde_json::json;
 
 use super::durable_kills::kill_keeper;
@@ -74,11 +74,9 @@ fn r126_keeper_lacking_descriptors_is_replaced_and_ended() {
     fs::write(&limit, (16 * LOW).to_string()).unwrap();
     daemon.launch();
     let many: Vec<TaskId> = (0..LOW).map(|_| daemon.submit(&["sleep", "1000"])).collect();
+    many.iter().for_each(|task| _ = daemon.wait_running(*task));
+    daemon.wait_for_new_keeper(&first);
     first.gone();
-    wait::poll_until("another keeper has everything", || {
-        let has_all = |keeper: &Process| keeper.descriptors() > Some(many.len());
-        daemon.keepers().first().is_some_and(has_all).then_some(())
-    });
 
     let end = WriteParams { id: reader.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
     daemon.client().call::<TaskWrite>(&end).expect("its input is a pipe");

@@ -301,16 +301,22 @@ fn r131_service_without_scope_reports_it_and_cancels_tasks_on_stop_as_root() {
 fn r131_upgrade_keeps_scope_of_service_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
-    let first = serve(&mut alice, "durable = true", "");
+    let first = serve(&mut alice, "durable = true", "StandardError=append:%h/log");
     let work = Work::begin(&machine, &mut alice);
     alice.run("bgctl --no-start daemon upgrade").success();
     // A replacement keeper is moved to the scope, too.
     let gone = keepers(&machine).remove(0);
-    let (scope, held) = (scope_of(&gone), gone.descriptors().unwrap());
+    let scope = scope_of(&gone);
     gone.kill();
-    wait::poll_until("another keeper in the scope, with all that runs", || {
+    wait::poll_until("another keeper in the scope", || {
         let keeper = keepers(&machine).pop().filter(|keeper| keeper.pid() != gone.pid())?;
-        (cgroup_of(&keeper).contains(&scope) && keeper.descriptors() >= Some(held)).then_some(())
+        cgroup_of(&keeper).contains(&scope).then_some(())
+    });
+    let log = home(&machine, "log");
+    wait::for_change(&log, || {
+        let text = fs::read_to_string(&log).ok()?;
+        let (_, after) = text.rsplit_once("another one takes its place")?;
+        after.contains("the keeper holds everything that is running").then_some(())
     });
     alice.run("systemctl --user restart bgd.service").success();
     work.goes_on(&mut alice);

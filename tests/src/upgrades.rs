@@ -19,6 +19,24 @@ pub fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
 }
 
+/// Returns whether an upgrade was refused only because requests were in progress for too long, as they may be while all
+/// processors are busy. Nothing has changed then.
+pub fn is_too_busy(why: &str) -> bool {
+    why.contains("does not end: try again later")
+}
+
+/// Upgrades to the same program under load: tries again if the daemon was too busy.
+#[track_caller]
+pub fn upgrade_under_load(daemon: &TestDaemon) -> UpgradeResult {
+    wait::poll_until("an upgrade", || {
+        match daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()) {
+            Ok(upgraded) => Some(upgraded),
+            Err(error) if is_too_busy(&error.to_string()) => None,
+            Err(error) => panic!("{error}"),
+        }
+    })
+}
+
 /// Tries to upgrade to this program. Returns the reason of the refusal.
 #[track_caller]
 pub fn refused(daemon: &TestDaemon, binary: &Path) -> String {

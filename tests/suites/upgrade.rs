@@ -18,7 +18,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{
-    exit_of, failing, has_only_threads, lasting_threads, refused, release, until, upgrade,
+    exit_of, failing, has_only_threads, lasting_threads, refused, release, until, upgrade, upgrade_under_load,
 };
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, executable, helper_path, wait};
@@ -277,7 +277,7 @@ fn r121_hundred_upgrades_under_load_lose_and_leak_nothing() {
             all
         });
         for _ in 0..UPGRADES {
-            upgrade(&daemon);
+            upgrade_under_load(&daemon);
         }
         is_over.store(true, Ordering::Relaxed);
         load.join().expect("the load")

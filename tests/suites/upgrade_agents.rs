@@ -13,7 +13,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{AgentAnswer, DaemonUpgrade, Stream, UpgradeParams, UpgradeResult};
 use bgd_tests::shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
-use bgd_tests::upgrades::{has_only_threads, lasting_threads};
+use bgd_tests::upgrades::{has_only_threads, lasting_threads, upgrade_under_load};
 use bgd_tests::{FakeDaemon, TestDaemon, Watch, wait};
 
 #[track_caller]
@@ -154,7 +154,7 @@ fn r121_ten_turns_over_twenty_upgrades_lose_and_leak_nothing() {
         if number % 2 == 0 {
             daemon.touch(&format!("go{number}"));
         }
-        upgrade(&daemon);
+        upgrade_under_load(&daemon);
         daemon.touch(&format!("go{number}"));
     }
     for id in &turns {

@@ -10,7 +10,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::Notice;
 use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, UpgradeParams};
 use bgd_tests::templates::{self, shell_agent};
-use bgd_tests::upgrades::in_time;
+use bgd_tests::upgrades::{in_time, upgrade_under_load};
 use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{
@@ -299,7 +299,7 @@ fn r121_each_notice_arrives_once_over_twenty_upgrades_under_load() {
     let daemon = with_hook("cat > /dev/null; echo $BGD_NOTICE_KEY >> \"$HOME/keys\"", "");
     let tasks: Vec<TaskId> = std::thread::scope(|scope| {
         let load = scope.spawn(|| (0..TASKS).map(|_| ended(&daemon, "true")).collect());
-        (0..20).for_each(|_| upgrade(&daemon));
+        (0..20).for_each(|_| _ = upgrade_under_load(&daemon));
         load.join().expect("the load")
     });
     let status = settled(&daemon);

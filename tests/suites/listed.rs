@@ -75,7 +75,11 @@ fn r164_list_measures_running_tasks() {
     daemon.run(&["submit", "-d", "holds", "--shell", line]).success();
     wait::for_file(&daemon.home().join("there"));
     let args = ["list", "--columns", "description,memory,written", "--sort", "-memory"];
-    let rows = daemon.run(&args).success().stdout_text();
+    // The task may be running before the daemon knows it.
+    let rows = wait::poll_until("figures of both", || {
+        let rows = daemon.run(&args).success().stdout_text();
+        rows.lines().all(|row| row.split('\t').nth(1) != Some("-")).then_some(rows)
+    });
     let first: Vec<&str> = rows.lines().next().unwrap().split('\t').collect();
     assert_eq!((first[0], first[2]), ("holds", "-"), "{rows}");
     let (mib, unit) = first[1].split_once(' ').unwrap();

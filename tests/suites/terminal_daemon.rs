@@ -117,7 +117,7 @@ fn terminal_size_is_smallest_of_all_viewers() {
     last.until_shown("5 5\r\n");
     // A lost connection counts as leaving.
     drop(gone);
-    last.until_shown("50 10\r\n");
+    last.until_shown("5 5\r\n50 10\r\n");
     daemon.cancel(&[id]);
 }
 

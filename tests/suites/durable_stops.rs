@@ -86,6 +86,7 @@ fn r131_tasks_are_left_when_daemon_is_stopped_while_its_keeper_is_replaced() {
     let instances = fs::read_dir(daemon.state_dir().join("instances")).unwrap();
     let folders = instances.map(|entry| entry.unwrap().path()).filter(|path| path.join("keeper").exists());
     let in_the_way: Vec<_> = folders.map(|folder| folder.join("keeper.new")).collect();
+    assert_eq!(in_the_way.len(), 1, "{in_the_way:?}");
     for path in &in_the_way {
         fs::create_dir(path).unwrap();
     }

@@ -104,8 +104,20 @@ class Ends(Case):
             except BaseException as error:
                 caught.append(error)
 
+        connection = self.client._connection
+        assert connection is not None
+        send = connection._send
+        sent = threading.Event()
+
+        def sends(*args: Any) -> None:
+            send(*args)
+            sent.set()
+
         thread = threading.Thread(target=wait)
-        thread.start()
+        with mock.patch.object(connection, "_send", sends):
+            thread.start()
+            self.assertTrue(sent.wait(PATIENCE))
+        # The daemon reads requests in the order in which they were sent.
         self.client.hello()
         self.daemon.end(signal.SIGKILL)
         thread.join(PATIENCE)

@@ -11,6 +11,7 @@ use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::in_time;
 use rustix::process::Signal;
 
 fn two() -> Far {
@@ -33,24 +34,40 @@ fn unknown(task: &Task) -> bool {
 #[test]
 fn r151_time_limit_that_passes_without_connection_keeps_exit_and_output() {
     let mut far = two();
-    let (gate, line) = gate(&far);
-    let id = far.submit_on(&["--time-limit", "10s"], &format!("{line}; echo end; exit 4"));
-    far.running(id);
-    let id_there = far.here().task(id).elsewhere.unwrap().id.unwrap();
     far.wrap("test ! -e \"$0.shut\" || exit 255");
-    fs::write(far.path("ssh.shut"), "").unwrap();
+    in_time(|limit| ends_before_limit_without_connection(&mut far, &format!("{}s", limit.as_secs())));
+}
+
+/// Reports whether the task ended before its time limit, and after the connection.
+fn ends_before_limit_without_connection(far: &mut Far, limit: &str) -> bool {
+    let (gate, line) = gate(far);
+    let _ = fs::remove_file(&gate);
+    let shut = far.path("ssh.shut");
+    let id = far.submit_on(&["--time-limit", limit], &format!("{line}; echo end; exit 4"));
+    let begun = far.until(id, "it has begun", |task| task.status != Status::Pending);
+    fs::write(&shut, "").unwrap();
     far.cut_here();
     fs::write(gate, "").unwrap();
-    far.until(id, "it is not known", unknown);
-    far.daemon.run(&["block", &id_there]).expect_code(1);
+    let cut = far.until(id, "it is not known", |task| unknown(task) || !task.status.is_active());
+    let id_there = begun.elsewhere.and_then(|there| there.id).filter(|_| cut.status.is_active());
+    let has_ended = id_there.is_some_and(|id| {
+        far.daemon.run(&["block", &id]).expect_code(1);
+        !far.daemon.task(id.parse().unwrap()).timed_out
+    });
+    if !has_ended {
+        fs::remove_file(shut).unwrap();
+        far.ended(id);
+        return false;
+    }
     // A task that has begun later reaches the same limit.
-    let later = far.run_here(&["submit", "--time-limit", "10s", "--", "sleep", "1000"]).word();
+    let later = far.run_here(&["submit", "--time-limit", limit, "--", "sleep", "1000"]).word();
     assert!(far.ended(later).timed_out);
     assert_eq!(far.here().task(id).status, Status::Running, "nothing is decided");
-    fs::remove_file(far.path("ssh.shut")).unwrap();
+    fs::remove_file(shut).unwrap();
     let task = far.ended(id);
     assert_eq!((task.status, task.exit, task.timed_out), (Status::Failed, Some(Exit::Code(4)), false));
     assert_eq!(far.here().output(id), b"end\n");
+    true
 }
 
 /// Cancels a task in the background.

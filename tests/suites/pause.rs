@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use bgd_tests::cgroups::Delegated;
 use bgd_tests::handed::Job;
@@ -16,6 +17,7 @@ use bgd_tests::shared::request::{
     TaskPause, TaskSignal, TaskWrite, TerminalSize, WriteParams,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::in_time;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -191,6 +193,24 @@ fn willing(daemon: &TestDaemon, more: SubmitParams) -> TaskId {
     id
 }
 
+/// Reports whether the task could be paused before its time limit.
+fn ends_at_limit_when_paused(daemon: &TestDaemon, limit: Duration) -> bool {
+    let there = daemon.home().join("there");
+    let _ = fs::remove_file(&there);
+    let time_limit_ms = Some(u64::try_from(limit.as_millis()).unwrap());
+    let params = SubmitParams { shell: Some(WILLING.into()), time_limit_ms, ..daemon.params() };
+    let id = daemon.submit_with(&params).id;
+    let is_active = || daemon.task(id).status.is_active();
+    wait::poll_until("its begin", || (there.exists() || !is_active()).then_some(()));
+    let is_paused = there.exists() && pause(daemon, &[id]).is_ok_and(|tasks| tasks[0].paused);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.timed_out), (Status::Failed, true));
+    if is_paused {
+        assert_eq!(task.exit, Some(Exit::Code(0)));
+    }
+    is_paused
+}
+
 /// Any way of ending a task ends it by its first signal, paused or not.
 fn ends_when_paused(daemon: &mut TestDaemon) {
     let id = willing(daemon, daemon.params());
@@ -199,11 +219,7 @@ fn ends_when_paused(daemon: &mut TestDaemon) {
     assert_eq!((task.status, task.exit, task.paused), (Status::Cancelled, Some(Exit::Code(0)), false));
     assert_eq!(daemon.output(id), b"ended\n");
 
-    let limited = SubmitParams { time_limit_ms: Some(10_000), ..daemon.params() };
-    let id = willing(daemon, limited);
-    pause(daemon, &[id]).unwrap();
-    let task = daemon.block(&[id]).remove(0);
-    assert_eq!((task.status, task.timed_out, task.exit), (Status::Failed, true, Some(Exit::Code(0))));
+    in_time(|limit| ends_at_limit_when_paused(daemon, limit));
 
     let id = willing(daemon, daemon.params());
     pause(daemon, &[id]).unwrap();

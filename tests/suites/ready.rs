@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
 
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
@@ -14,6 +15,7 @@ use bgd_tests::shared::request::{
     BlockMode, BlockParams, BlockResult, BlockUntil, Stdin, SubmitParams, TaskBlock, TaskSubmit, TerminalSize,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::upgrades::in_time;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{TestDaemon, wait};
 use nix::sys::stat::Mode;
@@ -293,24 +295,32 @@ fn r110_notify_message_of_another_task_is_ignored() {
 fn r110_task_that_is_not_ready_in_time_is_ended() {
     let config = "max_concurrent_tasks = 5\n[grace]\ncancel = \"1h\"";
     let daemon = TestDaemon::builder().config(config).start();
+    in_time(|timeout| all_end_if_not_ready(&daemon, timeout));
+    assert_eq!(notify_sockets(&daemon).len(), 0);
+}
+
+/// Starts tasks that never become ready. Reports whether all of them had begun before this timeout.
+fn all_end_if_not_ready(daemon: &TestDaemon, timeout: Duration) -> bool {
     let line = "trap 'echo ended; exit 0' TERM; echo starting; sleep 1000 & wait";
     let signs = ["line:^Listening", "tcp:1", "http:http://127.0.0.1:1/", "file:never", "notify"];
+    let ready_timeout_ms = u64::try_from(timeout.as_millis()).ok();
     let submitted = signs.map(|ready| {
-        let params = SubmitParams { ready_timeout_ms: Some(5000), ..shell(&daemon, line, ready) };
+        let params = SubmitParams { ready_timeout_ms, ..shell(daemon, line, ready) };
         (ready, daemon.submit_with(&params).id)
     });
+    let mut have_all_begun = true;
     for (ready, id) in submitted {
-        let blocked = until_ready(&daemon, &[id]);
+        let blocked = until_ready(daemon, &[id]);
         assert_eq!(&*blocked.finished, &[id]);
         let task = &blocked.tasks[0];
         assert_eq!((task.status, task.timed_out, task.ready_at), (Status::Failed, false, None), "{ready}");
-        assert_eq!(task.error.as_deref(), Some("not ready after 5s"));
+        assert_eq!(task.error, Some(format!("not ready after {}s", timeout.as_secs())));
         assert_eq!(task.failure.as_ref().map(|failure| failure.kind), Some(FailureKind::Timeout));
-        assert_eq!(daemon.output(id), b"starting\nended\n");
+        have_all_begun &= daemon.output(id) == b"starting\nended\n";
         assert_eq!(task.ready.as_ref().map(ToString::to_string).as_deref(), Some(ready));
-        assert_eq!(task.ready_timeout_ms, Some(5000));
+        assert_eq!(task.ready_timeout_ms, ready_timeout_ms);
     }
-    assert_eq!(notify_sockets(&daemon).len(), 0);
+    have_all_begun
 }
 
 #[test]

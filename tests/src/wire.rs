@@ -104,6 +104,12 @@ impl Wire {
         state.cut_asking_at = Some(state.asked_bytes + bytes);
     }
 
+    /// Reports whether an ordered cut is still to come.
+    pub fn is_to_be_cut(&self) -> bool {
+        let state = self.shared.state();
+        state.cut_at.is_some() || state.cut_asking_at.is_some()
+    }
+
     /// Cuts every connection.
     pub fn cut(&self) {
         self.shared.state().cut();

@@ -1,8 +1,7 @@
 //! A debugger that only stops processes: nothing else makes a stopped process continue, whatever signal it gets. Needs
 //! root, as no other program of a user may inspect bgd.
 
-use std::io::{BufRead as _, BufReader};
-use std::os::fd::AsFd as _;
+use std::io::BufReader;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::process::Process;
@@ -73,14 +72,7 @@ impl Tracer {
 
     #[track_caller]
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        let pipe = self.says.get_ref().as_fd();
-        assert!(
-            !self.says.buffer().is_empty() || wait::readable(pipe, wait::PATIENCE),
-            "the tracer says nothing"
-        );
-        self.says.read_line(&mut line).expect("a pipe can be read");
-        line.trim_end().to_owned()
+        wait::next_line(&mut self.says)
     }
 
     /// Waits for the process that is stopped at its start.

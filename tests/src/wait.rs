@@ -1,7 +1,7 @@
 //! Waiting for something to happen, never for a time to pass.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -35,6 +35,16 @@ pub fn readable(descriptor: BorrowedFd<'_>, at_most: Duration) -> bool {
             Err(error) => panic!("poll: {error}"),
         }
     }
+}
+
+/// Reads the next line of a pipe, without its end, for writers that no watchdog knows: they may say nothing forever.
+#[track_caller]
+pub fn next_line<P: Read + AsFd>(pipe: &mut BufReader<P>) -> String {
+    let has_come = !pipe.buffer().is_empty() || readable(pipe.get_ref().as_fd(), PATIENCE);
+    assert!(has_come, "nobody writes the line that was waited for");
+    let mut line = String::new();
+    pipe.read_line(&mut line).expect("a pipe can be read");
+    line.trim_end().to_owned()
 }
 
 /// Calls `check` now and after every change in the folder of `path`, until it returns a value. The folder must exist.
@@ -189,6 +199,16 @@ mod tests {
         assert!(!readable(reader.as_fd(), Duration::from_millis(5)));
         drop(writer);
         assert!(readable(reader.as_fd(), PATIENCE));
+    }
+
+    #[test]
+    fn next_line_is_read_once_it_comes() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut reader = BufReader::new(reader);
+        thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(b"one\ntwo\n").unwrap());
+            assert_eq!(["one", "two", ""].map(|_| next_line(&mut reader)), ["one", "two", ""]);
+        });
     }
 
     #[test]

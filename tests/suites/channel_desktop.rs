@@ -1,7 +1,7 @@
 //! The channel `desktop` with a real session bus and a real notification server, which draws on a virtual screen.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -21,9 +21,9 @@ impl Program {
     fn start(command: &mut Command) -> (Self, String) {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        (Self(child), line.trim().to_owned())
+        let said = child.stdout.take().unwrap();
+        let program = Self(child);
+        (program, wait::next_line(&mut BufReader::new(said)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Channels over TLS, on a real socket, with a certificate that the system trusts and with one that it does not trust.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -60,15 +60,13 @@ impl Server {
             .expect("python3 can be run");
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut server = Self { child, lines, port: 0, folder };
-        server.port = server.line().trim().parse().expect("a port");
+        server.port = server.line().parse().expect("a port");
         server
     }
 
     #[track_caller]
     fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        line
+        wait::next_line(&mut self.lines)
     }
 
     fn authority(&self) -> PathBuf {

@@ -466,11 +466,12 @@ impl ReadOnly {
         }
         let mut strace =
             strace.args(["-p", &daemon.pid().to_string()]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(strace.stderr.take().unwrap()).lines();
-        let attached = said.by_ref().map(Result::unwrap).find(|line| line.contains(" attached"));
-        assert!(attached.is_some(), "strace is not attached");
+        let mut said = BufReader::new(strace.stderr.take().unwrap());
+        let is_over = |line: &String| line.is_empty() || line.contains(" attached");
+        let last = std::iter::repeat_with(|| wait::next_line(&mut said)).find(is_over);
+        assert!(last.is_some_and(|line| !line.is_empty()), "strace is not attached");
         // It may say more.
-        std::thread::spawn(move || said.for_each(drop));
+        std::thread::spawn(move || said.lines().for_each(drop));
         Self(strace)
     }
 }

@@ -2,9 +2,9 @@
 //! everything else continues after a kill.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::num::NonZeroI32;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -53,15 +53,7 @@ impl Withheld {
 
     #[track_caller]
     fn until(&mut self, word: &str) {
-        let mut line = String::new();
-        // The watchdog does not know the holder, which may wait forever.
-        let is_read = !self.says.buffer().is_empty();
-        assert!(
-            is_read || wait::readable(self.says.get_ref().as_fd(), wait::PATIENCE),
-            "nobody says {word:?}"
-        );
-        self.says.read_line(&mut line).expect("a pipe can be read");
-        assert_eq!(line.trim_end(), word);
+        assert_eq!(wait::next_line(&mut self.says), word);
     }
 
     /// Waits until somebody is about to run the program.
@@ -328,8 +320,7 @@ pub(super) fn injected(daemon: &Process, thread: &str, rule: &str) -> Child {
     let mut strace = Command::new("strace");
     strace.args(["-o", "/dev/null", "-e", &format!("inject={rule}"), "-p", &thread.to_string()]);
     let mut strace = strace.stderr(Stdio::piped()).spawn().expect("strace");
-    let mut said = String::new();
-    BufReader::new(strace.stderr.as_mut().expect("a pipe")).read_line(&mut said).expect("a pipe can be read");
+    let said = wait::next_line(&mut BufReader::new(strace.stderr.as_mut().expect("a pipe")));
     assert!(said.contains("attached"), "{said}");
     strace
 }

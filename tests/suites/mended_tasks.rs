@@ -2,7 +2,7 @@
 //! only just started, limits, and clearing.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -68,8 +68,7 @@ fn ended_with_seven(daemon: &TestDaemon, (id, pid): (TaskId, i32)) {
 /// Starts a tracer and waits until it reports that it is attached; it reads nothing after that.
 fn attached(command: &mut Command) -> Child {
     let mut tracer = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a tracer");
-    let mut line = String::new();
-    BufReader::new(tracer.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let line = wait::next_line(&mut BufReader::new(tracer.stderr.as_mut().unwrap()));
     assert!(line.contains("attached"), "{command:?}: {line}");
     tracer
 }

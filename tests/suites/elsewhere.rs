@@ -13,7 +13,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::resources::Resources;
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{TestDaemon, wait};
+use bgd_tests::{TestDaemon, parallel, wait};
 use nix::sys::signal::Signal;
 
 /// Two machines; this one's daemon has the other as an executor.
@@ -299,30 +299,36 @@ fn r145_cut_connection_loses_neither_output_nor_exit() {
     assert_eq!(String::from_utf8(far.here().output(id)).unwrap(), expected);
 }
 
+/// Each machine's connections are cut at other places.
 #[test]
 fn r145_remote_submit_with_lost_reply_runs_once() {
-    let mut far = two();
-    // The first connection ends within the greetings, and each of the next ones a number of bytes behind them, later
-    // than the one before. Every further cut within the greetings would double the pause before the next connection.
-    far.wrap(
-        "case \"$*\" in *dial*) ;; *) exec $SSH \"$@\" ;; esac\n\
-         n=$(cat \"$0.count\" 2>/dev/null || echo 0); echo $((n+1)) >\"$0.count\"\n\
-         if [ $n -lt 12 ]; then\n\
-         mkfifo \"$0.$n\"; exec 3<&0; $SSH \"$@\" <&3 >\"$0.$n\" & ssh=$!\n\
-         {\n\
-         count=300\n\
-         if [ $n -gt 0 ]; then\n\
-         for greeting in 1 2; do IFS= read -r line; printf '%s\\n' \"$line\"; done; count=$((n * 250 - 250))\n\
-         fi\n\
-         dd bs=1 count=$count 2>/dev/null\n\
-         } <\"$0.$n\"; kill $ssh; exit 255\n\
-         fi",
-    );
-    let id = submit(&far, &[], "echo once >>\"$HOME/times\"; echo done");
-    let task = ended(&mut far, id);
-    assert_eq!((task.status, task.exit), (Status::Completed, Some(Exit::Code(0))));
-    assert_eq!(fs::read_to_string(far.daemon.home().join("times")).unwrap(), "once\n");
-    assert_eq!(far.here().output(id), b"done\n");
+    const MACHINES: u32 = 4;
+    parallel::for_each(0..MACHINES, |first| {
+        let mut far = two();
+        // The first connection ends within the greetings, and each of the next ones a number of bytes behind them,
+        // later than the one before. Every further cut within the greetings would double the pause before the next
+        // connection.
+        far.wrap(&format!(
+            "case \"$*\" in *dial*) ;; *) exec $SSH \"$@\" ;; esac\n\
+             n=$(cat \"$0.count\" 2>/dev/null || echo 0); echo $((n+1)) >\"$0.count\"\n\
+             if [ $n -lt 4 ]; then\n\
+             mkfifo \"$0.$n\"; exec 3<&0; $SSH \"$@\" <&3 >\"$0.$n\" & ssh=$!\n\
+             {{\n\
+             count=300\n\
+             if [ $n -gt 0 ]; then\n\
+             for greeting in 1 2; do IFS= read -r line; printf '%s\\n' \"$line\"; done\n\
+             count=$((((n - 1) * {MACHINES} + {first}) * 250))\n\
+             fi\n\
+             dd bs=1 count=$count 2>/dev/null\n\
+             }} <\"$0.$n\"; kill $ssh; exit 255\n\
+             fi"
+        ));
+        let id = submit(&far, &[], "echo once >>\"$HOME/times\"; echo done");
+        let task = ended(&mut far, id);
+        assert_eq!((task.status, task.exit), (Status::Completed, Some(Exit::Code(0))));
+        assert_eq!(fs::read_to_string(far.daemon.home().join("times")).unwrap(), "once\n");
+        assert_eq!(far.here().output(id), b"done\n");
+    });
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn channel(daemon: &TestDaemon, api: Api) -> ChannelStatus {
 
 #[test]
 fn r51_notice_goes_to_chat_of_its_parent_session() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
         let name = api.name();
@@ -95,13 +95,13 @@ fn r51_notice_goes_to_chat_of_its_parent_session() {
         };
         daemon.submit_with(&params);
         assert!(server.wait_text("found").text.unwrap().contains("exit code 9"));
-    }
+    });
 }
 
 #[test]
 fn r51_long_result_is_cut_with_pointer_to_full_output() {
     let most = [(Api::Telegram, 4096), (Api::Discord, 2000), (Api::Slack, 4000)];
-    for (api, most) in most {
+    parallel::for_each(most, |(api, most)| {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
         // Characters of two UTF-16 units, or five characters once escaped.
@@ -113,7 +113,7 @@ fn r51_long_result_is_cut_with_pointer_to_full_output() {
         let text = message.sent.unwrap();
         let units = if api == Api::Slack { text.chars().count() } else { text.encode_utf16().count() };
         assert!((most - 10..=most).contains(&units), "{}: {units}", api.name());
-    }
+    });
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn refusal_reason_of_chat_is_reported_without_retry() {
             "rejected it: invalid_auth\u{fffd}[31m",
         ),
     ];
-    for (api, reply, why) in cases {
+    parallel::for_each(cases, |(api, reply, why)| {
         let server = ChatServer::start(api);
         server.server.order(reply);
         let daemon = started(&server, api);
@@ -182,7 +182,7 @@ fn refusal_reason_of_chat_is_reported_without_retry() {
         let channel = channel(&daemon, api);
         let error = channel.last_error.unwrap();
         assert!(channel.failed == 1 && error.ends_with(why), "{error}");
-    }
+    });
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn session_key_with_invalid_chat_is_not_sent_to_default_chat() {
         (Api::Discord, ["discord:47x", "discord:-1", "discord:1/../2"]),
         (Api::Slack, ["slack:foo", "slack:#general", "slack:C1 "]),
     ];
-    for (api, sessions) in cases {
+    parallel::for_each(cases, |(api, sessions)| {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
         for (number, session) in (1..).zip(sessions) {
@@ -209,7 +209,7 @@ fn session_key_with_invalid_chat_is_not_sent_to_default_chat() {
             assert!(error.starts_with(&what), "{error}");
         }
         assert_eq!(server.server.requests().len(), 3);
-    }
+    });
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn session_key_of_custom_channel_falls_back_to_default_chat() {
 
 #[test]
 fn notice_text_is_never_interpreted_as_markup() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let daemon = started(&server, api);
         let description = "[x](http://evil.test) @everyone `a` **b** <@1> \\";
@@ -249,7 +249,7 @@ fn notice_text_is_never_interpreted_as_markup() {
         assert!(text.contains(&format!("\"{shown}\"")), "{text}");
         let ticks = if api == Api::Discord { "``\u{200b}``\u{200b}`" } else { "`````" };
         assert!(text.contains(&format!("one\n{ticks}\n@everyone [y](http://evil.test)\ntwo")), "{text}");
-    }
+    });
 }
 
 fn busy(api: Api, seconds: u32, global: bool) -> Reply {
@@ -268,7 +268,7 @@ fn busy(api: Api, seconds: u32, global: bool) -> Reply {
 
 #[test]
 fn rate_limit_of_one_chat_does_not_affect_another() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         server.server.order(busy(api, 300, false));
         let daemon = started(&server, api);
@@ -282,7 +282,7 @@ fn rate_limit_of_one_chat_does_not_affect_another() {
         let channel = channel(&daemon, api);
         assert_eq!(channel.failed, 2);
         assert!(channel.last_error.unwrap().starts_with("the server asked to wait for 2"));
-    }
+    });
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn global_rate_limit_silences_all_chats_of_bot() {
 
 #[test]
 fn notice_without_chat_reports_what_to_configure() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let daemon = TestDaemon::builder().config(bot(&server, api, "token = \"t0ken\"")).start();
         run_for(&daemon, api, Some("mcp:1"), "echo one");
@@ -317,7 +317,7 @@ fn notice_without_chat_reports_what_to_configure() {
         );
         assert!(error.contains(&what), "{error}");
         assert_eq!(server.server.requests().len(), 1);
-    }
+    });
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn unusable_token_file_is_reported_with_its_path() {
         ("a/../b", "characters"),
         ("long", "larger"),
     ];
-    for (text, why) in cases {
+    parallel::for_each(cases, |(text, why)| {
         let api = Api::Telegram;
         let server = ChatServer::start(api);
         let more = "token_file = \"~/token\"\nchat_id = \"1\"";
@@ -367,7 +367,7 @@ fn unusable_token_file_is_reported_with_its_path() {
         let line = wait::for_line(&daemon.state_dir().join("bgd.log"), "not delivered");
         assert!(line.contains(&path.display().to_string()) && line.contains(why), "{text:?}: {line}");
         assert!(server.server.requests().is_empty());
-    }
+    });
 }
 
 /// The log message about a channel whose settings are incomplete.
@@ -386,7 +386,7 @@ fn problem(daemon: &TestDaemon, api: Api, logged: u64) -> String {
 
 #[test]
 fn incomplete_bot_configuration_is_reported_at_start_and_reload() {
-    for api in ALL {
+    parallel::for_each(ALL, |api| {
         let server = ChatServer::start(api);
         let key = chat_key(api);
         let chat = format!("{key} = \"{}\"", chat(api, 42));
@@ -417,5 +417,5 @@ fn incomplete_bot_configuration_is_reported_at_start_and_reload() {
         server.wait_text("one");
         assert_eq!(channel(&daemon, api).problem, None);
         assert!(daemon.stop().success());
-    }
+    });
 }

@@ -3,7 +3,6 @@
 
 use std::fs;
 
-use bgd_tests::TestDaemon;
 use bgd_tests::clock::WallClock;
 use bgd_tests::kernel::{End, Machine};
 use bgd_tests::shared::failure::FailureKind;
@@ -12,7 +11,7 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::shared::time::Timestamp;
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::user::must_be_root;
-use bgd_tests::wait;
+use bgd_tests::{TestDaemon, parallel, wait};
 use serde_json::Value;
 
 use super::durable::endless;
@@ -60,7 +59,7 @@ fn r128_reboot_fails_running_tasks_and_keeps_pending_ones_as_root() {
 #[test]
 fn r128_clock_change_during_reboot_lengthens_no_wait_as_root() {
     must_be_root();
-    for (set, is_early) in [(-24 * HOUR, false), (2 * LONG * HOUR, true)] {
+    parallel::for_each([(-24 * HOUR, false), (2 * LONG * HOUR, true)], |(set, is_early)| {
         let clock = WallClock::new();
         let prelude = format!("{}\n{OTHER_BOOT}", clock.prelude());
         let mut daemon = TestDaemon::builder().config("durable = true").prelude(prelude).start();
@@ -93,7 +92,7 @@ fn r128_clock_change_during_reboot_lengthens_no_wait_as_root() {
             }
             daemon.cancel(&[late, again]);
         }
-    }
+    });
 }
 
 /// The clock of this boot is younger than the core's.
@@ -188,7 +187,7 @@ fn r128_power_cut_loses_nothing_acknowledged_with_sync_as_root() {
 /// Without a restart of the machine, the kernel's own clock, which nobody can set, continues.
 #[test]
 fn r127_clock_change_between_daemons_or_before_upgrade_changes_no_wait() {
-    for set in [-24 * HOUR, 400 * HOUR] {
+    parallel::for_each([-24 * HOUR, 400 * HOUR], |set| {
         let clock = WallClock::new();
         let mut daemon = TestDaemon::builder().config("durable = true").prelude(clock.prelude()).start();
         let submit = |daemon: &TestDaemon, args: &[&str]| {
@@ -212,7 +211,7 @@ fn r127_clock_change_between_daemons_or_before_upgrade_changes_no_wait() {
         assert_eq!(daemon.task(late).status, Status::Pending);
         assert!(has_failed(&daemon.task(again)));
         daemon.cancel(&[late, again]);
-    }
+    });
 }
 
 /// The time of another boot's clock must not count again in the one after.

@@ -74,7 +74,9 @@ fn r126_keeper_lacking_descriptors_is_replaced_and_ended() {
     fs::write(&limit, (16 * LOW).to_string()).unwrap();
     daemon.launch();
     let many: Vec<TaskId> = (0..LOW).map(|_| daemon.submit(&["sleep", "1000"])).collect();
-    many.iter().for_each(|task| _ = daemon.wait_running(*task));
+    for task in &many {
+        daemon.wait_running(*task);
+    }
     daemon.wait_for_new_keeper(&first);
     first.gone();
 

@@ -192,24 +192,31 @@ fn r151_leftover_remote_task_is_ended_wherever_connection_is_cut() {
     let mut far = Far::start();
     let wire = far.wire();
     far.start_here("");
-    let mut whole = 0;
-    for stage in 0..=12 {
+    let id = far.submit_on(&[], "exec sleep 1000");
+    far.running(id);
+    // The traffic of an undisturbed sweep.
+    let before = wire.carried_there();
+    kill(&mut far, |_| ());
+    far.forgotten();
+    let whole = wire.carried_there() - before;
+    let log = far.here().state_dir().join("bgd.log");
+    let is_cut_midway = || fs::read_to_string(&log).unwrap().contains("tasks of an earlier daemon not ended");
+    // From the last request back to the handshake. Which step a cut hits depends on the sizes of what ssh sends, so
+    // the distances of further rounds are between those of the first ones.
+    let distances = (1..=12).map(|stage| 90 * stage);
+    let further = (1..=36).map(|stage| 20 * stage + 10);
+    for (round, distance) in distances.chain(further).enumerate() {
+        if round >= 12 && is_cut_midway() {
+            break;
+        }
         let id = far.submit_on(&[], "exec sleep 1000");
         far.running(id);
-        // In the first round, measure the traffic of an undisturbed sweep.
-        let before = (stage == 0).then(|| wire.carried_there());
-        kill(&mut far, |_| {
-            // From the last request back to the handshake.
-            if stage > 0 {
-                wire.cut_asking_after(whole - 90 * stage);
-            }
-        });
+        kill(&mut far, |_| wire.cut_asking_after(whole - distance));
         // Nobody sends requests to the other machine.
         far.forgotten();
-        // Which step it hits depends on the sizes of what ssh sends, but each sweep is cut.
         wait::poll_until("the cut", || (!wire.is_to_be_cut()).then_some(()));
-        whole = before.map_or(whole, |before| wire.carried_there() - before);
     }
+    assert!(is_cut_midway(), "some were cut in the midst of it");
 }
 
 #[test]

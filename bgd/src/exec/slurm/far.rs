@@ -186,6 +186,7 @@ pub mod testing {
 
     use super::Script;
     use std::io::Write as _;
+    use std::path::Path;
     use std::process::{Command, Stdio};
 
     /// The shells that login nodes use as `/bin/sh`.
@@ -211,14 +212,20 @@ pub mod testing {
         (output.status.code().unwrap_or(-1), output.stdout)
     }
 
+    /// Writes a program with this text, by another process: a child that another test starts meanwhile inherits what
+    /// this one has open for writing, and such a program can't be executed.
+    pub fn program(path: &Path, text: &str) {
+        let mut write = Command::new("sh");
+        write.args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+        assert!(write.arg(path).arg(text).status().unwrap().success());
+    }
+
     /// Writes programs with these texts, and returns a `PATH` on which they come first.
     pub fn programs(home: &tempfile::TempDir, programs: &[(&str, &str)]) -> String {
         let folder = home.path().join("bin");
         std::fs::create_dir_all(&folder).unwrap();
         for (name, text) in programs {
-            let path = folder.join(name);
-            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            program(&folder.join(name), text);
         }
         format!("{}:/usr/bin:/bin", folder.display())
     }

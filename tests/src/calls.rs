@@ -171,6 +171,15 @@ impl TestDaemon {
         self.wait_task(id, "run", |task| task.status == Status::Running && task.pid.is_some())
     }
 
+    /// Waits until the process of the task runs. Returns `None` if the task ends before, as one with a short time limit
+    /// may.
+    #[track_caller]
+    pub fn wait_running_in_time(&self, id: TaskId) -> Option<Task> {
+        let runs = |task: &Task| task.status == Status::Running && task.pid.is_some();
+        let task = self.wait_task(id, "run", |task| runs(task) || !task.status.is_active());
+        runs(&task).then_some(task)
+    }
+
     #[track_caller]
     fn wait_task(&self, id: TaskId, to: &str, wanted: impl Fn(&Task) -> bool) -> Task {
         let params = SubscribeParams { ids: vec![id.into()], ..SubscribeParams::default() };

@@ -145,7 +145,12 @@ fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
             daemon.submit_with(&params).id
         });
         let processes =
-            tasks.map(|task| Process::open(daemon.wait_running(task).pid.unwrap()).expect("it runs"));
+            tasks.map(|task| daemon.wait_running_in_time(task).and_then(|task| Process::open(task.pid?)));
+        let [Some(process), Some(job)] = processes else {
+            daemon.block(&tasks);
+            return false;
+        };
+        let processes = [process, job];
         let go = daemon.home().join("go");
 
         let is_in_time = away_for(&mut daemon, begun, limit, || {
@@ -164,7 +169,8 @@ fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
 
 #[test]
 fn r126_service_that_became_ready_without_a_daemon_continues() {
-    let mut daemon = durable();
+    let config = "durable = true\nmax_concurrent_tasks = 5";
+    let mut daemon = TestDaemon::builder().config(config).start();
     let port = ports::unused();
     let serve = format!("exec python3 -m http.server --bind 127.0.0.1 {port} >/dev/null 2>&1");
     let http = format!("http://127.0.0.1:{port}/");
@@ -189,8 +195,9 @@ fn r126_service_that_became_ready_without_a_daemon_continues() {
             };
             daemon.submit_with(&params).id
         });
-        for task in &tasks {
-            daemon.wait_running(*task);
+        if !tasks.iter().all(|task| daemon.wait_running_in_time(*task).is_some()) {
+            daemon.cancel(&tasks);
+            return false;
         }
 
         let is_in_time = away_for(&mut daemon, begun, time, || {
@@ -229,8 +236,9 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
             };
             daemon.submit_with(&params).id
         });
-        for task in &tasks {
-            daemon.wait_running(*task);
+        if !tasks.iter().all(|task| daemon.wait_running_in_time(*task).is_some()) {
+            daemon.cancel(&tasks);
+            return false;
         }
         let is_in_time = away_for(&mut daemon, begun, time, || {});
         let error = format!("not ready after {}s", time.as_secs());

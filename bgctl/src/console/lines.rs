@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use anstream::adapter::StripBytes;
+use bgd_shared::titles::TitleFilter;
 
 use crate::render::clean;
 use crate::render::signs::ellipsis;
@@ -21,6 +22,7 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// The lines of one job.
 #[derive(Debug, Default)]
 pub struct Lines {
+    titles: TitleFilter,
     strip: StripBytes,
     line: Vec<u8>,
     /// Whether the cursor is back at the beginning of the line, so that the next byte replaces the line.
@@ -36,7 +38,7 @@ impl Lines {
     pub fn push(&mut self, bytes: &[u8]) {
         // `strip_next` borrows `strip` while `self` is changed.
         let mut strip = std::mem::take(&mut self.strip);
-        for text in strip.strip_next(bytes) {
+        for text in strip.strip_next(&self.titles.push(bytes)) {
             for byte in text {
                 self.byte(*byte);
             }
@@ -149,6 +151,7 @@ mod tests {
             shown(&[b"\x1b[31mred\x1b[0m \x1b]0;ti", b"tle\x07\x1b[", b"2Jgone\x07\ta\n"]),
             "[1] red gone a\n"
         );
+        assert_eq!(shown(&[b"\x1bkti", b"tle\x1b", b"\\said\n"]), "[1] said\n");
         assert_eq!(shown(&[b"gr\xc3", b"\xbc\xc3\xbcn\n"]), "[1] gr\u{fc}\u{fc}n\n");
     }
 

@@ -322,7 +322,10 @@ impl Link {
         }
         let (mut client, started) = connect::connect(&self.socket()?, self.options.starts)?;
         self.report_loss(started);
-        self.report_unused(&mut client, started);
+        // Scripts may treat any standard error as failure.
+        if io::stderr().is_terminal() {
+            self.report_unused(&mut client, started);
+        }
         self.report_start(started);
         Ok(client)
     }

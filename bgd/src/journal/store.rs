@@ -556,7 +556,6 @@ impl Merged {
     }
 }
 
-/// Returns the flags to open an existing file.
 /// Counts the tasks in this file, up to [`COUNTED`], without changing it.
 ///
 /// # Errors
@@ -569,6 +568,7 @@ pub fn count_tasks(file: &Path) -> rusqlite::Result<u32> {
     database.query_row(some, [COUNTED], |row| row.get(0))
 }
 
+/// Returns the flags to open an existing file.
 fn existing() -> OpenFlags {
     OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }

@@ -93,7 +93,7 @@ impl Terminals {
     /// Returns the state for an upgrade; `None` if there is none.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
         // Rest periods are shorter than an upgrade, and a daemon that is shutting down is not upgraded.
-        // Neither has a channel with an heir missed lines.
+        // A channel with an heir has no missed lines.
         let Self {
             held,
             missed,

@@ -118,6 +118,10 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
 /// them. At most [`COUNTED`]; 0 if another daemon uses it or it can't be read.
 pub fn unused_tasks(state: &Path) -> u32 {
     let folder = state.join("journal");
+    // Most daemons have never been durable.
+    if !folder.exists() {
+        return 0;
+    }
     let is_used = of_lock(&folder.join("lock")).is_ok_and(|holder| holder.is_some());
     if is_used { 0 } else { store::count_tasks(&folder.join(FILE)).unwrap_or_default() }
 }

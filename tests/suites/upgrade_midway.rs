@@ -7,12 +7,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::fds;
-use bgd_tests::shared::holder::{Note, Phase};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::CancelReason;
 use bgd_tests::shared::request::{CancelParams, DaemonUpgrade, SubmitParams, TaskCancel, UpgradeParams};
@@ -20,6 +18,7 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, in_time, refused, release, until, upgrade, upgrade_until_ended};
 use bgd_tests::user::{fill_disk, on_a_small_disk_with};
 use bgd_tests::{Outcome, Raw, TestDaemon, bgctl_path, bgd_path, executable, wait};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -188,19 +187,17 @@ fn r121_signal_during_upgrade_ends_the_next_program() {
             let argv = Some(vec!["true".into()]);
             daemon.submit_with(&SubmitParams { argv, env: Some(env), hold: true, ..daemon.params() });
         }
-        let lock = daemon.socket_path().beside("lock");
-        let (process, mut client, is_over) = (daemon.process(), daemon.client(), AtomicBool::new(false));
+        let changes = Inotify::init(InitFlags::IN_CLOEXEC).unwrap();
+        // That it is being replaced is recorded just before the state is written.
+        changes.add_watch(&daemon.socket_path().beside("lock"), AddWatchFlags::IN_MODIFY).unwrap();
+        let (process, mut client) = (daemon.process(), daemon.client());
         let told = thread::scope(|scope| {
             let told = scope.spawn(|| {
-                // Without a pause, as this phase is short.
-                while !is_over.load(Ordering::Relaxed) && Note::read(&lock).phase != Phase::Starting {
-                    std::hint::spin_loop();
-                }
+                assert!(wait::readable(changes.as_fd(), wait::PATIENCE));
                 process.signal(Signal::TERM)
             });
             // It may end before it answers.
             let _ = client.call::<DaemonUpgrade>(&UpgradeParams::default());
-            is_over.store(true, Ordering::Relaxed);
             told.join().expect("a thread that does not panic")
         });
         told.expect("the daemon lives");

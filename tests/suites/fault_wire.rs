@@ -207,6 +207,7 @@ fn r121_connection_refused_before_upgrade_fails_writes_after_it() {
     let mut client = connect(&daemon);
     // This answer fills the socket, so the client can't be told yet what comes after it.
     client.request(1, "task.output", &json!({"id": id, "offset": 0, "limit": 700_000}));
+    assert!(wait::readable(client.as_fd(), wait::PATIENCE));
     // The daemon reads all of this before it refuses it.
     client.send(&vec![b'['; FRAME_BYTES]).unwrap();
     (0..20).for_each(|_| assert!(connect(&daemon).is_served()));

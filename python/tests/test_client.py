@@ -181,7 +181,8 @@ class Tasks(Case):
             events.connect()
             gate.open()
             event = next(events)
-        self.assertEqual((event["kind"], event["task"]["lingering"]), ("progress", False))
+        assert event["kind"] == "progress"
+        self.assertFalse(event["task"]["lingering"])
         self.assertEqual(b"".join(task.follow(timeout=PATIENCE)), b"hi\nlate\n")
 
     def test_waiting_has_an_end(self) -> None:

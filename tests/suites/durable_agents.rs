@@ -130,7 +130,7 @@ fn r127_prompt_file_is_removed_after_interrupted_turn_and_recreated_for_retry() 
 
     is_interrupted(&daemon.task(cut));
     assert!(!has_prompt_file(&daemon, cut));
-    says(&daemon, tried, "again again ");
+    says(&daemon, tried, "again \nagain ");
     fs::write(daemon.home().join("go"), "").unwrap();
     assert_eq!(daemon.block(&[tried])[0].status, Status::Completed);
     assert!(!has_prompt_file(&daemon, tried));

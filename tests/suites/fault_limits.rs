@@ -58,7 +58,7 @@ fn tasks_fail_with_clear_error_when_descriptors_run_out() {
     }
     let running = all_begun(&daemon, &mut client, &ids);
     assert_eq!(running.len() + failed, 100);
-    assert!(running.len() > 8 && failed > 50, "{} run, {failed} failed", running.len());
+    assert!(running.len() >= 8 && failed > 50, "{} run, {failed} failed", running.len());
     // Running tasks can be listed and cancelled, and new submits run.
     let (first, rest) = running.split_first().unwrap();
     assert_eq!(daemon.status().summary.running, running.len() as u64);

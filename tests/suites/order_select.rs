@@ -71,7 +71,7 @@ fn r113_empty_session_selects_no_task() {
         &["list", "--session", ""],
     ] {
         let refused = run(&daemon, verb).expect_code(2);
-        assert!(refused.stderr.contains("`session` is empty"), "{verb:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("'--session <KEY>' is empty"), "{verb:?}: {}", refused.stderr);
     }
     assert_eq!(daemon.task(id).status, Status::Running);
     daemon.cancel(&[id]);
@@ -174,7 +174,7 @@ fn r113_shells_complete_selector_values() {
         let groups: Vec<&str> = groups.lines().filter_map(|line| line.split('\t').next()).collect();
         assert_eq!(groups, ["default", "gpu"], "{verb}");
         assert_eq!(of("--session"), "s", "{verb}");
-        assert_eq!(of("--batch"), format!("{batch}\t2 of the newest tasks"), "{verb}");
+        assert_eq!(of("--batch"), format!("{batch}\t2 tasks"), "{verb}");
         assert!(of("--status").lines().any(|line| line == "failed"), "{verb}: {}", of("--status"));
         let commas = candidates(&["bgctl", verb, "--status", "failed,c"]);
         assert!(commas.lines().any(|line| line == "failed,completed"), "{verb}: {commas}");

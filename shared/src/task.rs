@@ -433,7 +433,8 @@ impl Task {
         let is_this = |last: &&Attempt| {
             last.started_at == started && (last.completed_at > started || last.exit == self.exit)
         };
-        let last = self.attempts.last().filter(is_this);
+        // Later ones may not have started.
+        let last = self.attempts.iter().rfind(is_this);
         let ended = self.completed_at.map(|ended| last.map_or(ended, |last| last.completed_at));
         Some(ended.unwrap_or(now).millis_since(started))
     }

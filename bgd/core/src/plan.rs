@@ -282,6 +282,13 @@ pub struct Repetition {
     pub attempts: Vec<Attempt>,
 }
 
+impl Repetition {
+    /// Returns the latest ended attempt that has started. The first one always has, even if nothing shows it.
+    pub fn last_started(&self) -> Option<&Attempt> {
+        self.attempts.iter().rfind(|attempt| attempt.has_started()).or(self.attempts.first())
+    }
+}
+
 /// The rule for another attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rule {
@@ -321,6 +328,11 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// Reports whether it has started. One that could not start has neither process nor exit, and its end as its start.
+    pub fn has_started(&self) -> bool {
+        self.pid.is_some() || self.exit.is_some() || self.started_at != self.completed_at
+    }
+
     /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         let error = self.error.as_ref().map_or(0, AttemptError::text_bytes);

@@ -5,7 +5,7 @@ use bgd_shared::request::{TimeBucket, Times};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::core::{Attempt, Finished, Snapshot, State};
+use crate::core::{Attempt, Finished, Repetition, Snapshot, State};
 
 /// The upper bounds of the buckets, in milliseconds: from the duration of a trivial command to a day.
 const BUCKETS: [u64; 16] = [
@@ -59,12 +59,14 @@ impl Figures {
         if kind == EventKind::Started && task.is_first_attempt() {
             self.waited.add(task.created_at, at);
         }
-        let last = task.plan().again.as_ref().and_then(|again| again.attempts.last());
+        let again = task.plan().again.as_deref();
         match &task.state {
             // Not of one that could not start.
             State::Queued { .. } if kind == EventKind::Retrying => {
-                let last = last.filter(|last| last.pid.is_some() || last.started_at < last.completed_at);
-                last.inspect(|last| self.ran.add(last.started_at, last.completed_at));
+                let last = again.and_then(|again| again.attempts.last());
+                if let Some(last) = last.filter(|last| last.has_started()) {
+                    self.ran.add(last.started_at, last.completed_at);
+                }
             }
             State::Finished(Finished { started_at: Some(began), completed_at, pid, .. })
                 if kind.is_terminal() =>
@@ -72,7 +74,7 @@ impl Figures {
                 // A task that ended without another run shows the last one, which was counted when it ended.
                 let is_other =
                     |last: &Attempt| last.started_at != *began || pid.is_some() && last.pid != *pid;
-                if last.is_none_or(is_other) {
+                if again.and_then(Repetition::last_started).is_none_or(is_other) {
                     self.ran.add(*began, *completed_at);
                 }
             }

@@ -284,10 +284,19 @@ fn wait_for_another_attempt_is_no_run_time() {
         ..task()
     };
     assert_eq!(run_time(&waited, at(2000)), show_ms(between(started_at, ended)));
-    let again = Task { started_at: Some(at(900)), ..waited };
+    let again = Task { started_at: Some(at(900)), ..waited.clone() };
     assert_eq!(run_time(&again, at(2000)), show_ms(between(at(900), at(1000))));
     let runs = Task { status: Status::Running, completed_at: None, ..again };
     assert_eq!(run_time(&runs, at(2000)), show_ms(between(at(900), at(2000))));
+    let unstarted = Attempt {
+        attempt: 2,
+        started_at: at(500),
+        completed_at: at(500),
+        exit: None,
+        ..waited.attempts[0].clone()
+    };
+    let given_up = Task { attempts: [&waited.attempts[..], &[unstarted]].concat(), ..waited };
+    assert_eq!(run_time(&given_up, at(2000)), show_ms(between(started_at, ended)));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 
 use super::{Asker, Core, Phase, orders, wall_time};
 use crate::agent::AgentPart;
@@ -373,14 +374,14 @@ impl Core {
         self.end(now, ordinal, self.unstarted(now, ordinal, outcome));
     }
 
-    /// Describes the end of a task that is not running. Process, start and exit are those of its last attempt, if any;
-    /// a cluster requeues a task without ending the attempt.
+    /// Describes the end of a task that is not running. Process and exit are those of its last attempt, if any, and the
+    /// start is that of the last one that has started; a cluster requeues a task without ending the attempt.
     pub(super) fn unstarted(&self, now: Now, ordinal: Ordinal, outcome: Outcome) -> Finished {
         let attempt = self.failed_start(now, ordinal, outcome);
         let before = self.last_attempt(ordinal);
         Finished {
             pid: before.and_then(|attempt| attempt.pid),
-            started_at: before.map(|attempt| attempt.started_at).or(attempt.started_at),
+            started_at: self.last_start(ordinal).or(attempt.started_at),
             exit: before.and_then(|attempt| attempt.exit.clone()),
             ..attempt
         }
@@ -402,7 +403,12 @@ impl Core {
     }
 
     /// Returns the last ended attempt of a task that has another one.
-    pub(super) fn last_attempt(&self, ordinal: Ordinal) -> Option<&Attempt> {
+    fn last_attempt(&self, ordinal: Ordinal) -> Option<&Attempt> {
         self.registry.get(ordinal)?.plan().again.as_deref()?.attempts.last()
+    }
+
+    /// Returns when the last ended attempt that has started did so.
+    pub(super) fn last_start(&self, ordinal: Ordinal) -> Option<Timestamp> {
+        Some(self.registry.get(ordinal)?.plan().again.as_deref()?.last_started()?.started_at)
     }
 }

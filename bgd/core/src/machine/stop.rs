@@ -189,7 +189,7 @@ impl Core {
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         if let Some(finished) = self.end_or_retry(now, ordinal, finished) {
             // If this attempt has not started, an earlier one may have.
-            let before = self.last_attempt(ordinal).map(|attempt| attempt.started_at);
+            let before = self.last_start(ordinal);
             self.end(now, ordinal, Finished { started_at: finished.started_at.or(before), ..finished });
         }
     }

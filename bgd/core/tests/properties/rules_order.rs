@@ -1,6 +1,8 @@
 //! Example tests of R100 to R109 and R116 in the core, for situations that the random histories reach too rarely or
 //! never.
 
+use std::ops::RangeInclusive;
+
 use bgd_core::{
     CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, LeavePolicy, OrderError, PlanRequest, Reply,
     Request, Rerun, Rule, Selection, SpawnFailure,
@@ -79,19 +81,45 @@ fn r109_service_is_restarted_while_its_program_is_missing() {
     assert_eq!(desk.status(task), Status::Running);
 }
 
+/// Lets these attempts fail to start.
+fn fail_to_start(desk: &mut Desk, task: TaskId, runs: RangeInclusive<u32>) {
+    for run in runs {
+        desk.wait(60_000);
+        desk.now.wall = desk.now.wall.plus_ms(60_000);
+        desk.fact_of_run(task, run, missing());
+    }
+}
+
+#[test]
+fn r109_service_cancelled_after_failed_starts_shows_its_last_start() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    desk.fact(task, exited(1, false));
+    fail_to_start(&mut desk, task, 2..=3);
+    desk.now.wall = desk.now.wall.plus_ms(60_000);
+    let began = desk.now.wall;
+    assert_eq!(begin(&mut desk, task), 4);
+    desk.fact_of_run(task, 4, exited(1, false));
+    fail_to_start(&mut desk, task, 5..=6);
+    desk.cancel(ids(&[task]));
+    let task = desk.task(task);
+    let end = task.finished().unwrap();
+    assert_eq!((end.started_at, end.pid, &end.exit), (Some(began), None, &None));
+}
+
 #[test]
 fn r109_never_started_service_fails_and_crash_loop_is_given_up() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1, kept_alive());
     assert_eq!(events(&desk.fact(task, missing())), [(EventKind::Failed, task)]);
     let task = submit(&mut desk, 2, kept_alive());
+    let began = desk.now.wall;
     desk.fact(task, Fact::Started { pid: Some(100) });
     desk.fact(task, exited(1, false));
-    for run in 2..=10 {
-        desk.wait(60_000);
-        desk.fact_of_run(task, run, missing());
-    }
+    fail_to_start(&mut desk, task, 2..=10);
     let task = desk.task(task);
+    assert_eq!(task.finished().unwrap().started_at, Some(began), "the others never started");
     let failure = crate::wire::failures::wire(task.finished().unwrap()).1.unwrap();
     let message = "crash loop: ended 10 times in a row within a minute of its start; the last time: no such file: \
                    /opt/server";

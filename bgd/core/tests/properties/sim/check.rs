@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, StopReason, Work,
+    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -315,6 +315,7 @@ impl Sim {
             }
         };
         prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
+        self.start_is_true(task)?;
         self.note_turn(kind, before, task);
         if let Some(agent) = &task.agent {
             prop_assert!(kind != NeedsInput || !agent.questions.is_empty());
@@ -344,6 +345,18 @@ impl Sim {
         );
         if is_turn {
             self.told.insert(id, kind);
+        }
+        Ok(())
+    }
+
+    /// An ended task shows the start of the last run that has started, whatever could not start since then.
+    fn start_is_true(&mut self, task: &Snapshot) -> Checked {
+        if let State::Running { started_at, .. } | State::Stopping { started_at, .. } = &task.state {
+            self.starts.insert(task.id, *started_at);
+        }
+        // Nothing may show that an agent that failed at once has started: it has no exit.
+        if let Some(end) = task.finished().filter(|_| task.agent.is_none()) {
+            prop_assert_eq!(end.started_at, self.starts.get(&task.id).copied(), "{} started then", task.id);
         }
         Ok(())
     }

@@ -73,6 +73,8 @@ pub struct Sim {
     seq: u64,
     /// The latest lifecycle event of each task.
     told: BTreeMap<TaskId, EventKind>,
+    /// The latest start of each task that an event showed.
+    starts: BTreeMap<TaskId, Timestamp>,
     after_exit: u32,
     pub steps: u64,
     /// How often each of the rarer situations occurred.
@@ -116,6 +118,7 @@ impl Sim {
             submitted: 0,
             seq: 0,
             told: BTreeMap::new(),
+            starts: BTreeMap::new(),
             after_exit: 0,
             steps: 0,
             reached: Reached::new(),

@@ -429,9 +429,11 @@ impl Task {
     /// another attempt. `None` if it never started; 0 if the clock was set back.
     pub fn run_time_ms(&self, now: Timestamp) -> Option<u64> {
         let started = self.started_at?;
-        // Two attempts may start within a millisecond.
+        // Two attempts may start within a millisecond; but without process and exit, the last one has not started.
+        let has_started = self.pid.is_some() || self.exit.is_some();
         let is_this = |last: &&Attempt| {
-            last.started_at == started && (last.completed_at > started || last.exit == self.exit)
+            let is_alone = last.completed_at > started || last.exit == self.exit || !has_started;
+            last.started_at == started && is_alone
         };
         // Later ones may not have started.
         let last = self.attempts.iter().rfind(is_this);

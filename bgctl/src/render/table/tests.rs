@@ -297,6 +297,9 @@ fn wait_for_another_attempt_is_no_run_time() {
     };
     let given_up = Task { attempts: [&waited.attempts[..], &[unstarted]].concat(), ..waited };
     assert_eq!(run_time(&given_up, at(2000)), show_ms(between(started_at, ended)));
+    let brief = Attempt { completed_at: started_at, ..given_up.attempts[0].clone() };
+    let failed = Task { attempts: vec![brief], ..given_up };
+    assert_eq!(run_time(&failed, at(2000)), show_ms(0));
 }
 
 #[test]

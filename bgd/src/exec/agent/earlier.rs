@@ -22,7 +22,8 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Looks at a stream of a task's output.
+    /// Looks at a stream of a task's output. If it can't be read, it may end in the middle of a line: a needless blank
+    /// line does less harm than two texts in one line.
     pub fn of(folder: &OutputFolder, task: TaskId, split: bool, stream: Stream) -> Self {
         let files = folder.files(task, split);
         match read_part(files.path(stream), false, -1, 1, 0) {
@@ -43,14 +44,20 @@ pub struct LineEnd {
 }
 
 impl LineEnd {
-    /// Ends the last line of a task's stream, which has a file of its own.
-    ///
-    /// # Errors
-    /// The file can't be written.
-    pub fn add(folder: &OutputFolder, task: TaskId, stream: Stream) -> io::Result<Self> {
+    /// Ends the last line of a task's stream, which has a file of its own. Goes on without the newline if there is no
+    /// space for it, as it is no reason to refuse a run.
+    pub fn add(folder: &OutputFolder, task: TaskId, stream: Stream) -> Self {
+        let none = Self { file: None, size: 0 };
         if Ending::of(folder, task, true, stream) != Ending::Word {
-            return Ok(Self { file: None, size: 0 });
+            return none;
         }
+        Self::write(folder, task, stream).unwrap_or_else(|error| {
+            tracing::debug!(%error, %task, "an earlier run's output was not ended by a newline");
+            none
+        })
+    }
+
+    fn write(folder: &OutputFolder, task: TaskId, stream: Stream) -> io::Result<Self> {
         let mut file = File::from(folder.append(task, stream)?);
         let size = file.metadata()?.len();
         file.write_all(b"\n")?;

@@ -208,8 +208,8 @@ impl Template {
         let out = folder.append(turn.task, Stream::Stdout).map_err(unusable)?;
         let err = folder.append(turn.task, Stream::Stderr).map_err(unusable)?;
         // The program writes into the files itself, and would continue the last line of an earlier turn.
-        let line_end = |stream| LineEnd::add(folder, turn.task, stream).map_err(unusable);
-        let line_ends = [line_end(Stream::Stdout)?, line_end(Stream::Stderr)?];
+        let line_ends =
+            [Stream::Stdout, Stream::Stderr].map(|stream| LineEnd::add(folder, turn.task, stream));
         // The output of earlier turns does not belong to this one.
         let from = folder.sizes(turn.task, true);
         let agent = &self.start.agent;

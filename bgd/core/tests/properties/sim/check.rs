@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Begin, Control, CoreError, Effect, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason, Work,
+    Begin, Control, CoreError, Effect, Lingering, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason,
+    Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -303,7 +304,7 @@ impl Sim {
             Resumed => (before == Some(Completed), status == Status::Resumed),
             // Only after its end may a run's usage become known, and its last process be gone.
             Progress if before.is_some_and(EventKind::is_terminal) => {
-                (task.usage.is_some() || task.is_settled(), !status.is_active())
+                (self.has_news_of_its_end(task), !status.is_active())
             }
             Output | Progress | NeedsInput | Ready => (at_work.is_some(), Some(status) == at_work),
             Completed => (at_work.is_some(), status == Status::Completed),
@@ -316,6 +317,9 @@ impl Sim {
         };
         prop_assert!(fits && shown, "{:?} after {:?}, with a task that is {}", kind, before, status);
         self.start_is_true(task)?;
+        if let Some(end) = task.finished() {
+            self.rests.insert(id, (end.lingering, task.usage));
+        }
         self.note_turn(kind, before, task);
         if let Some(agent) = &task.agent {
             prop_assert!(kind != NeedsInput || !agent.questions.is_empty());
@@ -347,6 +351,16 @@ impl Sim {
             self.told.insert(id, kind);
         }
         Ok(())
+    }
+
+    /// Reports whether an ended task shows more than its latest event did: its usage, or that nothing is left to wait
+    /// for. What is given up may be gone later, after all.
+    fn has_news_of_its_end(&self, task: &Snapshot) -> bool {
+        let Some((end, (before, usage))) = task.finished().zip(self.rests.get(&task.id)) else {
+            return false;
+        };
+        let has_settled = *before != Lingering::No && *before != end.lingering && end.lingering.is_settled();
+        has_settled || task.usage != *usage
     }
 
     /// An ended task shows the start of the last run that has started, whatever could not start since then.

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_core::{
-    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, LeavePolicy, ListQuery, Mono, Now,
-    Ordinal, ReplyTo, Request, Selection, Snapshot, Work,
+    Cancel, Core, CoreLimits, Effect, Fact, Filter, HistoryLimits, Input, LeavePolicy, Lingering, ListQuery,
+    Mono, Now, Ordinal, ReplyTo, Request, Selection, Snapshot, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
@@ -23,6 +23,7 @@ use bgd_shared::request::BlockUntil;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
+use bgd_shared::usage::Usage;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
@@ -73,6 +74,8 @@ pub struct Sim {
     seq: u64,
     /// The latest lifecycle event of each task.
     told: BTreeMap<TaskId, EventKind>,
+    /// The rest of its tree and the usage that the latest event of each ended task showed.
+    rests: BTreeMap<TaskId, (Lingering, Option<Usage>)>,
     /// The latest start of each task that an event showed.
     starts: BTreeMap<TaskId, Timestamp>,
     after_exit: u32,
@@ -118,6 +121,7 @@ impl Sim {
             submitted: 0,
             seq: 0,
             told: BTreeMap::new(),
+            rests: BTreeMap::new(),
             starts: BTreeMap::new(),
             after_exit: 0,
             steps: 0,

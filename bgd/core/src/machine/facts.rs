@@ -256,7 +256,7 @@ impl Core {
     }
 
     /// Notes that nothing is left to wait for of a task that had ended. Publishes an event, as its output may have grown
-    /// since its end and is complete now.
+    /// since its end, and is complete now or is no longer waited for.
     pub(super) fn settle(&mut self, now: Now, ordinal: Ordinal, lingering: Lingering) {
         let Some(State::Finished(finished)) = self.registry.get(ordinal).map(|task| &task.state) else {
             return;

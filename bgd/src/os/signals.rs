@@ -45,7 +45,8 @@ pub fn of_children() -> io::Result<AsyncFd<SignalFd>> {
 
 /// Keeps the signals that command the daemon pending for [`commands_to_daemon`], in this thread and those that it
 /// starts. Must be called before there are others. A signal that was not read when the daemon executes the next program
-/// in its place is thus read by that one.
+/// in its place is thus read by that one. As in [`block_child`], a `Command` passes this mask on, so it may only start
+/// this program: any other could not be ended by these signals.
 pub fn block_commands() {
     let _ = commands().thread_block();
 }

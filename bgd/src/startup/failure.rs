@@ -5,6 +5,7 @@ use std::path::Path;
 
 use bgd_shared::show::{lines, plain};
 use bgd_shared::socket::SocketError;
+use nix::errno::Errno;
 
 /// Why the daemon could not start or run: an exit code from bgctl's table, and a message.
 #[derive(Debug)]
@@ -51,13 +52,15 @@ pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failu
     move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
 }
 
-/// Converts an error of the state folder to a failure that says what to set, as for a home that is read-only. Errors
-/// that are not the system's say themselves what is wrong.
+/// Converts an error of the state folder to a failure that says what to set if another folder helps, as for a home that
+/// is read-only.
 pub(super) fn state_unusable(state: &Path) -> impl Fn(io::Error) -> Failure {
     move |error| {
-        let advice = match error.raw_os_error() {
-            Some(_) => "; set XDG_STATE_HOME to a writable folder",
-            None => "",
+        let advice = match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ENOENT | Errno::ENOTDIR) => {
+                "; set XDG_STATE_HOME to a writable folder"
+            }
+            Some(_) | None => "",
         };
         Failure::new(UNAVAILABLE, format!("the state folder {}: {error}{advice}", state.display()))
     }

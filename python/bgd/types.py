@@ -818,7 +818,7 @@ class _Attempt(TypedDict):
     """Start of its output within the task's output, in bytes."""
 
     started_at: Timestamp
-    """Start time."""
+    """Start time; `completed_at` if it could not start."""
 
 
 class Attempt(_Attempt, total=False):
@@ -1038,7 +1038,7 @@ class _DaemonStatus(TypedDict):
     """Process id of the daemon."""
 
     ran: Times
-    """Run times of tasks."""
+    """Run times of tasks: each attempt and each run counts."""
 
     seq: int
     """Number of the latest event."""
@@ -2532,7 +2532,9 @@ class _Task(TypedDict):
     """Description given on submit, else the command."""
 
     exit: Optional[Exit]
-    """How its process ended; null before that, and for agent tasks."""
+    """How its process ended; null before that, and for agent tasks. Also null if its last attempt
+    could not start, although an earlier one has an exit.
+    """
 
     foreground: bool
     """Whether it is currently a foreground job."""
@@ -2677,7 +2679,9 @@ class Task(_Task, total=False):
     """Slots it occupies in its group. Omitted if 1."""
 
     started_at: Timestamp
-    """Start time of its process, or the time at which the agent got the prompt of this run."""
+    """Start time of its process, or the time at which the agent got the prompt of this run. If its
+    last attempt could not start: that of the last one that did.
+    """
 
     suspect: str
     """Why the success of a completed agent task is doubtful: the answer looks like an error."""

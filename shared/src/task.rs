@@ -149,7 +149,7 @@ impl Exit {
 pub struct Attempt {
     /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Start time.
+    /// Start time; `completed_at` if it could not start.
     pub started_at: Timestamp,
     /// End time.
     pub completed_at: Timestamp,
@@ -339,7 +339,8 @@ pub struct Task {
     pub resume_count: u32,
     /// Time of submission.
     pub created_at: Timestamp,
-    /// Start time of its process, or the time at which the agent got the prompt of this run.
+    /// Start time of its process, or the time at which the agent got the prompt of this run. If its last attempt could
+    /// not start: that of the last one that did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// Time at which this run became ready.
@@ -351,7 +352,8 @@ pub struct Task {
     /// Time at which the result of the latest run was first read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieved_at: Option<Timestamp>,
-    /// How its process ended; null before that, and for agent tasks.
+    /// How its process ended; null before that, and for agent tasks. Also null if its last attempt could not start,
+    /// although an earlier one has an exit.
     pub exit: Option<Exit>,
     /// Why it failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,7 +60,7 @@ pub struct DaemonStatus {
     pub limits: Limits,
     /// Times from the submissions of tasks to their first start.
     pub waited: Times,
-    /// Run times of tasks.
+    /// Run times of tasks: each attempt and each run counts.
     pub ran: Times,
     /// The inboxes of parent sessions.
     pub inboxes: InboxesStatus,

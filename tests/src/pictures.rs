@@ -111,7 +111,7 @@ fn top() -> String {
     wait::poll_until("the agent asks", || daemon.task(agent).progress.needs_input.map(drop));
     let mut command: Command = daemon.bgctl(&["top"]);
     let mut top = Terminal::sized(command.env("COLORTERM", ""), (16, 116));
-    top.wait_text("1 question and 1 failure need your attention");
+    top.wait_text("1 question and 1 failure need you");
     for line in [" 42%  cargo build", " 37%  train --seed 7"] {
         top.wait_text(line);
     }

@@ -164,10 +164,7 @@ mod tests {
 
     #[test]
     fn r163_frame_is_plain_text() {
-        let lines = [
-            "nothing needs your attention | 1 running",
-            " ID       STATE            AGE     DONE DESCRIPTION",
-        ];
+        let lines = ["nothing needs you | 1 running", " ID       STATE            AGE     DONE DESCRIPTION"];
         let rows = ["- running 1", " 3f2a9c1e running          1m 40s       make -j8"];
         assert_eq!(frame(false), format!("{}\n", [lines, rows].concat().join("\n")));
     }
@@ -177,9 +174,9 @@ mod tests {
         let ended = Clock::of_tests().now;
         let task = Task { status: Status::Failed, completed_at: Some(ended), ..samples::task() };
         let frame = |last_seen| still(task.clone(), last_seen, false);
-        assert!(frame(None).starts_with("1 failure needs your attention\n"));
+        assert!(frame(None).starts_with("1 failure needs you\n"));
         let last_seen = Seen { at: ended, unseen: std::collections::BTreeSet::new() };
-        assert!(frame(Some(last_seen)).starts_with("nothing needs your attention | 1 done\n"));
+        assert!(frame(Some(last_seen)).starts_with("nothing needs you | 1 done\n"));
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub fn burst(bench: &Bench) -> Result<Row> {
             .client()
             .call::<TaskCancel>(&CancelParams { ids: part.to_vec(), ..CancelParams::default() })?;
     }
-    top.wait_text(&format!("nothing needs your attention | {count} done\n"));
+    top.wait_text(&format!("nothing needs you | {count} done\n"));
     let seconds = begin.elapsed().as_secs_f64();
     Ok(Row::new(format!("{} events in a burst, until bgctl top shows the end", 2 * count))
         .bgd(Figure::new(seconds, Unit::Seconds))

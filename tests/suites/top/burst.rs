@@ -26,7 +26,7 @@ fn r163_top_counts_every_task_of_an_event_burst() {
     let mut top = top(&daemon);
     top.wait_text("no tasks");
     burst(&daemon, 10_000);
-    top.wait_text("nothing needs your attention | 10000 done\n");
+    top.wait_text("nothing needs you | 10000 done\n");
     assert_eq!(daemon.status().summary.cancelled, 10_000);
     daemon.run(&["clear", "--all-sessions"]).success();
     top.wait_text("no tasks");
@@ -47,7 +47,7 @@ fn r163_top_reloads_list_after_losing_events() {
     // That is more than the daemon keeps for a client that does not read, such as this one.
     while !matches!(unread.next_params().news, News::Gap(gap) if gap.ended) {}
     process.signal(Signal::CONT).unwrap();
-    top.wait_text("nothing needs your attention | 20000 done\n");
+    top.wait_text("nothing needs you | 20000 done\n");
     assert_eq!(daemon.status().summary.cancelled, 20_000);
 }
 
@@ -80,7 +80,7 @@ fn r163_top_with_100000_tasks_uses_at_most_60_mb() {
         burst(&daemon, 10_000);
     }
     let mut top = top(&daemon);
-    top.wait_text("nothing needs your attention | 100000 done\n");
+    top.wait_text("nothing needs you | 100000 done\n");
     let oldest = daemon.run(&["list", "--all", "--quiet"]).success().stdout_text();
     let oldest = oldest.lines().last().unwrap();
     // Each key that reads or sorts all of them.

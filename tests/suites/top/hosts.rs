@@ -41,9 +41,9 @@ fn r144_top_shows_the_tasks_of_several_hosts_side_by_side() {
     let mut top = view(&far, "far,near", 90);
     top.wait_text(&format!(" far  {} running ", one.short()));
     top.wait_text(&format!(" near {} running ", two.short()));
-    top.wait_text("nothing needs your attention | 2 running\n HOST ID ");
+    top.wait_text("nothing needs you | 2 running\n HOST ID ");
     let failed = far.run(&["-H", "near", "submit", "-d", "three", "--", "false"]).success().word::<TaskId>();
-    top.wait_text("1 failure needs your attention | 2 running");
+    top.wait_text("1 failure needs you | 2 running");
     top.wait_text(&format!(" near {} failed (1) ", failed.short()));
     top.type_keys("/host:far\r");
     top.wait("the tasks of one host", |screen| {
@@ -104,7 +104,7 @@ fn r144_top_reconnects_to_one_lost_host_of_several() {
     std::fs::remove_file(&away).unwrap();
     top.wait_text(&format!(" near {} cancelled ", two.short()));
     top.type_keys("\x1b");
-    top.wait_text("nothing needs your attention | 2 running, 1 done");
+    top.wait_text("nothing needs you | 2 running, 1 done");
     leave(top);
 }
 
@@ -113,7 +113,7 @@ fn r144_top_keys_act_on_host_of_selected_task() {
     let (far, near) = two();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 140);
-    top.wait_text("nothing needs your attention | 2 running");
+    top.wait_text("nothing needs you | 2 running");
     top.wait_text(&format!(" near {} running ", two.short()));
     for (name, host) in [("one", "far"), ("two", "near")] {
         top.wait_text(&format!(" {name}\n"));
@@ -130,7 +130,7 @@ fn r144_top_keys_act_on_host_of_selected_task() {
         top.wait_text("F1 help");
         top.type_keys("\x1b");
     }
-    top.wait_text("nothing needs your attention | 2 running");
+    top.wait_text("nothing needs you | 2 running");
     top.type_keys("/two\r\x1b[F:");
     top.wait_text("near:");
     top.type_keys("submit -d typed -- true\r");
@@ -169,7 +169,7 @@ fn r144_top_once_has_a_row_for_each_unreachable_host() {
     let print = |hosts: &str| far.run(&["-H", hosts, "--connect-timeout", "15s", "top", "--once"]);
     let frame = print("near,silent,gone,far").success();
     let lines: Vec<String> = frame.stdout_text().lines().map(str::to_owned).collect();
-    assert_eq!(lines[0], "2 of 4 hosts do not answer | nothing needs your attention | 2 running");
+    assert_eq!(lines[0], "2 of 4 hosts do not answer | nothing needs you | 2 running");
     assert_eq!(lines[2], "- silent: no answer: no answer within 15000 ms");
     assert_eq!(lines[3], "- gone: no answer: ssh can't connect: no route");
     assert_eq!((&*lines[4], lines.len()), ("- running 2", 7));
@@ -195,7 +195,7 @@ fn r144_top_search_covers_outputs_of_all_hosts() {
     }
     let mut top = view(&far, "far,near", 130);
     // Match the title, not the end of an id before the state of its task.
-    top.wait_text("nothing needs your attention | 3 running");
+    top.wait_text("nothing needs you | 3 running");
     top.type_keys("?needle\r");
     top.wait_text("?needle (found 2)");
     top.wait("what was found", |screen| {

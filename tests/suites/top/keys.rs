@@ -139,7 +139,7 @@ fn r162_enter_and_o_open_output_and_enter_attaches_to_running_task() {
         top.wait("the pager", is_paged);
         top.type_line("");
     }
-    top.wait_text("nothing needs your attention");
+    top.wait_text("nothing needs you");
     let running = task_waiting_at(&daemon, "gate", "echo done; exit 0");
     // Enter would show the output of a task that does not run yet.
     top.wait_text(&format!(" {} running ", running.short()));

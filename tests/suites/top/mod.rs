@@ -48,13 +48,13 @@ fn open_gate(daemon: &TestDaemon, name: &str) {
 fn r160_top_updates_without_key_press() {
     let daemon = TestDaemon::start();
     let mut top = top(&daemon);
-    top.wait_text("nothing needs your attention");
+    top.wait_text("nothing needs you");
     top.wait_text("no tasks");
     let id = task_waiting_at(&daemon, "gate", "exit 3");
-    top.wait_text("nothing needs your attention | 1 running");
+    top.wait_text("nothing needs you | 1 running");
     top.wait_text(&format!(" {} running ", id.short()));
     open_gate(&daemon, "gate");
-    top.wait_text("1 failure needs your attention");
+    top.wait_text("1 failure needs you");
     top.wait_text(&format!(" {} failed (3) ", id.short()));
     daemon.run(&["clear", &id.to_string()]).success();
     top.wait_text("no tasks");
@@ -86,11 +86,11 @@ fn r160_agent_question_is_listed_first_and_answered_by_key() {
     top.wait_text(&other.short());
     for (key, answer) in [("y", "allowed: allow-once"), ("n", "denied")] {
         let id = daemon.prompt("ask May I?");
-        top.wait_text("1 question needs your attention");
+        top.wait_text("1 question needs you");
         top.type_keys("\x1b[H\x1b[B");
         top.wait_text("asks: May I?");
         top.type_keys(key);
-        top.wait_text("nothing needs your attention");
+        top.wait_text("nothing needs you");
         daemon.ends_as(id, bgd_shared::task::Status::Completed);
         assert!(daemon.result(id).starts_with(answer), "{key}: {}", daemon.result(id));
     }
@@ -157,7 +157,7 @@ fn r163_top_once_prints_one_frame_for_scripts() {
     let lines: Vec<&str> = frame.lines().collect();
     assert_eq!(
         (lines[0], lines[2], lines.len()),
-        ("nothing needs your attention | 1 running", "- running 1", 4),
+        ("nothing needs you | 1 running", "- running 1", 4),
         "{frame}"
     );
     assert!(

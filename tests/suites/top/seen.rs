@@ -24,20 +24,20 @@ fn r160_only_failures_shown_on_screen_count_as_seen() {
     let daemon = TestDaemon::start();
     failed(&daemon, "hidden by the filter");
     failed(&daemon, "shown");
-    assert_eq!(title(&daemon), "2 failures need your attention");
-    assert_eq!(title(&daemon), "2 failures need your attention", "a frame that is printed is no look");
+    assert_eq!(title(&daemon), "2 failures need you");
+    assert_eq!(title(&daemon), "2 failures need you", "a frame that is printed is no look");
     let mut first = sized(&daemon, &["shown"], (20, 90));
     first.wait_text(" shown\n");
     first.wait_text("/shown (1)");
     first.type_keys("q");
     assert!(first.ended().success());
-    assert_eq!(title(&daemon), "1 failure needs your attention");
+    assert_eq!(title(&daemon), "1 failure needs you");
     let mut last = top(&daemon);
-    last.wait_text("1 failure needs your attention | 1 done");
+    last.wait_text("1 failure needs you | 1 done");
     last.wait_text(" hidden by the filter\n");
     last.type_keys("q");
     assert!(last.ended().success());
-    assert_eq!(title(&daemon), "nothing needs your attention");
+    assert_eq!(title(&daemon), "nothing needs you");
 }
 
 #[test]
@@ -45,20 +45,20 @@ fn r160_title_counts_questions_and_failures_awaiting_user() {
     let daemon = bgd_tests::FakeDaemon::start(&[], "permissions = \"ask\"");
     task_waiting_at(&daemon, "gate", "exit 3");
     let mut top = sized(&daemon, &[], (20, 90));
-    top.wait_text("nothing needs your attention | 1 running");
+    top.wait_text("nothing needs you | 1 running");
     let asks = daemon.prompt("ask May I?");
-    top.wait_text("1 question needs your attention | 1 running");
+    top.wait_text("1 question needs you | 1 running");
     open_gate(&daemon, "gate");
-    top.wait_text("1 question and 1 failure need your attention\n");
+    top.wait_text("1 question and 1 failure need you\n");
     failed(&daemon, "fails too");
-    top.wait_text("1 question and 2 failures need your attention\n");
-    // Tasks that the filter hides wait, too.
+    top.wait_text("1 question and 2 failures need you\n");
+    // Tasks that the filter hides count, too.
     top.type_keys("/nothing like this\r");
-    top.wait_text("1 question and 2 failures need your attention | /nothing like this (0)\n");
+    top.wait_text("1 question and 2 failures need you | /nothing like this (0)\n");
     daemon.run(&["answer", &asks.to_string(), "allow"]).success();
-    top.wait_text("2 failures need your attention | 1 done");
+    top.wait_text("2 failures need you | 1 done");
     daemon.run(&["clear", "--all-sessions"]).success();
-    top.wait_text("nothing needs your attention | /nothing like this (0)\n");
+    top.wait_text("nothing needs you | /nothing like this (0)\n");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn waiting(model: &Model) -> Option<String> {
     });
     let words: Vec<String> = words.collect();
     let verb = if model.waiting() == 1 { "needs" } else { "need" };
-    (!words.is_empty()).then(|| format!("{} {verb} your attention", words.join(" and ")))
+    (!words.is_empty()).then(|| format!("{} {verb} you", words.join(" and ")))
 }
 
 /// Draws the title: first the tasks that wait for the user, then the other tasks, then how the list is folded and
@@ -120,7 +120,7 @@ fn title(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) {
     parts.extend(silent(ui).map(|lost| (lost, bold(scene.style(Color::Red)))));
     parts.push(match waiting(&ui.model) {
         Some(words) => (words, bold(scene.style(Color::Yellow))),
-        None => ("nothing needs your attention".to_owned(), bold(Style::new())),
+        None => ("nothing needs you".to_owned(), bold(Style::new())),
     });
     let counts = ui.model.counts();
     let others = [Section::Running, Section::Pending, Section::Done];

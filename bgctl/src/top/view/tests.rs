@@ -152,7 +152,7 @@ fn r160_80_column_terminal_shows_all_basic_columns() {
     assert_eq!(
         lines((14, 80)),
         [
-            "1 question and 1 failure need your attention | 1 running, 1 pending, 1 done",
+            "1 question and 1 failure need you | 1 running, 1 pending, 1 done",
             " ID       STATE            AGE     QUIET   DONE DESCRIPTION",
             "- asks 1",
             " 00000001 running (asks)   1m 40s  1m 40s       review the code",
@@ -355,7 +355,7 @@ fn r163_empty_list_says_what_to_do() {
     assert_eq!(drawn(&mut empty, &HashMap::new(), (6, 60)).0[1], "listing the tasks");
     empty.model.end_listing(HostNo::default());
     let (lines, _) = drawn(&mut empty, &HashMap::new(), (6, 60));
-    assert_eq!(lines[..2], ["nothing needs your attention", "no tasks; `:submit -- COMMAND` starts one"]);
+    assert_eq!(lines[..2], ["nothing needs you", "no tasks; `:submit -- COMMAND` starts one"]);
     let mut ui = ui();
     let why = "the daemon is gone; waiting for it".to_owned();
     let since = Some(Clock::of_tests().now);
@@ -397,7 +397,7 @@ fn r144_several_hosts_get_a_column_and_silent_ones_a_line() {
     assert_eq!(
         lines[..9],
         [
-            "me@a-very-long-name does not answer | 1 failure needs your attention | 2 running",
+            "me@a-very-long-name does not answer | 1 failure needs you | 2 running",
             " HOST             ID       STATE            AGE     DONE DESCRIPTION",
             "- me@a-very-long-name: no answer since 00:16:42: no route; trying again",
             "- new: connecting",

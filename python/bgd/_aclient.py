@@ -25,9 +25,10 @@ from ._core import (
     allowed,
     checked,
     milliseconds,
+    of_one_daemon,
     present,
 )
-from ._failure import ConnectionLost, OtherInstance, UsageError
+from ._failure import ConnectionLost, UsageError
 from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
 from ._methods import AsyncMethods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
@@ -123,15 +124,6 @@ class AsyncClient(AsyncMethods):
         """Id of the daemon that this client has last spoken with. A different one means that all earlier tasks are
         lost. None before the first connection."""
         return None if self._hello is None else self._hello["instance"]
-
-    def _of_one_daemon(self, before: Optional[str]) -> Optional[str]:
-        """Returns the daemon that has answered. Raises OtherInstance if that of the page before was another one: the place
-        in the list means nothing to it."""
-        now = self.instance
-        if now is not None and before not in (None, now):
-            message = f"the daemon has ended in the middle of a list; another one is running, {now}"
-            raise OtherInstance(message, now, "list the tasks again")
-        return now
 
     async def call(
         self, method: str, params: Optional[Mapping[str, Any]] = None, *, fds: Sequence[int] = (), timeout: Timeout = DEFAULT
@@ -424,7 +416,7 @@ class AsyncClient(AsyncMethods):
                 after=cursor, batch=batch, group=group, limit=PAGE, session=session, status=status, tags=tags,
                 timeout=timeout,
             )  # fmt: skip
-            instance = self._of_one_daemon(instance)
+            instance = of_one_daemon(self.instance, instance)
             for info in page["tasks"]:
                 yield AsyncTask(self, info)
             cursor = page.get("next")

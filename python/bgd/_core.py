@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Optional, Union
 
 from . import _constants as constants
-from ._failure import CallError, Garbled, UsageError
+from ._failure import CallError, Garbled, OtherInstance, UsageError
 from ._kinds import BY_KIND, FrameTooLarge
 
 
@@ -198,6 +198,15 @@ def allowed(method: str, params: Mapping[str, Any], timeout: Timeout, default: O
 def _seconds(ms: Any) -> Optional[float]:
     """Returns a time of a call in seconds; None for null, and for what the daemon will refuse."""
     return ms / 1000 if isinstance(ms, (int, float)) else None
+
+
+def of_one_daemon(now: Optional[str], before: Optional[str]) -> Optional[str]:
+    """Returns the daemon that has answered. Raises OtherInstance if that of the page before was another one: the place in
+    the list means nothing to it."""
+    if now is not None and before not in (None, now):
+        message = f"the daemon has ended in the middle of a list; another one is running, {now}"
+        raise OtherInstance(message, now, "list the tasks again")
+    return now
 
 
 def checked(timeout: Optional[float]) -> Optional[float]:

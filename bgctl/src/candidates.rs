@@ -183,23 +183,33 @@ fn of_all<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> Vec<Compl
 }
 
 /// Returns the distinct values that `what` extracts from the tasks, newest first, each with the number of its tasks, and
-/// whether these are all. Looks through the tasks for as long as a user waits at the prompt.
+/// whether these are all.
 fn words<T: IntoIterator<Item = String>>(what: impl Fn(Task) -> T) -> (Vec<(String, usize)>, bool) {
-    let mut found = Found::default();
-    let Some(mut client) = daemon() else { return (found.words, false) };
+    let (mut found, mut is_room) = (Found::default(), true);
+    let params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
+    let is_at_end = each_page(params, |tasks| {
+        is_room = tasks.into_iter().flat_map(&what).all(|word| found.takes(word));
+        is_room
+    });
+    (found.words, is_at_end && is_room)
+}
+
+/// Lists the tasks by pages, newest first, while `wants` more and for as long as a user waits at the prompt. Returns
+/// whether that was the whole list.
+fn each_page(mut params: ListParams, mut wants: impl FnMut(Vec<Task>) -> bool) -> bool {
+    let Some(mut client) = daemon() else { return false };
     let until = Instant::now() + PATIENCE;
-    let mut params = ListParams { limit: Some(LIST_PAGE), ..ListParams::default() };
     while let Ok(page) = client.call::<TaskList>(&params) {
-        let is_room = page.tasks.into_iter().flat_map(&what).all(|word| found.takes(word));
         params.after = page.next;
-        if params.after.is_none() || !is_room {
-            return (found.words, is_room);
+        let wants_more = wants(page.tasks);
+        if params.after.is_none() {
+            return true;
         }
-        if Instant::now() >= until {
+        if !wants_more || Instant::now() >= until {
             break;
         }
     }
-    (found.words, false)
+    false
 }
 
 /// Distinct words in the order in which they came, each with how often it came.
@@ -229,19 +239,15 @@ impl Found {
 
 /// Returns the ids that start with `begin`. Looks through all tasks for them, for as long as a user waits at the prompt.
 fn of_tasks(statuses: &[Status], begin: &OsStr) -> Vec<CompletionCandidate> {
-    let (Some(begin), Some(mut client)) = (begin.to_str(), daemon()) else { return Vec::new() };
-    let until = Instant::now() + PATIENCE;
+    let Some(begin) = begin.to_str() else { return Vec::new() };
     // Every id starts with nothing, so the newest tasks are enough then.
     let limit = if begin.is_empty() { TASKS } else { LIST_PAGE };
-    let mut params = ListParams { status: statuses.to_vec(), limit: Some(limit), ..ListParams::default() };
+    let params = ListParams { status: statuses.to_vec(), limit: Some(limit), ..ListParams::default() };
     let mut tasks = Vec::new();
-    while let Ok(page) = client.call::<TaskList>(&params) {
-        tasks.extend(page.tasks.into_iter().filter(|task| task.id.to_string().starts_with(begin)));
-        params.after = page.next;
-        if tasks.len() >= TASKS || params.after.is_none() || Instant::now() >= until {
-            break;
-        }
-    }
+    each_page(params, |page| {
+        tasks.extend(page.into_iter().filter(|task| task.id.to_string().starts_with(begin)));
+        tasks.len() < TASKS
+    });
     tasks.truncate(TASKS);
     let shorts: Vec<String> = tasks.iter().map(|task| task.id.short()).collect();
     let is_alone = |short: &String| shorts.iter().filter(|other| *other == short).count() == 1;

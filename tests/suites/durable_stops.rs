@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bgd_tests::shared::holder::{Note, Phase};
@@ -167,6 +168,31 @@ fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
     });
 }
 
+/// Submits services, each with its condition of readiness and its command line, and waits until all run. Returns `None`
+/// if one was not ready in time before that.
+fn begun_in_time<const N: usize>(
+    daemon: &TestDaemon,
+    services: [(&str, String); N],
+    folder: &Path,
+    time: Duration,
+) -> Option<[TaskId; N]> {
+    let tasks = services.map(|(ready, line)| {
+        let params = SubmitParams {
+            shell: Some(line.into()),
+            cwd: Some(folder.as_os_str().into()),
+            ready: Some(ready.parse().unwrap()),
+            ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
+            ..daemon.params()
+        };
+        daemon.submit_with(&params).id
+    });
+    let all_run = tasks.iter().all(|task| daemon.wait_running_in_time(*task).is_some());
+    if !all_run {
+        daemon.cancel(&tasks);
+    }
+    all_run.then_some(tasks)
+}
+
 #[test]
 fn r126_service_that_became_ready_without_a_daemon_continues() {
     let config = "durable = true\nmax_concurrent_tasks = 5";
@@ -184,21 +210,11 @@ fn r126_service_that_became_ready_without_a_daemon_continues() {
     in_time(|time| {
         let begun = Instant::now();
         let folder = tempfile::tempdir_in(daemon.home()).unwrap();
-        let tasks = cases.map(|(ready, then)| {
+        let services = cases.map(|(ready, then)| {
             let line = format!("until [ -e go ]; do sleep 0.02; done; {then}; echo >>ready; exec sleep 1000");
-            let params = SubmitParams {
-                shell: Some(line.into()),
-                cwd: Some(folder.path().as_os_str().into()),
-                ready: Some(ready.parse().unwrap()),
-                ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
-                ..daemon.params()
-            };
-            daemon.submit_with(&params).id
+            (ready, line)
         });
-        if !tasks.iter().all(|task| daemon.wait_running_in_time(*task).is_some()) {
-            daemon.cancel(&tasks);
-            return false;
-        }
+        let Some(tasks) = begun_in_time(&daemon, services, folder.path(), time) else { return false };
 
         let is_in_time = away_for(&mut daemon, begun, time, || {
             fs::write(folder.path().join("go"), "").unwrap();
@@ -227,19 +243,8 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
         let begun = Instant::now();
         let port = ports::unused();
         let conditions = ["line:up", "file:never", "notify", &*format!("tcp:{port}")];
-        let tasks = conditions.map(|ready| {
-            let params = SubmitParams {
-                shell: Some("exec sleep 1000".into()),
-                ready: Some(ready.parse().unwrap()),
-                ready_timeout_ms: u64::try_from(time.as_millis()).ok(),
-                ..daemon.params()
-            };
-            daemon.submit_with(&params).id
-        });
-        if !tasks.iter().all(|task| daemon.wait_running_in_time(*task).is_some()) {
-            daemon.cancel(&tasks);
-            return false;
-        }
+        let services = conditions.map(|ready| (ready, "exec sleep 1000".to_owned()));
+        let Some(tasks) = begun_in_time(&daemon, services, daemon.home(), time) else { return false };
         let is_in_time = away_for(&mut daemon, begun, time, || {});
         let error = format!("not ready after {}s", time.as_secs());
         for task in daemon.block(&tasks) {

@@ -65,14 +65,28 @@ fn stopped_job_continues_after_bg() {
     shell.wait_prompt();
 }
 
-#[test]
-fn full_screen_program_in_the_background_is_stopped_before_it_draws_over_the_prompt() {
-    let daemon = TestDaemon::start();
-    let mut shell = Terminal::shell(&daemon);
+/// Types a text into an editor as a foreground job.
+fn edit(shell: &mut Terminal) {
     shell.type_line("bgctl run -- vim -u NONE -n text");
     shell.wait_alternate(true);
     shell.type_keys("itext in the editor\x1b");
     shell.wait_text("text in the editor");
+}
+
+/// Waits until the editor shows the text again, and leaves it.
+fn leave_editor(shell: &mut Terminal) {
+    shell.wait_alternate(true);
+    shell.wait_text("text in the editor\n~");
+    shell.type_keys(":q!\r");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+}
+
+#[test]
+fn full_screen_program_in_the_background_is_stopped_before_it_draws_over_the_prompt() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    edit(&mut shell);
     let is_run = |process: &Process| process.cmdline().contains("bgctl run ");
     let run = processes_of(daemon.home()).into_iter().find(is_run).expect("it runs");
     let pid = daemon.task(only_task(&daemon)).pid.unwrap();
@@ -86,11 +100,7 @@ fn full_screen_program_in_the_background_is_stopped_before_it_draws_over_the_pro
     assert_eq!(shell.run_line("jobs | grep -q Stopped"), 0);
     assert!(!shell.emulated().alternate_screen() && !shell.screen().contains("text in the editor"));
     shell.type_line("fg");
-    shell.wait_alternate(true);
-    shell.wait_text("text in the editor\n~");
-    shell.type_keys(":q!\r");
-    shell.wait_alternate(false);
-    shell.wait_prompt();
+    leave_editor(&mut shell);
 }
 
 #[test]
@@ -136,20 +146,13 @@ fn run_stopped_by_sigstop_regains_keyboard_after_fg() {
 fn full_screen_program_returns_after_fg() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);
-    shell.type_line("bgctl run -- vim -u NONE -n text");
-    shell.wait_alternate(true);
-    shell.type_keys("itext in the editor\x1b");
-    shell.wait_text("text in the editor");
+    edit(&mut shell);
     shell.type_keys("\x1a");
     shell.wait_text("Stopped");
     shell.wait_prompt();
     assert!(!shell.emulated().alternate_screen());
     shell.type_line("fg");
-    shell.wait_alternate(true);
-    shell.wait_text("text in the editor\n~");
-    shell.type_keys(":q!\r");
-    shell.wait_alternate(false);
-    shell.wait_prompt();
+    leave_editor(&mut shell);
 }
 
 #[test]

@@ -303,15 +303,9 @@ mod tests {
         assert_eq!(refused(&path), "it is not a program");
         // By another process, as a child that another test starts meanwhile inherits what this one has open for writing,
         // and such a program can't be executed.
-        assert!(
-            Command::new("cp")
-                .arg("--remove-destination")
-                .arg("/bin/true")
-                .arg(&path)
-                .status()
-                .unwrap()
-                .success()
-        );
+        let mut copy = Command::new("cp");
+        copy.args(["--remove-destination", "/bin/true"]).arg(&path);
+        assert!(copy.status().unwrap().success());
         for (mode, why) in [(0o777, "other users may write to it (mode 777)"), (0o4755, "it runs as another")]
         {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();

@@ -18,7 +18,7 @@ use std::time::Instant;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
+use rustix::termios::{LocalModes, OptionalActions, Winsize, tcgetattr, tcgetpgrp, tcsetattr, tcsetwinsize};
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
@@ -294,6 +294,13 @@ impl Terminal {
     pub fn is_sane(&self) -> bool {
         let modes = tcgetattr(self.master()).expect("a terminal has modes");
         modes.local_modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    /// Makes Ctrl-C, Ctrl-\\ and Ctrl-Z send signals, whatever the program has chosen.
+    pub fn let_keys_signal(&self) {
+        let mut modes = tcgetattr(self.master()).expect("a terminal has modes");
+        modes.local_modes.insert(LocalModes::ISIG);
+        tcsetattr(self.master(), OptionalActions::Now, &modes).expect("modes can be set");
     }
 
     #[track_caller]

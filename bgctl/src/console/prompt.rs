@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::error::RpcError;
+use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{CancelParams, TaskCancel};
 use nix::sys::signal::Signal;
@@ -33,6 +34,8 @@ pub struct Prompt<'a> {
     pub jobs: &'a mut Jobs,
     pub editor: &'a mut Editor,
     pub signals: &'a Signals,
+    /// The key that moves a job to the background.
+    pub key: Key,
     /// The code to exit with, if a signal has asked for it.
     pub ends_with: &'a mut Option<Code>,
 }
@@ -144,7 +147,8 @@ impl View for Prompt<'_> {
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         *self.ends_with = ends_with(caught).or(*self.ends_with);
-        Ok(())
+        // The hint is shown before the prompt reads keys; until then, the terminal makes a signal of some.
+        if caught.is_key(self.key) { Ok(self.jobs.pressed(self.link)?) } else { Ok(()) }
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {

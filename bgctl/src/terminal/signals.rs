@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 
+use bgd_shared::foreground::Key;
 use bgd_shared::proc::ProcessStat;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill, raise};
@@ -38,6 +39,16 @@ impl Caught {
     /// bgctl.
     pub fn is_for_all(self) -> bool {
         self.by_terminal || matches!(self.signal, Signal::SIGHUP | Signal::SIGTERM)
+    }
+
+    /// Reports whether this is the signal that a terminal sends for the key, unless its modes were changed.
+    pub fn is_key(self, key: Key) -> bool {
+        let byte = match self.signal {
+            Signal::SIGQUIT => 0x1c,
+            Signal::SIGTSTP => 0x1a,
+            _ => return false,
+        };
+        self.by_terminal && key.byte() == Some(byte)
     }
 
     /// Returns the exit code that a shell reports for a program ended by this signal.

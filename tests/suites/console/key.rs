@@ -54,6 +54,22 @@ fn r60_configured_background_key_is_shown_and_works() {
 }
 
 #[test]
+fn r60_key_that_terminal_turns_into_signal_before_prompt_reads_keys_works() {
+    let daemon = TestDaemon::start();
+    for (key, byte) in [("ctrl-z", "\x1a"), ("ctrl-\\", "\x1c")] {
+        let mut console = Terminal::bgctl(&daemon, &["console", "--key", key]);
+        at_prompt(&mut console);
+        run_line(&mut console, "sleep 1000 &");
+        // As before the prompt has prepared the terminal, when the hint is shown already.
+        console.let_keys_signal();
+        console.type_keys(byte);
+        console.wait_text("manually backgrounded by user");
+        at_prompt(&mut console);
+        daemon.cancel(&moved(&console));
+    }
+}
+
+#[test]
 fn r61_background_key_returns_to_prompt_and_prints_task_id() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);

@@ -25,6 +25,7 @@ mod usage;
 use std::collections::{BTreeMap, HashMap};
 use std::slice;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bgd_shared::error::RpcError;
@@ -61,8 +62,11 @@ use crate::wire::status::Identity;
 use crate::wire::subscribers::Subscribers;
 use crate::wire::{refusals, view};
 
-/// Maximum number of calls or facts taken from the mailbox before timers and others get their turn.
-const BATCH: usize = 64;
+/// Maximum number of facts taken from the mailbox before timers and others get their turn.
+const FACTS: usize = 64;
+
+/// The same for calls. Few, as the starts and ends of tasks wait meanwhile.
+const CALLS: usize = 16;
 
 /// The answer to a call that removed tasks.
 #[derive(Debug)]
@@ -189,10 +193,11 @@ impl Dispatcher {
 
     /// Like [`Self::run`], but may be dropped and called again to continue.
     pub async fn go(&mut self, mailbox: &mut Mailbox, wall_clock: &mut WallClock) {
-        let mut incoming = Vec::with_capacity(BATCH);
-        let mut facts = Vec::with_capacity(BATCH);
+        let mut incoming = Vec::with_capacity(CALLS);
+        let mut facts = Vec::with_capacity(FACTS);
         // After a full batch of facts, other inputs get a turn, so that a flood of facts does not starve them.
         let mut is_others_turn = false;
+        let mut is_crowded = false;
         while !self.ended || self.is_busy() {
             let deadline = self.core.deadline().map(|at| self.instant(at));
             if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
@@ -201,13 +206,14 @@ impl Dispatcher {
             let upgrade_due = self.upgrade_due();
             tokio::select! {
                 biased;
-                count = mailbox.facts.recv_many(&mut facts, BATCH), if !is_others_turn => {
-                    is_others_turn = count == BATCH;
+                count = mailbox.facts.recv_many(&mut facts, FACTS), if !is_others_turn => {
+                    is_others_turn = count == FACTS;
                     for seen in facts.drain(..) {
                         self.handle_executor_message(seen);
                     }
                 }
-                () = self.executors.attend() => {}
+                // The facts that follow from it need no turn of their own.
+                () = self.executors.attend() => self.handle_facts(mailbox),
                 Some(internal) = mailbox.internals.recv() => self.internal(internal),
                 () = sleep_until(self.forced_at), if self.ended => self.end_by_force(),
                 () = sleep_until(self.ending.over_at()) => {
@@ -218,8 +224,9 @@ impl Dispatcher {
                 () = sleep_until(self.freed.due()) => self.give_memory_back(),
                 () = sleep_until(deadline) => self.fire_deadlines(),
                 () = wall_clock.due() => self.fire_deadlines(),
-                _ = mailbox.calls.recv_many(&mut incoming, BATCH), if !self.is_journal_full() => {
+                count = mailbox.calls.recv_many(&mut incoming, CALLS), if !self.is_journal_full() => {
                     is_others_turn = false;
+                    is_crowded = count == CALLS;
                     for incoming in incoming.drain(..) {
                         self.incoming(incoming);
                     }
@@ -233,8 +240,12 @@ impl Dispatcher {
                 }
                 () = tokio::task::yield_now(), if is_others_turn => is_others_turn = false,
             }
-            if std::mem::take(&mut self.has_started) {
+            if std::mem::take(&mut is_crowded) {
+                // Ends of processes must not wait until all calls have been handled.
                 tokio::task::yield_now().await;
+            }
+            if std::mem::take(&mut self.has_started) {
+                let_woken_run().await;
                 self.executors.all().for_each(|executor| executor.answered());
             }
             self.upgrade_step(mailbox);
@@ -245,6 +256,14 @@ impl Dispatcher {
         // end.
         for (answer, _) in std::mem::take(&mut self.pending).into_values() {
             answer.abandon();
+        }
+    }
+
+    /// Handles the facts that are there, up to a limit.
+    fn handle_facts(&mut self, mailbox: &mut Mailbox) {
+        for _ in 0..FACTS {
+            let Ok(seen) = mailbox.facts.try_recv() else { return };
+            self.handle_executor_message(seen);
         }
     }
 
@@ -550,6 +569,20 @@ impl Dispatcher {
             answer.release_room();
         }
     }
+}
+
+/// Lets the tasks run that were woken before, such as the writers of answers. Unlike tokio's `yield_now`, it does not
+/// wait until all others had nothing more to do, and asks the kernel for no events.
+async fn let_woken_run() {
+    let mut is_over = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut is_over, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -99,7 +99,7 @@ fn items(argvs: Vec<Vec<OsText>>) -> Result<Vec<BatchItem>, RpcError> {
         if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
             return Err(invalid(format!("`argvs[{place}]` has no program")));
         }
-        argv.iter().try_for_each(|text| check_no_nul(&format!("argvs[{place}]"), text))?;
+        argv.iter().try_for_each(|text| check_no_nul(format_args!("argvs[{place}]"), text))?;
         Ok(BatchItem { id: TaskId::random(), argv: argv.into() })
     };
     argvs.into_iter().enumerate().map(item).collect()

@@ -1,5 +1,7 @@
 //! Checks shared by several calls.
 
+use std::fmt;
+
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::limits;
@@ -38,7 +40,7 @@ pub fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
 }
 
 /// Checks that a text for the system contains no NUL.
-pub fn check_no_nul(name: &str, text: &OsText) -> Result<(), RpcError> {
+pub fn check_no_nul(name: impl fmt::Display, text: &OsText) -> Result<(), RpcError> {
     if text.has_nul() {
         return Err(invalid(format!("`{name}` contains a NUL byte, which the system does not allow")));
     }

@@ -60,7 +60,7 @@ impl Submission {
             if name.is_empty() || name.contains(['=', '\0']) {
                 return Err(invalid(format!("`env`: {name:?} is not a valid variable name")));
             }
-            check_no_nul(&format!("env.{name}"), value)?;
+            check_no_nul(format_args!("env.{name}"), value)?;
         }
         let umask = params.umask.unwrap_or(0o022);
         if umask > 0o777 {

@@ -464,7 +464,7 @@ impl Supervisor {
                     }
                 }
                 () = at(self.give_up_at) => self.give_up().await,
-                () = tokio::time::sleep(REST), if self.missed => {
+                () = rest_if(self.missed) => {
                     self.shown.works();
                     // Some process could not be reached for lack of descriptors, but the leader's pidfd is open.
                     if let Some(signal) = self.ending {
@@ -472,7 +472,7 @@ impl Supervisor {
                         self.end_all(signal).await;
                     }
                 }
-                () = tokio::time::sleep(REST), if !self.newborns.is_empty() => self.ask_newborns(),
+                () = rest_if(!self.newborns.is_empty()) => self.ask_newborns(),
             }
         }
     }
@@ -522,13 +522,13 @@ impl Supervisor {
                         self.end_held(&watched);
                     }
                     () = at(self.give_up_at) => self.give_up().await,
-                    () = tokio::time::sleep(REST), if self.missed => {
+                    () = rest_if(self.missed) => {
                         self.shown.works();
                         if let Some(signal) = self.ending {
                             self.end_all(signal).await;
                         }
                     }
-                    () = tokio::time::sleep(REST), if !self.newborns.is_empty() => self.ask_newborns(),
+                    () = rest_if(!self.newborns.is_empty()) => self.ask_newborns(),
                 }
             }
         }
@@ -589,6 +589,11 @@ async fn ended(process: Option<&AsyncFd<PidFd>>) {
         Some(process) => _ = process.readable().await,
         None => std::future::pending().await,
     }
+}
+
+/// Waits for [`REST`]; for ever, and without a timer, if nothing is due.
+async fn rest_if(is_due: bool) {
+    if is_due { tokio::time::sleep(REST).await } else { std::future::pending().await }
 }
 
 async fn at(time: Option<Instant>) {

@@ -23,7 +23,7 @@ use bgd_shared::text::{Env, OsText};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::stat::fstat;
 
 use super::awaited::{Awaited, NotifySocket};
@@ -68,9 +68,9 @@ const THREADS: usize = 2;
 /// The system allows no more threads, or `/dev/null` can't be opened.
 pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<ThreadPool<StartOrder>> {
     let common = Arc::new(Common {
-        settings,
         null: Null::open()?,
-        reset_signals: ignored_signals(),
+        reset_signals: ignored_signals(settings.keeper.is_some()),
+        settings,
         own_limits: own_limits(),
     });
     let reports = reports.clone();
@@ -115,28 +115,14 @@ impl AsFd for Null {
     }
 }
 
-/// Returns the signals that the daemon handles or ignores; a child starts with the default for all of them.
-fn ignored_signals() -> Vec<i32> {
-    use nix::sys::signal::Signal;
-    let mut signals: Vec<i32> = [
-        Signal::SIGPIPE,
-        Signal::SIGCHLD,
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-        Signal::SIGTSTP,
-        Signal::SIGTTIN,
-        Signal::SIGTTOU,
-    ]
-    .map(|signal| signal as i32)
-    .to_vec();
-    // The daemon's parent may have ignored further signals, which tasks must not inherit.
+/// Returns the signals that a child may inherit as ignored; it starts with the default for all of them. Executing a
+/// program resets those that the daemon handles.
+fn ignored_signals(has_keeper: bool) -> Vec<i32> {
+    // The daemon's parent may have ignored any of them.
     let mask = proc::ignored_signals("self");
-    signals.extend((1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0));
-    signals.sort_unstable();
-    signals.dedup();
-    signals
+    // Children that the keeper holds ignore this one until they have announced themselves.
+    let held_back = has_keeper.then_some(Signal::SIGTERM as i32);
+    (1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0 || Some(*signal) == held_back).collect()
 }
 
 /// Opened standard streams.

@@ -64,7 +64,7 @@ impl Dispatcher {
 
     /// Ensures that the folder for outputs exists: recreates it if it was removed.
     pub(super) fn ensure_folder(&self) -> Result<(), RpcError> {
-        self.context.folder.ensure().map_err(|error| {
+        self.context.folder.ensure_not_removed().map_err(|error| {
             let path = self.context.folder.path().display();
             let message = format!("the output folder was removed and can't be recreated: {path}: {error}");
             RpcError::new(ErrorKind::Internal, message)

@@ -99,6 +99,14 @@ impl OutputFolder {
         self.kept.ensure()
     }
 
+    /// Recreates the folder if it was removed. Does not notice that it was moved; the start of a task does.
+    ///
+    /// # Errors
+    /// As for [`Self::ensure`].
+    pub fn ensure_not_removed(&self) -> io::Result<()> {
+        if self.kept.is_removed() { self.ensure() } else { Ok(()) }
+    }
+
     /// Opens a file in the folder. Before creating one, makes sure that the folder exists.
     fn open_at(&self, task: TaskId, stream: Stream, flags: OFlag) -> io::Result<OwnedFd> {
         if flags.contains(OFlag::O_CREAT) {

@@ -50,6 +50,12 @@ impl Kept {
         self.renewed.notified().await;
     }
 
+    /// Reports whether the folder was removed and is to be recreated. Costs less than [`Self::ensure`], but does not
+    /// notice that the folder was moved.
+    pub fn is_removed(&self) -> bool {
+        self.restore.is_some() && fstat(&*self.handle()).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
     /// Recreates the folder, unless the open folder is still the one at its path.
     ///
     /// # Errors

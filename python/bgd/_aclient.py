@@ -301,6 +301,7 @@ class AsyncClient(AsyncMethods):
             ready_timeout=ready_timeout, socket=self._chosen, more=more,
         )  # fmt: skip
         try:
+            request.put_env((await self.connect())["limits"]["frame_bytes"])
             try:
                 result = await self._call("task.submit", request.params, timeout, request.fds)
             except ConnectionLost:
@@ -344,15 +345,16 @@ class AsyncClient(AsyncMethods):
             time_limit=time_limit, tags=tags, after=(), delay=None, start_at=None, retry=retry, ready_timeout=None,
             socket=self._chosen, more=more,
         )  # fmt: skip
-        common = present(request.params)
-        del common["argv"]
-        common.pop("delay_ms", None)
-        first: dict[str, Any] = {"task": common, "jobs": jobs, "max_fails": max_fails}
         batch: Optional[str] = None
         ids: list[str] = []
         over: Optional[AsyncConnection] = None
         try:
             frame_bytes = (await self.connect())["limits"]["frame_bytes"]
+            request.put_env(frame_bytes)
+            common = present(request.params)
+            del common["argv"]
+            common.pop("delay_ms", None)
+            first: dict[str, Any] = {"task": common, "jobs": jobs, "max_fails": max_fails}
             for part, more_follow in _requests.parts(argvs, frame_bytes):
                 if more_follow and over is None:
                     # The daemon takes one batch at a time from a connection, and drops one whose end is missing
@@ -434,12 +436,13 @@ class AsyncClient(AsyncMethods):
         """Waits until all tasks have ended, or one with mode "any", but at most so many seconds: then `timed_out` is set,
         which is not an error. `tasks` may be a single one. Updates the handles among them."""
         waited = references("tasks", tasks)
-        result = await self.task_block(
-            ids=[reference(one) for one in waited],
-            mode=mode,
-            until=until,
-            timeout_ms=milliseconds("timeout", checked(timeout)),
-        )
+        ids = [reference(one) for one in waited]
+        most = milliseconds("timeout", checked(timeout))
+        frame_bytes = (await self.connect())["limits"]["frame_bytes"]
+        results = []
+        for part, timeout_ms in _requests.block_parts(ids, frame_bytes, mode, most):
+            results.append(await self.task_block(ids=part, mode=mode, until=until, timeout_ms=timeout_ms))
+        result = _requests.joined(results)
         update(waited, result["tasks"])
         return result
 

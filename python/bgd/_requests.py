@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import resource
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import IO, Any, Literal, Optional, TypeVar, Union
@@ -202,14 +203,18 @@ def descriptor(name: str, stream: Stream) -> int:
 class Request:
     """The params of a submit, and the descriptors that travel with it. `close` closes the ones made for it."""
 
-    def __init__(self, params: dict[str, Any]) -> None:
+    def __init__(self, params: dict[str, Any], env: Mapping[str, bytes]) -> None:
         self.params = params
+        self.env = env
         self.fds: list[int] = []
         self._made: list[int] = []
 
-    def put_env(self, env: Mapping[str, bytes]) -> None:
-        """Adds a complete environment; after the descriptors of the streams."""
-        if sum(len(name.encode()) + len(value) + 2 for name, value in env.items()) > constants.ENV_INLINE_BYTES:
+    def put_env(self, frame_bytes: int) -> None:
+        """Adds the complete environment, for lines of so many bytes; after the descriptors of the streams."""
+        env = self.env
+        # In a line, a byte can take up to six, and the other params need room, too.
+        most = min(constants.ENV_INLINE_BYTES, frame_bytes // 8)
+        if sum(len(name.encode()) + len(value) + 2 for name, value in env.items()) > most:
             file = memory_file(env)
             self.params["env_fd"] = True
             self.fds.append(file)
@@ -244,7 +249,8 @@ def submit(
     umask: Optional[int],
     more: Mapping[str, Any],
 ) -> Request:
-    """Returns the request for a task that inherits what a child of this process would. `more` are params that are sent
+    """Returns the request for a task that inherits what a child of this process would, still without its environment:
+    see `Request.put_env`. `more` are params that are sent
     as they are, `socket` is the daemon's if it was chosen."""
     if isinstance(argv, (str, bytes)):
         raise UsageError("argv is a list of arguments, not a line", "use shell=... for a line of /bin/sh")
@@ -271,18 +277,17 @@ def submit(
     params["start_at"] = None if start_at is None else timestamp(start_at)
     if pty is not False:
         params["pty"] = terminal_size(pty)
-    request = Request(params)
+    variables = environment(env)
+    if socket is not None:
+        # If the task itself calls bgctl or this package, that goes to the same daemon.
+        variables.update({"BGD_SOCKET": os.fsencode(socket), "BGD_HOST": b""})
+    request = Request(params, variables)
     for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
         if stream == "pipe":
             params[name] = "pipe"
         elif stream is not None:
             params[name] = "fd"
             request.fds.append(descriptor(name, stream))
-    variables = environment(env)
-    if socket is not None:
-        # If the task itself calls bgctl or this package, that goes to the same daemon.
-        variables.update({"BGD_SOCKET": os.fsencode(socket), "BGD_HOST": b""})
-    request.put_env(variables)
     return request
 
 
@@ -389,6 +394,50 @@ def input_parts(data: bytes, frame_bytes: int) -> Iterator[tuple[str, bool]]:
     for begin in begins:
         part = data[begin : begin + most]
         yield base64.b64encode(part).decode("ascii"), begin == begins[-1]
+
+
+ID_BYTES = 39
+"""Bytes of an id in a line: it is quoted, and a comma follows."""
+
+REST_BYTES = 1024
+"""Most bytes of such a line besides the ids."""
+
+
+def id_parts(ids: Sequence[str], frame_bytes: int) -> list[list[str]]:
+    """Returns ids in parts that fit into a line of so many bytes; without ids, an empty part."""
+    most = max((frame_bytes - REST_BYTES) // ID_BYTES, 1)
+    if len(ids) <= most:
+        return [list(ids)]
+    once = list(dict.fromkeys(ids))
+    return [once[begin : begin + most] for begin in range(0, len(once), most)]
+
+
+def block_parts(
+    ids: Sequence[str], frame_bytes: int, mode: types.BlockMode, timeout_ms: Optional[int]
+) -> Iterator[tuple[list[str], Optional[int]]]:
+    """Returns the ids to wait for in parts that fit into a line of so many bytes, each with the milliseconds left for
+    it. Raises UsageError if one of the tasks is enough and they do not fit into one line."""
+    parts = id_parts(ids, frame_bytes)
+    if len(parts) > 1 and mode != "all":
+        message = f"these are {len(ids)} tasks, too many to wait for one of them"
+        raise UsageError(message, 'wait for those of a batch with task_block(matching={"batch": ...}, mode="any")')
+    begin = time.monotonic()
+    yield parts[0], timeout_ms
+    for part in parts[1:]:
+        spent = int((time.monotonic() - begin) * 1000)
+        yield part, None if timeout_ms is None else max(timeout_ms - spent, 0)
+
+
+def joined(results: Sequence[types.BlockResult]) -> types.BlockResult:
+    """Returns the result about the tasks of all parts."""
+    if len(results) == 1:
+        return results[0]
+    return {
+        "active": [id for result in results for id in result["active"]],
+        "finished": [id for result in results for id in result["finished"]],
+        "tasks": [task for result in results for task in result["tasks"]],
+        "timed_out": any(result["timed_out"] for result in results),
+    }
 
 
 def still_running(result: types.BlockResult, timeout: Optional[float]) -> Timeout:

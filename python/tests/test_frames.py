@@ -47,8 +47,42 @@ class Parts(unittest.TestCase):
         self.assertEqual(list(_requests.input_parts(b"", 4096)), [("", True)])
 
 
+    def test_ids_to_wait_for_fit_into_a_line(self) -> None:
+        ids = [f"{number:036x}" for number in range(30_000)]
+        for frame_bytes in FRAMES:
+            parts = list(_requests.block_parts(ids, frame_bytes, "all", 60_000))
+            for part, timeout_ms in parts:
+                params = {"ids": part, "mode": "all", "timeout_ms": timeout_ms, "until": "ended"}
+                self.assertLessEqual(len(_core.encoded(1 << 63, "task.block", params)), frame_bytes)
+            self.assertEqual([id for part, _ in parts for id in part], ids)
+        self.assertEqual(list(_requests.block_parts([], 4096, "any", None)), [([], None)])
+
+
 class Short(Case):
     config = "[limits]\nframe_bytes = 4096\n"
+
+    def test_more_tasks_are_waited_for_than_fit_into_a_line(self) -> None:
+        batch = self.client.submit_many([["/bin/true"]] * 200, env={})
+        ended = self.client.wait(batch.ids + batch.ids[:1], timeout=PATIENCE)
+        self.assertEqual([task["id"] for task in ended], batch.ids)
+        with self.assertRaises(bgd.UsageError) as raised:
+            self.client.wait(batch.ids, any=True)
+        self.assertIn("matching=", str(raised.exception.hint))
+        held = self.client.submit(["/bin/true"], hold=True, env={})
+        result = self.client.block([held, *batch.ids], timeout=0)
+        self.assertEqual((result["timed_out"], result["active"]), (True, [held.id]))
+        self.assertEqual(len(result["finished"]), 200)
+        held.cancel()
+
+    def test_an_environment_longer_than_a_line_is_passed_on(self) -> None:
+        for length in (400, 2000, 6000):
+            value = "\x01" * length
+            task = self.client.submit(shell="printf %s $LONG", env={"LONG": value})
+            task.wait(timeout=PATIENCE, check=True)
+            self.assertEqual(task.output(), value.encode())
+        batch = self.client.submit_many([["/usr/bin/printenv", "LONG"]] * 20, env={"LONG": "x" * 6000})
+        ended = self.client.wait(batch.ids, timeout=PATIENCE)
+        self.assertEqual([task["status"] for task in ended], ["completed"] * 20)
 
     def test_a_batch_and_input_are_sent_in_short_lines(self) -> None:
         argvs = [["/bin/echo", "🙂" * 40, "\x01" * 40]] * 20
@@ -71,6 +105,14 @@ class Short(Case):
                 await task.write(b"x" * 20_000, eof=True)
                 await task.wait(timeout=PATIENCE, check=True)
                 self.assertEqual(await task.output(), b"x" * 20_000)
+                long = await client.submit(shell="printf %s $LONG", env={"LONG": "x" * 6000})
+                await long.wait(timeout=PATIENCE, check=True)
+                self.assertEqual(await long.output(), b"x" * 6000)
+                many = await client.submit_many([["/bin/true"]] * 200, env={"LONG": "x" * 6000})
+                ended = await client.wait(many.ids, timeout=PATIENCE)
+                self.assertEqual([task["id"] for task in ended], many.ids)
+                with self.assertRaises(bgd.UsageError):
+                    await client.wait(many.ids, any=True)
 
         asyncio.run(sent())
 

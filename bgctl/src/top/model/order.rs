@@ -1,6 +1,6 @@
 //! The order of the list's lines, maintained as tasks change, so that a frame lays out only the visible ones.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -104,10 +104,28 @@ impl SortKey {
 }
 
 /// A line of the list.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
     Head(Head),
     Task(SortKey),
+}
+
+/// The order on the screen: each heading is followed by its tasks. The derived one would put all headings first.
+impl Ord for Spot {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.head().cmp(other.head()).then_with(|| match (self, other) {
+            (Self::Head(_), Self::Head(_)) => Ordering::Equal,
+            (Self::Head(_), Self::Task(_)) => Ordering::Less,
+            (Self::Task(_), Self::Head(_)) => Ordering::Greater,
+            (Self::Task(one), Self::Task(two)) => one.cmp(two),
+        })
+    }
+}
+
+impl PartialOrd for Spot {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Spot {

@@ -216,6 +216,22 @@ fn r163_only_visible_lines_are_laid_out() {
     assert_eq!(lines(&mut model, 3), ["3", "2", "1"]);
 }
 
+#[test]
+fn r163_selection_stays_in_the_window_across_headings() {
+    let running = (1..=3).map(|number| task(number, Status::Running));
+    let ended = (4..=103).map(|number| task(number, Status::Completed));
+    let mut model = model(&running.chain(ended).collect::<Vec<_>>());
+    model.select_end(false);
+    for lines in [1, -1] {
+        for step in 0..105 {
+            let window = model.window(20);
+            let selected = model.selected().unwrap();
+            assert!(window.contains(selected), "after {step} moves by {lines}: {selected:?}");
+            model.move_by(lines);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn r163_filter_typed_stepwise_shows_the_same_as_set_at_once(
@@ -444,7 +460,11 @@ fn apply(model: &mut Model, simple: &mut Simple, step: &Step) {
         Step::Filter(is_set) => model.set_filter(if *is_set { "tag:even" } else { "" }),
         Step::Fold(is_folded) => model.fold(*is_folded),
         Step::Move(lines) => model.move_by(*lines),
-        Step::Window(height) => drop(model.window(*height)),
+        Step::Window(height) => {
+            let lines = model.window(*height);
+            let shows = |selected: &Spot| *height == 0 || lines.contains(selected);
+            assert!(model.selected().is_none_or(shows), "{:?} is not in {lines:?}", model.selected());
+        }
         Step::Relist(kept) => {
             model.begin_listing(HostNo::default());
             simple.retain(|number, _| kept.contains(number));

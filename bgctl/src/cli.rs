@@ -300,6 +300,7 @@ fn parse_as(
     args: &[OsString],
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
+    // As with an empty `$(…)` after it: nothing was chosen there, so the latest task is not meant.
     let ends_in_dashes = args.last().is_some_and(|last| last == "--");
     let matches = match command.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
@@ -317,10 +318,10 @@ fn parse_as(
         Verb::Run(args) => args.check(),
         Verb::Resume(args) => args.check(),
         Verb::Clear(args) => args.check(ends_in_dashes),
-        Verb::Status(args) => args.check(is_interactive),
-        Verb::Output(args) => args.check(is_interactive),
-        Verb::Attach(args) => args.check(is_interactive),
-        Verb::Block(args) => args.check(is_interactive),
+        Verb::Status(args) => args.check(is_interactive && !ends_in_dashes),
+        Verb::Output(args) => args.check(is_interactive && !ends_in_dashes),
+        Verb::Attach(args) => args.check(is_interactive && !ends_in_dashes),
+        Verb::Block(args) => args.check(is_interactive && !ends_in_dashes),
         Verb::Edit(args) => args.check(),
         Verb::Signal(args) => args.words().map(drop),
         Verb::Completions(args) => args.check(),

@@ -55,7 +55,7 @@ EXAMPLES:
   bgctl rerun 3f2a
   bgctl rerun --failed @9c1e          the failed tasks of a batch
   bgctl rerun --with-dependents 3f2a  also tasks cancelled because 3f2a failed
-  bgctl block $(bgctl rerun --failed --tag nightly)
+  bgctl block -- $(bgctl rerun --failed --tag nightly)
 
 Submits a task again with the same command or prompt, folder, environment, limits, tags,
 group, priority and --retry, but without --after, --in, --at and --hold. Prints the new

@@ -55,12 +55,34 @@ impl SelectArgs {
     }
 }
 
-/// Rejects a call without a task where `@` is not the default: outside an interactive terminal.
+/// Rejects a call without a task where `@` is not the default: outside an interactive terminal, or after `--`.
 pub(super) fn none_named(is_empty: bool, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
     if !is_empty || is_interactive {
         return Ok(());
     }
     let what = "no task given: give a task id, @, or options that select tasks (the latest task is the default only \
-                on a terminal)";
+                on a terminal, and not after `--`)";
     Err((ErrorKind::MissingRequiredArgument, what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::cli::parse;
+
+    #[test]
+    fn r113_nothing_after_dashes_does_not_mean_the_latest_task() {
+        let read = |words: &[&str]| {
+            let words = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);
+            parse(words, true).map(drop).map_err(|error| (error.exit_code(), error.to_string()))
+        };
+        for verb in ["status", "output", "attach", "block"] {
+            read(&[verb]).unwrap();
+            let (code, told) = read(&[verb, "--"]).unwrap_err();
+            assert!(code == 2 && told.contains("not after `--`"), "{verb}: {told}");
+            read(&[verb, "--", "3f2a"]).unwrap();
+            read(&[verb, "--tag", "nightly", "--"]).unwrap();
+        }
+    }
 }

@@ -350,3 +350,21 @@ fn exit_report_is_accepted_only_for_handed_over_tasks() {
     let told = tell(task.id, Exit::Code(3)).unwrap().task;
     assert_eq!((told.status, told.exit), (Status::Completed, Some(Exit::Code(0))));
 }
+
+#[test]
+fn r70_bgctl_does_not_take_a_descriptor_of_its_own_for_a_named_one() {
+    let daemon = TestDaemon::start();
+    for streams in ["--stdout 3", "--file 4", "--stdout 0 --stderr 5"] {
+        let bgctl = bgctl_path();
+        let line = format!(
+            "sleep 1000 & {} handoff --pid $! {streams} 3>&- 4>&- 5>&- 0<&1; code=$?; kill $!; exit $code",
+            bgctl.display()
+        );
+        let mut shell = Command::new("sh");
+        let told = shell.args(["-c", &line]).env_clear().envs(daemon.environment()).output().unwrap();
+        let errors = String::from_utf8(told.stderr).unwrap();
+        assert_eq!(told.status.code(), Some(2), "{streams}: {errors}");
+        let (_, last) = streams.rsplit_once("--").unwrap();
+        assert!(errors.contains(&format!("--{last}: this descriptor is not open")), "{streams}: {errors}");
+    }
+}

@@ -26,15 +26,20 @@ const ARGUMENTS_BYTES: u64 = 4096;
 /// Hands the process over, then prints the daemon's message for the user.
 pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("handing over a process")?;
-    let pidfd = open(args.pid)?;
     let named = [
         (HandoffStream::Stdout, "--stdout", args.stdout),
         (HandoffStream::Stderr, "--stderr", args.stderr),
         (HandoffStream::Pty, "--pty", args.pty),
         (HandoffStream::File, "--file", args.file),
     ];
+    // Before anything is opened: a descriptor of our own could get the number of one that is not open.
+    for (_, option, number) in named {
+        if let Some(number) = number.filter(|number| !is_open(*number)) {
+            return Err(not_open(option, number));
+        }
+    }
     let mut streams = Vec::new();
-    let mut descriptors = vec![pidfd];
+    let mut descriptors = vec![open(args.pid)?];
     for (stream, option, number) in named {
         if let Some(number) = number {
             streams.push(stream);
@@ -77,6 +82,12 @@ fn open(pid: i32) -> Result<OwnedFd, Failure> {
         ),
         _ => Failure::io(format!("process {pid}"), &error.into()),
     })
+}
+
+/// Reports whether this process has a descriptor of this number. Opens nothing.
+fn is_open(number: i32) -> bool {
+    let link = fs::symlink_metadata(format!("/proc/self/fd/{number}"));
+    !link.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Duplicates a descriptor inherited from the caller.

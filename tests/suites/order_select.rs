@@ -299,3 +299,34 @@ fn r113_events_refuse_selections_that_no_task_can_match() {
     events.kill().unwrap();
     events.wait().unwrap();
 }
+
+#[test]
+fn r106_ended_tasks_of_several_batches_are_left_out() {
+    let daemon = TestDaemon::start();
+    run(&daemon, &["group", "set", "later", "--slots", "1"]).success();
+    run(&daemon, &["group", "pause", "later"]).success();
+    let items = daemon.home().join("items");
+    fs::write(&items, "x\ny\n").unwrap();
+    let [one, two] = [(); 2].map(|()| {
+        submitted(&daemon, &["--group", "later", "--each", items.to_str().unwrap(), "--", "true"]).to_string()
+    });
+    let first = run(&daemon, &["list", "--quiet", "--batch", &one]).success().stdout_text();
+    let ended = first.lines().next().unwrap();
+    run(&daemon, &["cancel", ended]).success();
+    let held = || {
+        let listed = run(&daemon, &["list"]).success().stdout_text();
+        listed.lines().filter(|line| line.contains("pending (held)")).count()
+    };
+    let (one, two) = (format!("@{one}"), format!("@{two}"));
+    run(&daemon, &["hold", &one, ended]).expect_code(65);
+    run(&daemon, &["hold", &one, "@ffffffff"]).expect_code(66);
+    assert_eq!(held(), 0, "tasks given one by one must all fit");
+    let told = run(&daemon, &["--json", "hold", &one, &two, &one]).success();
+    let told: Value = serde_json::from_str(&told.stdout_text()).expect("one object");
+    let tasks = told["tasks"].as_array().unwrap();
+    assert!(tasks.len() == 3 && tasks.iter().all(|task| task["status"] == "pending"), "{told}");
+    assert_eq!(held(), 3);
+    let told = run(&daemon, &["release", &one, &two]).success().stdout_text();
+    assert_eq!((told.lines().count(), held()), (3, 0));
+    run(&daemon, &["cancel", &one, &two]).success();
+}

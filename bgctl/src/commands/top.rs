@@ -174,10 +174,10 @@ impl Environment for Around<'_> {
         self.colour
     }
 
-    fn left(&self, unseen: Vec<(TaskId, Timestamp)>) {
+    fn left(&self, at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
         // Without a socket, it is that of a remote machine.
         if let Ok(socket) = self.context.link.socket() {
-            state::record_seen(&socket, Timestamp::now(), unseen);
+            state::record_seen(&socket, at, unseen);
         }
     }
 }

@@ -28,6 +28,7 @@ pub trait Environment {
     /// Reports whether to use colours.
     fn colour(&self) -> bool;
 
-    /// Called when the user leaves, with the failures not seen yet and the times of their ends.
-    fn left(&self, unseen: Vec<(TaskId, Timestamp)>);
+    /// Called when the user leaves, with the time up to which all ends are known, and with the failures not seen yet and
+    /// the times of their ends.
+    fn left(&self, at: Timestamp, unseen: Vec<(TaskId, Timestamp)>);
 }

@@ -90,13 +90,24 @@ impl<'a> Executor<'a> {
     /// The terminal is gone.
     pub fn run(mut self) -> Result<Code, Failure> {
         let code = self.turns()?;
-        // Without a complete list, the unseen failures are unknown. Failures on several hosts are not recorded on this
-        // machine.
-        let model = &self.ui.model;
-        if !model.is_several() && model.is_listed() && model.silence(HostNo::default()).is_none() {
-            self.environment.left(model.unseen());
+        // Failures on several hosts are not recorded on this machine.
+        if !self.ui.model.is_several() {
+            self.leave()?;
         }
         Ok(code)
+    }
+
+    /// Reports what the user has not seen.
+    fn leave(&mut self) -> Result<(), Failure> {
+        // While a pager had the terminal, nothing was read: tasks may have failed that were never on the screen.
+        let at = Timestamp::now();
+        let is_complete = self.links.catch_up(HostNo::default(), &mut self.ui)?;
+        // Without a complete list, the unseen failures are unknown.
+        let model = &self.ui.model;
+        if is_complete && model.is_listed() && model.silence(HostNo::default()).is_none() {
+            self.environment.left(at, model.unseen());
+        }
+        Ok(())
     }
 
     fn turns(&mut self) -> Result<Code, Failure> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bgd_shared::client::{ClientError, PolledClient};
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
+use rustix::io::ioctl_fionread;
 
 use super::act::Act;
 use super::connector::{Attempt, Connector, First, next_pause};
@@ -117,7 +118,24 @@ impl<'a> Links<'a> {
         Ok(is_changed)
     }
 
-    /// Handles everything that has arrived from a host. Returns whether there was anything.
+    /// Handles everything that a host has sent so far, without waiting. Returns whether its tasks are known then.
+    ///
+    /// # Errors
+    /// There are no more threads or file descriptors.
+    pub fn catch_up(&mut self, host: HostNo, ui: &mut Ui) -> Result<bool, Failure> {
+        while let Connection::Live(wire) = &mut self.hosts[host.index()]
+            && ioctl_fionread(&wire.client).is_ok_and(|bytes| bytes > 0)
+        {
+            let read = wire.client.read();
+            self.hear(host, ui)?;
+            if read.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(matches!(&self.hosts[host.index()], Connection::Live(wire) if wire.is_listed()))
+    }
+
+    /// Handles everything that has been read from a host. Returns whether there was anything.
     fn hear(&mut self, host: HostNo, ui: &mut Ui) -> Result<bool, Failure> {
         let mut is_changed = false;
         while let Connection::Live(wire) = &mut self.hosts[host.index()] {

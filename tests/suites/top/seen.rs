@@ -117,3 +117,19 @@ fn r167_overview_lists_old_questions_and_running_tasks() {
     shell.wait_text(&format!("\n  bgctl answer {}  see the question", asks.short()));
     shell.wait_prompt();
 }
+
+#[test]
+fn r160_failure_behind_the_pager_does_not_count_as_seen_by_who_types_ahead() {
+    let daemon = TestDaemon::start();
+    let shown = daemon.run(&["submit", "-d", "shown", "--", "echo", "its output"]).success().word();
+    daemon.block(&[shown]);
+    let mut top = top(&daemon);
+    top.wait_text(" shown\n");
+    top.type_keys("o");
+    top.wait_text("its output\n<paged>");
+    failed(&daemon, "behind the pager");
+    // The view reads this key before it reads what has happened meanwhile.
+    top.type_keys("\nq");
+    assert!(top.ended().success());
+    assert_eq!(title(&daemon), "1 failure needs you");
+}

@@ -213,6 +213,31 @@ impl Link {
         }
     }
 
+    /// Makes several calls at once: all are sent before the first answer is awaited, so that together they take about as
+    /// long as one. They must be repeatable. Returns `None` for those that the daemon refuses.
+    ///
+    /// # Errors
+    /// No daemon, or a broken connection that can't be replaced.
+    pub fn call_together<M: Method>(&mut self, all: &[M::Params]) -> Result<Vec<Option<M::Result>>, Failure> {
+        debug_assert!(lost::REPEATABLE.contains(&M::NAME), "{}", M::NAME);
+        let say = |client: &mut Client| {
+            let sent = all.iter().map(|params| client.send::<M>(params, &[]));
+            let sent: Vec<u64> = sent.collect::<Result<_, _>>()?;
+            let answers = sent.into_iter().map(|call| match client.answer::<M>(call) {
+                Ok(answer) => Ok(Some(answer)),
+                Err(ClientError::Rpc(_)) => Ok(None),
+                Err(error) => Err(error),
+            });
+            answers.collect()
+        };
+        loop {
+            match self.exchange(say) {
+                Err(failure) => self.recover(failure)?,
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Like [`Self::call_with_fds`], for a call that is idempotent only because of these params, for example because
     /// they contain a key: it is repeated if the connection was lost before the answer arrived, and the tasks were not.
     ///
@@ -517,4 +542,44 @@ impl Link {
 
 fn no_connection() -> Failure {
     Failure::new(Code::NO_DAEMON, NO_DAEMON, "not connected")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use bgd_shared::error::{ErrorKind, RpcError};
+    use bgd_shared::request::{IdParams, TaskGet};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn r140_calls_made_together_are_sent_before_an_answer_is_awaited() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let daemon = std::thread::spawn(move || {
+            let lines = BufReader::new(&there).lines().map(Result::unwrap);
+            let calls: Vec<Value> = lines.take(3).map(|line| serde_json::from_str(&line).unwrap()).collect();
+            for call in &calls {
+                let error = RpcError::new(ErrorKind::TaskNotFound, "gone");
+                let answer = json!({"jsonrpc": "2.0", "id": call["id"], "error": error});
+                writeln!(&there, "{answer}").unwrap();
+            }
+            calls.iter().map(|call| call["method"].clone()).collect::<Vec<_>>()
+        });
+        let mut link = Link::new(Options {
+            target: Target::Local(None),
+            starts: false,
+            reports: false,
+            asks: false,
+            bootstraps: false,
+            connect_timeout: Duration::ZERO,
+        });
+        link.client = Some(Client::over(here.into()));
+        let params = ["1111", "2222", "3333"].map(|id| IdParams { id: id.parse().unwrap() });
+        let answers = link.call_together::<TaskGet>(&params).unwrap();
+        assert!(answers.len() == 3 && answers.iter().all(Option::is_none), "each is refused by itself");
+        assert_eq!(daemon.join().unwrap(), ["task.get"; 3]);
+    }
 }

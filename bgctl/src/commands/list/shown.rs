@@ -74,7 +74,7 @@ impl Shown {
         look.measured = self.measured(tasks, context)?;
         self.sort(tasks, &look.measured);
         if look.table || self.columns.contains(&Field::Progress) {
-            look.percents = percents(tasks, |params| context.call::<TaskOutput>(params))?;
+            look.percents = percents(tasks, |all| context.link.call_together::<TaskOutput>(all))?;
         }
         self.set_columns(look);
         Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
@@ -83,6 +83,9 @@ impl Shown {
 
 /// Maximum number of running tasks whose output is searched for progress.
 const LOOKED_AT: usize = 50;
+
+/// Number of outputs requested at once: to a host far away, each round trip takes long.
+const AT_ONCE: usize = 10;
 
 fn is_running(task: &Task) -> bool {
     matches!(task.status, Status::Running | Status::Resumed)
@@ -106,25 +109,45 @@ pub fn measured(
     Ok(measured)
 }
 
-/// Looks up the progress of running tasks.
+/// Looks up the progress of running tasks. `calls` makes several calls, and answers `None` for those that are refused:
+/// the task was cleared in the meantime, or its output can't be read; the others can.
 pub fn percents(
     tasks: &[Task],
-    mut call: impl FnMut(&OutputParams) -> Result<OutputResult, Failure>,
+    mut calls: impl FnMut(&[OutputParams]) -> Result<Vec<Option<OutputResult>>, Failure>,
 ) -> Result<HashMap<TaskId, u8>, Failure> {
+    let running = tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT);
+    let ids: Vec<TaskId> = running.map(|task| task.id).collect();
     let mut percents = HashMap::new();
-    for task in tasks.iter().filter(|task| is_running(task)).take(LOOKED_AT) {
-        let params = OutputParams {
-            id: task.id.into(),
+    for ids in ids.chunks(AT_ONCE) {
+        let params = |id: &TaskId| OutputParams {
+            id: (*id).into(),
             offset: Some(-LINE_BYTES),
             limit: u64::try_from(LINE_BYTES).ok(),
             stream: None,
         };
-        match call(&params) {
-            Ok(answer) => percents.extend(in_output(answer).map(|percent| (task.id, percent))),
-            // The task was cleared in the meantime, or its output can't be read; the others can.
-            Err(failure) if failure.rpc_code.is_some() => {}
-            Err(failure) => return Err(failure),
-        }
+        let answers = calls(&ids.iter().map(params).collect::<Vec<_>>())?;
+        let known = ids.iter().zip(answers).filter_map(|(id, answer)| Some((*id, in_output(answer?)?)));
+        percents.extend(known);
     }
     Ok(percents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::samples;
+
+    #[test]
+    fn r165_progress_of_many_tasks_takes_few_round_trips() {
+        let task =
+            |number: u128| Task { id: TaskId::from_u128(number), status: Status::Running, ..samples::task() };
+        let tasks: Vec<Task> = (0..60).map(task).collect();
+        let mut asked = Vec::new();
+        let found = percents(&tasks, |all| {
+            asked.push(all.len());
+            Ok(all.iter().map(|_| None).collect())
+        });
+        assert!(found.unwrap().is_empty());
+        assert_eq!(asked, [AT_ONCE; LOOKED_AT / AT_ONCE]);
+    }
 }

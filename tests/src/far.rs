@@ -206,6 +206,17 @@ impl Far {
         self.here.write_config(&format!("{more}\n{executor}"));
     }
 
+    /// Changes the host of the executor in the configuration of this machine's daemon.
+    #[track_caller]
+    pub fn set_host(&self, host: &str) {
+        let text = fs::read_to_string(self.here.config_path()).expect("a configuration");
+        let lines = text.lines().map(|line| match line.strip_prefix("host = ") {
+            Some(_) => format!("host = \"{host}\"\n"),
+            None => format!("{line}\n"),
+        });
+        self.here.write_config(&lines.collect::<String>());
+    }
+
     pub fn here(&mut self) -> &mut TestDaemon {
         &mut self.here
     }

@@ -422,6 +422,33 @@ fn r145_tasks_of_ended_local_daemon_are_ended_on_remote_machine() {
 }
 
 #[test]
+fn r145_tasks_of_killed_daemon_are_ended_on_the_previous_host() {
+    // The daemon's connection to it ends first.
+    let near = Far::named("near", TestDaemon::start());
+    let mut far = two();
+    far.join(&near);
+    let id = submit(&far, &[], "sleep 1000");
+    until(&mut far, id, "it runs", |task| task.status == Status::Running);
+    far.here().kill9();
+    far.set_host("near");
+    far.here().launch();
+    // Nobody sends requests to either machine.
+    far.forgotten();
+    let id = submit(&far, &[], "echo \"$HOME\"; exec sleep 1000");
+    far.here().wait_output(id, &near.daemon.home().display().to_string());
+    // A previous host that is gone keeps no task waiting.
+    far.here().kill9();
+    far.wrap("case \"$*\" in *near*) echo 'No route to host' >&2; exit 255;; esac");
+    far.set_host("far");
+    far.here().launch();
+    let id = submit(&far, &[], "echo \"$HOME\"");
+    assert_eq!(ended(&mut far, id).status, Status::Completed);
+    assert_eq!(far.here().output(id), format!("{}\n", far.daemon.home().display()).into_bytes());
+    let log = fs::read_to_string(far.here().state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("may have left tasks on the previous host"), "{log}");
+}
+
+#[test]
 fn r145_options_unsupported_by_executor_are_refused() {
     let far = two();
     for (args, word) in [

@@ -442,8 +442,7 @@ fn r151_task_for_a_changed_host_survives_kill_before_the_first_connection() {
     far.wrap(
         "case \"$*\" in *near*) test -e \"$0.open\" || { echo 'No route to host' >&2; exit 255; };; esac",
     );
-    let config = fs::read_to_string(far.here().config_path()).unwrap();
-    far.here().write_config(&config.replace(&format!("host = \"{HOST}\""), "host = \"near\""));
+    far.set_host("near");
     far.run_here(&["daemon", "reload"]).success();
     let id = far.submit_on(&[], "echo \"$HOME\"");
     far.until(id, "it can't be submitted", |task| {
@@ -454,4 +453,36 @@ fn r151_task_for_a_changed_host_survives_kill_before_the_first_connection() {
     let task = far.ended(id);
     assert_eq!((task.status, task.run), (Status::Completed, 1), "{:?}", task.error);
     assert_eq!(far.here().output(id), format!("{}\n", near.daemon.home().display()).into_bytes());
+}
+
+#[test]
+fn r151_remote_task_survives_kill_and_change_of_host() {
+    // The daemon's connection to it ends first.
+    let near = Far::named("near", TestDaemon::start());
+    let mut far = two();
+    far.join(&near);
+    let (open, until_open) = gate(&far, "open");
+    let old = far.submit_on(&[], &format!("{until_open}; echo \"$HOME\"; exit 4"));
+    far.running(old);
+    kill(&mut far, |far| far.set_host("near"));
+    let new = far.submit_on(&[], "echo \"$HOME\"");
+    far.until(new, "the reason", |task| {
+        let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
+        reason.is_some_and(|reason| reason.contains("the previous host"))
+    });
+    // The next daemon does not know it from the configuration either.
+    kill(&mut far, |_| ());
+    far.until(old, "it is known", |task| {
+        task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_none())
+    });
+    assert_eq!(far.here().task(old).status, Status::Running);
+    assert!(near.tasks_there().is_empty());
+    fs::write(open, "").unwrap();
+    let task = far.ended(old);
+    assert_eq!((task.exit, task.run), (Some(Exit::Code(4)), 1), "{:?}", task.error);
+    assert_eq!(far.ended(new).status, Status::Completed);
+    let home = |far: &Far| format!("{}\n", far.daemon.home().display()).into_bytes();
+    assert_eq!((far.here().output(old), far.here().output(new)), (home(&far), home(&near)));
+    far.forgotten();
+    near.forgotten();
 }

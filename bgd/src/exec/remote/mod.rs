@@ -83,7 +83,6 @@ impl Kind for Machines {
         }
         let is_known = |name: &str| remotes.get(name).is_some_and(|remote| remote.ssh().is_some());
         for (name, sessions) in sweep::unknown(&self.state, &self.context.socket, is_known) {
-            let sessions = sessions.into_iter().collect::<Vec<_>>().join(" ");
             tracing::warn!(
                 name,
                 sessions,

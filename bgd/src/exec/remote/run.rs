@@ -208,6 +208,11 @@ impl Run {
         self.there.is_some() || self.was_sent
     }
 
+    /// Notes that it was never submitted if this is why it waits, according to the daemon that left it.
+    pub fn unsend_if(&mut self, reason: &str) {
+        self.was_sent &= self.there.is_some() || self.reason.as_deref() != Some(reason);
+    }
+
     /// Reports whether it is not known to have started.
     pub fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting

@@ -27,6 +27,9 @@ const ALL_NOTICES: u64 = (1 << 53) - 1;
 /// The beginning of the line in a note that contains the instance of the machine's daemon.
 const THERE: &str = "there ";
 
+/// The beginning of the line in a note that contains the host through which that daemon was reached.
+const HOST: &str = "host ";
+
 /// How many tasks are listed or ended by one call.
 const PAGE: usize = 1000;
 
@@ -39,8 +42,17 @@ pub struct Origin {
     pub session: String,
     instance: String,
     note: PathBuf,
-    /// The instance of the machine's daemon at the last connection. Locked while the note is changed.
-    there: Mutex<Option<String>>,
+    /// The machine at the last connection. Locked while the note is changed.
+    there: Mutex<There>,
+}
+
+/// The machine that has the tasks, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct There {
+    /// The instance of its daemon.
+    instance: Option<String>,
+    /// The host through which it was reached. An earlier version did not note it.
+    host: Option<String>,
 }
 
 impl Origin {
@@ -56,7 +68,7 @@ impl Origin {
         Self { tag, session: session_of(instance), instance: instance.to_owned(), note, there: there.into() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+    fn lock(&self) -> MutexGuard<'_, There> {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,10 +86,14 @@ impl Origin {
         Ok(())
     }
 
-    /// Notes the instance of the machine's daemon that receives tasks from now on.
-    pub fn note_there(&self, instance: &str) {
+    /// Notes the instance of the machine's daemon that receives tasks from now on, and the host that leads to it.
+    pub fn note_there(&self, instance: &str, host: &str) {
         let mut there = self.lock();
-        *there = Some(instance.to_owned());
+        let seen = There { instance: Some(instance.to_owned()), host: Some(host.to_owned()) };
+        if *there == seen {
+            return;
+        }
+        *there = seen;
         let mut note = Note::read(&self.note);
         if !note.instances.is_empty() {
             note.there.clone_from(&there);
@@ -88,16 +104,21 @@ impl Origin {
     /// Notes that tasks go to another machine from now on, to which there was no connection yet.
     pub fn forget_there(&self) {
         let mut there = self.lock();
-        *there = None;
+        *there = There::default();
         let mut note = Note::read(&self.note);
-        if note.there.take().is_some() {
+        if std::mem::take(&mut note.there) != There::default() {
             self.note_changed(note.write(&self.note));
         }
     }
 
     /// Returns the instance of the machine's daemon at the last connection, by this daemon or the previous one.
     pub fn seen_there(&self) -> Option<String> {
-        self.lock().clone()
+        self.lock().instance.clone()
+    }
+
+    /// Returns the host of the last connection, by this daemon or the previous one.
+    pub fn host_before(&self) -> Option<String> {
+        self.lock().host.clone()
     }
 
     /// Notes that this instance has no task left on the machine.
@@ -114,6 +135,11 @@ impl Origin {
     /// durable, or of the program before an upgrade.
     pub fn has_been_there(&self) -> bool {
         Note::read(&self.note).instances.contains(&self.instance)
+    }
+
+    /// Returns the parent sessions of the tasks that this daemon and earlier ones may have on the machine.
+    pub fn sessions(&self) -> String {
+        Note::read(&self.note).sessions()
     }
 
     /// Returns the other instances that may have tasks on the machine.
@@ -143,8 +169,7 @@ impl Origin {
 struct Note {
     /// The instances of this daemon that may have tasks on the machine.
     instances: BTreeSet<String>,
-    /// The instance of the machine's daemon.
-    there: Option<String>,
+    there: There,
 }
 
 impl Note {
@@ -152,12 +177,20 @@ impl Note {
         let text = fs::read_to_string(path).unwrap_or_default();
         let mut note = Self::default();
         for line in text.lines().filter(|line| !line.is_empty()) {
-            match line.strip_prefix(THERE) {
-                Some(there) => note.there = Some(there.to_owned()),
-                None => _ = note.instances.insert(line.to_owned()),
+            if let Some(instance) = line.strip_prefix(THERE) {
+                note.there.instance = Some(instance.to_owned());
+            } else if let Some(host) = line.strip_prefix(HOST) {
+                note.there.host = Some(host.to_owned());
+            } else {
+                note.instances.insert(line.to_owned());
             }
         }
         note
+    }
+
+    /// Returns the parent sessions of the instances' tasks.
+    fn sessions(&self) -> String {
+        self.instances.iter().map(|instance| session_of(instance)).collect::<Vec<_>>().join(" ")
     }
 
     /// Replaces the file, or removes it if there are no instances.
@@ -171,25 +204,23 @@ impl Note {
         if let Some(folder) = path.parent() {
             DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
         }
-        let there = self.there.iter().map(|there| format!("{THERE}{there}"));
-        let text: String = self.instances.iter().cloned().chain(there).map(|line| line + "\n").collect();
+        let there = self.there.instance.iter().map(|instance| format!("{THERE}{instance}"));
+        let host = self.there.host.iter().map(|host| format!("{HOST}{host}"));
+        let lines = self.instances.iter().cloned().chain(there).chain(host);
+        let text: String = lines.map(|line| line + "\n").collect();
         replace(path, 0o600, |file| file.write_all(text.as_bytes()))
     }
 }
 
 /// Returns the names of machines on which earlier daemons of this socket may have left tasks, except those that the
 /// filter knows, with the parent sessions of those tasks.
-pub fn unknown(
-    state: &Path,
-    socket: &Path,
-    is_known: impl Fn(&str) -> bool,
-) -> Vec<(String, BTreeSet<String>)> {
+pub fn unknown(state: &Path, socket: &Path, is_known: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let end = format!("@{}", socket.to_string_lossy().replace('/', "+"));
     let entries = fs::read_dir(state.join("executors")).into_iter().flatten().flatten();
     let of_note = |note: PathBuf| {
         let name = note.file_name()?.to_str()?.strip_suffix(&end)?.to_owned();
         let note = Some(Note::read(&note)).filter(|_| !is_known(&name))?;
-        Some((name, note.instances.iter().map(|instance| session_of(instance)).collect()))
+        Some((name, note.sessions()))
     };
     entries.filter_map(|entry| of_note(entry.path())).collect()
 }
@@ -301,18 +332,48 @@ async fn end_together(bridge: &Bridge, tasks: &[TaskId]) -> Result<(), ClientErr
 mod tests {
     use super::*;
 
+    fn origin(state: &Path) -> Origin {
+        Origin::new(state, Path::new("/run/bgd.sock"), "here", "far")
+    }
+
     #[test]
     fn r145_next_daemon_does_not_take_another_machine_for_a_restarted_daemon() {
         let state = tempfile::tempdir().unwrap();
-        let origin = || Origin::new(state.path(), Path::new("/run/bgd.sock"), "here", "far");
-        let first = origin();
+        let first = origin(state.path());
         first.remember().unwrap();
-        first.note_there("one");
-        assert_eq!(origin().seen_there().as_deref(), Some("one"));
+        first.note_there("one", "far.example");
+        let next = origin(state.path());
+        assert_eq!(next.seen_there().as_deref(), Some("one"));
+        assert_eq!(next.host_before().as_deref(), Some("far.example"));
+        assert_eq!(next.sessions(), "bgd:here");
         first.forget_there();
-        assert_eq!(first.seen_there(), None);
-        let next = origin();
-        assert_eq!(next.seen_there(), None);
+        assert_eq!((first.seen_there(), first.host_before()), (None, None));
+        let next = origin(state.path());
+        assert_eq!((next.seen_there(), next.host_before()), (None, None));
         assert!(next.has_been_there(), "its tasks may still be on either machine");
+    }
+
+    #[test]
+    fn r145_changed_host_of_the_same_machine_is_noted() {
+        let state = tempfile::tempdir().unwrap();
+        let first = origin(state.path());
+        first.note_there("one", "far");
+        first.remember().unwrap();
+        let next = origin(state.path());
+        next.note_there("one", "far.example");
+        assert_eq!(origin(state.path()).host_before().as_deref(), Some("far.example"));
+    }
+
+    #[test]
+    fn r145_note_of_an_earlier_version_names_no_host() {
+        let state = tempfile::tempdir().unwrap();
+        let first = origin(state.path());
+        first.remember().unwrap();
+        fs::write(&first.note, "here\nearlier\nthere one\n").unwrap();
+        let next = origin(state.path());
+        assert_eq!((next.seen_there().as_deref(), next.host_before()), (Some("one"), None));
+        assert_eq!(next.earlier(), ["earlier".to_owned()].into());
+        next.drop_from_note("earlier");
+        assert_eq!(fs::read_to_string(&first.note).unwrap(), "here\nthere one\n");
     }
 }

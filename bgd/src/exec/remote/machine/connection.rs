@@ -9,12 +9,44 @@ use bgd_shared::task::Task;
 
 use super::{IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
-use crate::exec::remote::bridge::{Bridge, BridgeError};
+use crate::exec::remote::bridge::{self, Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
 use crate::exec::remote::run::Run;
 use crate::remotes::Ssh;
 
 impl Machine {
+    pub(super) fn open(&mut self) {
+        self.sweeps_at = None;
+        let (host, shell, origin) = (self.host.clone(), self.ssh.shell.clone(), Arc::clone(&self.origin));
+        self.link =
+            Link::Opening(Box::pin(
+                async move { bridge::connect(&host, &shell, Some(&origin.session)).await },
+            ));
+    }
+
+    pub(super) fn bridge(&self) -> Option<Arc<Bridge>> {
+        match &self.link {
+            Link::Open(bridge, _) => Some(Arc::clone(bridge)),
+            Link::Idle | Link::Opening(_) | Link::Broken(..) => None,
+        }
+    }
+
+    /// Reports whether this is the current connection, and not an earlier one.
+    pub(super) fn is_current(&self, bridge: &Arc<Bridge>) -> bool {
+        matches!(&self.link, Link::Open(open, _) if Arc::ptr_eq(bridge, open))
+    }
+
+    pub(super) fn unreachable(&self) -> String {
+        match &self.link {
+            Link::Broken(_, trouble) => {
+                format!("{} can't be reached: {}", self.ssh.shell.host, trouble.message)
+            }
+            Link::Idle | Link::Opening(_) | Link::Open(..) => {
+                format!("{} is being connected to", self.ssh.shell.host)
+            }
+        }
+    }
+
     /// Handles an event of the connection.
     pub(super) fn linked(&mut self, event: LinkEvent) {
         match event {
@@ -41,6 +73,9 @@ impl Machine {
 
     fn opened(&mut self, bridge: Bridge) {
         let instance = bridge.hello.instance.clone();
+        if let Some(before) = self.previous_host(&instance) {
+            return self.go_back(before);
+        }
         let bridge = Arc::new(bridge);
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
@@ -50,14 +85,34 @@ impl Machine {
                 self.vanish(task, &why);
             }
         }
-        if self.instance.as_ref() != Some(&instance) {
-            // Noted before anything is submitted: the next daemon needs the instance that may have it.
-            self.origin.note_there(&instance);
-            self.instance = Some(instance);
-        }
+        // Noted before anything is submitted: the next daemon needs the instance that may have it.
+        self.origin.note_there(&instance, &self.ssh.shell.host);
+        self.instance = Some(instance);
         self.sweep(bridge);
         self.has_connected = true;
         self.ready.extend(self.runs.keys().copied());
+    }
+
+    /// Returns the host that the previous daemon was connected to, if the configuration was changed since then so that
+    /// this instance is another machine's. The same machine may only have another name.
+    fn previous_host(&self, instance: &str) -> Option<String> {
+        if self.next_host.is_some() || self.instance.as_deref().is_none_or(|known| known == instance) {
+            return None;
+        }
+        self.origin.host_before().filter(|before| *before != self.ssh.shell.host)
+    }
+
+    /// Connects to the previous host first, which may still have tasks, and changes to the configured one as after any
+    /// change of the configuration.
+    fn go_back(&mut self, before: String) {
+        tracing::info!(host = before, "the host was changed; the previous one may still have tasks");
+        self.next_host = Some(std::mem::replace(&mut self.ssh.shell.host, before));
+        // The previous daemon had not sent a run that still waited for the configured host.
+        let reason = self.reason_for_next_host();
+        self.runs.values_mut().for_each(|run| run.unsend_if(&reason));
+        self.pause = Duration::ZERO;
+        self.ready.extend(self.runs.keys().copied());
+        self.open();
     }
 
     /// Uses these settings from now on. The host stays the same as long as it may have tasks, which would otherwise be
@@ -75,9 +130,9 @@ impl Machine {
         if self.next_host.is_none() || self.is_clearing {
             return;
         }
-        let may_run = |run: &Run| run.may_exist() && !run.is_given_up;
         let has_more = !self.unwritten.is_empty() || !self.concluded.is_empty();
-        if has_more || self.runs.values().any(may_run) {
+        let is_swept = self.has_swept && !self.is_sweeping || self.gave_up_sweep;
+        if has_more || self.runs.values().any(may_run) || self.sweeps && !is_swept {
             return;
         }
         let Some(host) = self.next_host.take() else { return };
@@ -91,6 +146,7 @@ impl Machine {
             self.origin.forget();
         }
         self.ssh.shell.host = host;
+        self.gave_up_sweep = false;
         (self.link, self.instance, self.pause) = (Link::Idle, None, Duration::ZERO);
         // The next daemon must not expect the previous host's daemon here either.
         self.origin.forget_there();
@@ -98,11 +154,30 @@ impl Machine {
         self.ready.extend(self.runs.keys().copied());
     }
 
+    /// Leaves what earlier daemons may have left to a previous host that can't be reached, if runs wait for the next one
+    /// and nothing else on the previous one is awaited.
+    fn give_up_sweep(&mut self) {
+        let is_blocked = self.next_host.is_some() && self.sweeps && !self.has_swept && !self.gave_up_sweep;
+        if !is_blocked || self.runs.is_empty() || self.runs.values().any(may_run) {
+            return;
+        }
+        self.gave_up_sweep = true;
+        tracing::warn!(
+            host = self.ssh.shell.host,
+            sessions = self.origin.sessions(),
+            "an earlier daemon may have left tasks on the previous host, which can't be reached: use \
+             `bgctl session end` there"
+        );
+    }
+
     /// Reports that a run waits until the host can be changed.
     pub(super) fn await_next_host(&self, task: TaskId, number: u32) {
-        let reason = format!("for the end of the tasks on {}, the previous host", self.ssh.shell.host);
-        let fact = PlaceFact::Waiting { reason: reason.into() };
+        let fact = PlaceFact::Waiting { reason: self.reason_for_next_host().into() };
         self.context.facts.send(task, number, Fact::Elsewhere(fact));
+    }
+
+    fn reason_for_next_host(&self) -> String {
+        format!("for the end of the tasks on {}, the previous host", self.ssh.shell.host)
     }
 
     /// Returns the tasks of the runs that pass the filter.
@@ -149,7 +224,9 @@ impl Machine {
     pub(super) fn failed(&mut self, trouble: BridgeError, at_least: Duration) {
         tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
         self.ends_at = None;
-        if trouble.is_final {
+        self.give_up_sweep();
+        // Runs that wait for the next host are not concerned.
+        if trouble.is_final && self.next_host.is_none() {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
             let fact = Fact::StartFailed { failure: message.into() };
             for task in self.of_runs(|run| !run.may_exist()) {
@@ -157,6 +234,8 @@ impl Machine {
                 self.context.facts.send(task, run.number, fact.clone());
                 self.remove(task);
             }
+        }
+        if trouble.is_final {
             // Access may never be granted again to clear them; they are removed with the session on the machine.
             self.concluded.clear();
         }
@@ -172,4 +251,9 @@ impl Machine {
         self.has_connected = true;
         self.refuse_kept();
     }
+}
+
+/// Reports whether a run may be on the machine, and is awaited.
+fn may_run(run: &Run) -> bool {
+    run.may_exist() && !run.is_given_up
 }

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::host::Host;
-use crate::exec::remote::bridge::{self, Bridge};
+use crate::exec::remote::bridge::Bridge;
 use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
@@ -95,6 +95,10 @@ pub struct Machine {
     sweeps: bool,
     /// Whether those tasks were looked for.
     has_swept: bool,
+    /// Whether they are being looked for.
+    is_sweeping: bool,
+    /// Whether they are left to a previous host that can't be reached.
+    gave_up_sweep: bool,
     /// When to look for them again.
     sweeps_at: Option<Instant>,
     /// Whether they may belong to this same instance, whose known runs are taken up.
@@ -175,6 +179,8 @@ impl Machine {
             is_held: false,
             sweeps: false,
             has_swept: false,
+            is_sweeping: false,
+            gave_up_sweep: false,
             sweeps_at: None,
             may_have_left,
             has_connected: false,
@@ -351,31 +357,8 @@ impl Machine {
         });
     }
 
-    fn bridge(&self) -> Option<Arc<Bridge>> {
-        match &self.link {
-            Link::Open(bridge, _) => Some(Arc::clone(bridge)),
-            Link::Idle | Link::Opening(_) | Link::Broken(..) => None,
-        }
-    }
-
-    /// Reports whether this is the current connection, and not an earlier one.
-    fn is_current(&self, bridge: &Arc<Bridge>) -> bool {
-        matches!(&self.link, Link::Open(open, _) if Arc::ptr_eq(bridge, open))
-    }
-
     fn id_of(&self, task: TaskId) -> Option<TaskId> {
         self.runs.get(&task)?.there
-    }
-
-    fn unreachable(&self) -> String {
-        match &self.link {
-            Link::Broken(_, trouble) => {
-                format!("{} can't be reached: {}", self.ssh.shell.host, trouble.message)
-            }
-            Link::Idle | Link::Opening(_) | Link::Open(..) => {
-                format!("{} is being connected to", self.ssh.shell.host)
-            }
-        }
     }
 
     /// Takes the next steps of the runs, as far as calls are allowed.
@@ -400,15 +383,6 @@ impl Machine {
     fn calls_at_once(&self) -> usize {
         let accepted = self.bridge().map(|bridge| bridge.hello.limits.requests / 2);
         accepted.map_or(CALLS, |accepted| usize::try_from(accepted).unwrap_or(CALLS).clamp(1, CALLS))
-    }
-
-    fn open(&mut self) {
-        self.sweeps_at = None;
-        let (host, shell, origin) = (self.host.clone(), self.ssh.shell.clone(), Arc::clone(&self.origin));
-        self.link =
-            Link::Opening(Box::pin(
-                async move { bridge::connect(&host, &shell, Some(&origin.session)).await },
-            ));
     }
 
     fn step(&mut self, task: TaskId) {

@@ -89,6 +89,7 @@ impl Machine {
         if std::mem::replace(&mut self.has_swept, true) {
             return;
         }
+        self.is_sweeping = true;
         let (origin, is_own_left) = (Arc::clone(&self.origin), self.may_have_left);
         self.calls.push(Box::pin(async move {
             let left = match sweep::end_earlier(&bridge, &origin).await {
@@ -123,7 +124,7 @@ impl Machine {
 
     /// Notes that a sweep is over. Unless everything was ended, another sweep follows after a pause.
     pub(super) fn swept(&mut self, is_done: bool) {
-        self.has_swept = is_done;
+        (self.has_swept, self.is_sweeping) = (is_done, false);
         if is_done {
             self.pause = Duration::ZERO;
         } else {

@@ -7,7 +7,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{ports, wait};
+use bgd_tests::{TestDaemon, ports, wait};
 
 fn two() -> Far {
     let mut far = Far::start();
@@ -133,4 +133,24 @@ fn r145_dependencies_span_local_and_remote_tasks() {
     assert_eq!(task.cancel_reason, Some(CancelReason::Dependency));
     assert_eq!(fs::read_to_string(&log).unwrap(), "first\nsecond\nthird\nmends\nlast\n");
     wait::poll_until("nothing is left there", || far.tasks_there().is_empty().then_some(()));
+}
+
+#[test]
+fn r145_tasks_reach_machine_in_submission_order_after_an_outage() {
+    let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
+    far.start_here("");
+    far.wrap("test -e \"$0.open\" || exit 255");
+    let path = far.daemon.home().join("order");
+    let numbers: Vec<String> = (1..=30).map(|number: u32| number.to_string()).collect();
+    let line = |number: &String| format!("echo {number} >>{}", path.display());
+    let ids: Vec<TaskId> = numbers.iter().map(|number| far.submit_on(&[], &line(number))).collect();
+    for id in &ids {
+        far.until(*id, "it can't be submitted", |task| {
+            task.elsewhere.as_ref().is_some_and(|there| there.unknown_because.is_some())
+        });
+    }
+    fs::write(far.path("ssh.open"), "").unwrap();
+    far.here().block(&ids);
+    let order = fs::read_to_string(&path).unwrap();
+    assert_eq!(order.lines().collect::<Vec<_>>(), numbers);
 }

@@ -78,6 +78,8 @@ pub struct Ending {
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Run {
     pub number: u32,
+    /// Its place in the order in which the machine's runs were started here, which is that of their submissions.
+    pub turn: u64,
     pub spec: Arc<Spec>,
     /// The offsets in the local files at which its output begins, as earlier attempts share them.
     pub base: [u64; 2],
@@ -132,6 +134,7 @@ impl Run {
     pub fn new(number: u32, spec: Arc<Spec>, submit: SubmitParams) -> Self {
         Self {
             number,
+            turn: 0,
             spec,
             base: [0; 2],
             there: None,

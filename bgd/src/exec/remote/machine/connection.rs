@@ -90,7 +90,7 @@ impl Machine {
         self.instance = Some(instance);
         self.sweep(bridge);
         self.has_connected = true;
-        self.ready.extend(self.runs.keys().copied());
+        self.ready.extend(self.in_order());
     }
 
     /// Returns the host that the previous daemon was connected to, if the configuration was changed since then so that
@@ -111,7 +111,7 @@ impl Machine {
         let reason = self.reason_for_next_host();
         self.runs.values_mut().for_each(|run| run.unsend_if(&reason));
         self.pause = Duration::ZERO;
-        self.ready.extend(self.runs.keys().copied());
+        self.ready.extend(self.in_order());
         self.open();
     }
 
@@ -121,7 +121,7 @@ impl Machine {
         let host = std::mem::replace(&mut self.ssh, ssh).shell.host;
         let next = std::mem::replace(&mut self.ssh.shell.host, host);
         self.next_host = Some(next).filter(|next| *next != self.ssh.shell.host);
-        self.ready.extend(self.runs.keys().copied());
+        self.ready.extend(self.in_order());
     }
 
     /// Changes to the configured host once the previous one has no tasks. Tasks that are no longer awaited, because it
@@ -151,7 +151,7 @@ impl Machine {
         // The next daemon must not expect the previous host's daemon here either.
         self.origin.forget_there();
         self.early.clear();
-        self.ready.extend(self.runs.keys().copied());
+        self.ready.extend(self.in_order());
     }
 
     /// Leaves what earlier daemons may have left to a previous host that can't be reached, if runs wait for the next one
@@ -178,6 +178,13 @@ impl Machine {
 
     fn reason_for_next_host(&self) -> String {
         format!("for the end of the tasks on {}, the previous host", self.ssh.shell.host)
+    }
+
+    /// Returns the tasks of all runs in their order, in which those that wait for a connection are submitted.
+    fn in_order(&self) -> Vec<TaskId> {
+        let mut runs: Vec<(u64, TaskId)> = self.runs.iter().map(|(task, run)| (run.turn, *task)).collect();
+        runs.sort_unstable();
+        runs.into_iter().map(|(_, task)| task).collect()
     }
 
     /// Returns the tasks of the runs that pass the filter.

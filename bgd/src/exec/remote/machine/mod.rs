@@ -60,6 +60,8 @@ pub struct Machine {
     host: Host,
     orders: mpsc::UnboundedReceiver<Order>,
     runs: HashMap<TaskId, Run>,
+    /// The number of runs so far.
+    turns: u64,
     /// The runs by their ids on the machine.
     by_id: HashMap<TaskId, TaskId>,
     /// Tasks on the machine that were reported before the answer to their submit was handled.
@@ -161,6 +163,7 @@ impl Machine {
             host,
             orders,
             runs: HashMap::new(),
+            turns: 0,
             by_id: HashMap::new(),
             early: HashMap::new(),
             ready: VecDeque::new(),
@@ -283,6 +286,8 @@ impl Machine {
         let (number, is_split, is_taken_up) = (run.number, run.spec.split, run.is_taken_up);
         let stop = run.stop;
         run.is_busy = true;
+        run.turn = self.turns;
+        self.turns += 1;
         self.by_id.extend(run.there.map(|there| (there, task)));
         self.runs.insert(task, run);
         self.spawn(task, number, None, async move {

@@ -5,6 +5,7 @@
 mod connection;
 mod ends;
 mod news;
+mod reads;
 mod recovery;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -22,6 +23,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
+use self::reads::Reads;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::host::Host;
@@ -68,6 +70,7 @@ pub struct Machine {
     early: HashMap<TaskId, Box<Task>>,
     /// Runs that may have a next step.
     ready: VecDeque<TaskId>,
+    reads: Reads,
     calls: FuturesUnordered<BoxFuture<'static, CallResult>>,
     link: Link,
     /// The instance of the daemon that has the runs.
@@ -167,6 +170,7 @@ impl Machine {
             by_id: HashMap::new(),
             early: HashMap::new(),
             ready: VecDeque::new(),
+            reads: Reads::default(),
             calls: FuturesUnordered::new(),
             link: Link::Idle,
             instance,
@@ -379,7 +383,7 @@ impl Machine {
         self.clear_concluded();
         let at_once = self.calls_at_once() + self.ending;
         while self.calls.len() < at_once
-            && let Some(task) = self.ready.pop_front()
+            && let Some(task) = self.reads.next().or_else(|| self.ready.pop_front())
         {
             self.step(task);
         }
@@ -426,6 +430,7 @@ impl Machine {
                     Outcome::Known(known.map(|result| Box::new(result.task)))
                 });
             }
+            (Step::Read { .. }, Some(_)) if !self.reads.begin(task) => run.is_busy = false,
             (Step::Read { id, stream, offset, at }, Some(bridge)) => {
                 self.spawn(task, number, Some(Arc::clone(&bridge)), async move {
                     let (from, limit) = (offset.try_into().ok(), Some(PART_BYTES));
@@ -445,6 +450,9 @@ impl Machine {
 
     fn called(&mut self, called: CallResult) {
         let CallResult { task, run: number, bridge, outcome } = called;
+        if matches!(outcome, Outcome::Read(..)) {
+            self.reads.end();
+        }
         let outcome = match outcome {
             Outcome::Cleared(left) => return self.cleared(bridge.as_ref(), left),
             Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),

@@ -37,6 +37,26 @@ fn grace_ms(signal: i32, kill_at: Instant) -> Option<u64> {
     grace_ms.checked_next_multiple_of(GRACE_UNIT_MS)
 }
 
+/// What follows from a refused order to end runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    /// There was no room for it, so it is given again after a moment.
+    Soon,
+    /// The task may be gone.
+    Look,
+    /// The refusal would be repeated at once, but need not be for ever.
+    Later,
+}
+
+/// Returns what follows from this refusal of an order to end runs.
+const fn after(kind: ErrorKind) -> Again {
+    match kind {
+        ErrorKind::ShuttingDown | ErrorKind::TooManyRequests => Again::Soon,
+        ErrorKind::TaskNotFound => Again::Look,
+        _ => Again::Later,
+    }
+}
+
 /// Clears tasks one by one. Returns those that could not be cleared for now, without refused ones: a refusal would be
 /// repeated.
 async fn clear_each(bridge: &Bridge, ids: Vec<TaskRef>) -> Vec<TaskRef> {
@@ -145,7 +165,8 @@ impl Machine {
             return;
         }
         let Some(kind) = error.kind() else { return self.cut(&error.to_string()) };
-        if matches!(kind, ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) {
+        let again = after(kind);
+        if again == Again::Soon {
             self.end_later(signal, &endings);
             self.ends_at.get_or_insert_with(|| Instant::now() + PAUSES[0]);
             return;
@@ -161,10 +182,21 @@ impl Machine {
             if run.told == Some(signal) {
                 run.told = None;
             }
-            if kind == ErrorKind::TaskNotFound {
+            if again == Again::Look {
                 run.look_again();
                 self.ready.push_back(task);
+            } else if self.end_again.iter().all(|(_, waits)| *waits != task) {
+                self.end_again.insert((Instant::now() + PAUSES[1], task));
             }
+        }
+    }
+
+    /// Marks the runs again whose ends were refused, if that is due.
+    pub(super) fn repeat_ends(&mut self, now: Instant) {
+        while self.end_again.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, task)) = self.end_again.pop_first()
+        {
+            self.order_end(task);
         }
     }
 
@@ -304,5 +336,20 @@ fn refusal(host: &str, error: &ClientError) -> String {
             format!("it is too long for {host}: {message}; {}", data.hint.as_deref().unwrap_or_default())
         }
         error => format!("{host} rejected it: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r145_refused_order_to_end_a_remote_run_is_repeated() {
+        assert_eq!(after(ErrorKind::ShuttingDown), Again::Soon);
+        assert_eq!(after(ErrorKind::TooManyRequests), Again::Soon);
+        assert_eq!(after(ErrorKind::TaskNotFound), Again::Look);
+        for kind in [ErrorKind::InvalidParams, ErrorKind::Internal] {
+            assert_eq!(after(kind), Again::Later);
+        }
     }
 }

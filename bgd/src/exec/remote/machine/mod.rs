@@ -81,6 +81,8 @@ pub struct Machine {
     ending: usize,
     /// When these orders are given again, if the machine's daemon had no room for one.
     ends_at: Option<Instant>,
+    /// When the orders to end these runs, which the machine's daemon refused, are given again.
+    end_again: BTreeSet<(Instant, TaskId)>,
     /// The times at which the ends of these runs are no longer waited for.
     give_up: BTreeSet<(Instant, TaskId, u32)>,
     /// The ids on the machine of concluded tasks that were not cleared yet.
@@ -177,6 +179,7 @@ impl Machine {
             to_end: BTreeSet::new(),
             ending: 0,
             ends_at: None,
+            end_again: BTreeSet::new(),
             give_up: BTreeSet::new(),
             concluded: Vec::new(),
             is_clearing: false,
@@ -527,7 +530,8 @@ impl Machine {
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
         let give_up = self.give_up.first().map(|(at, ..)| *at);
-        link.into_iter().chain(sweeps).chain(give_up).chain(self.ends_at).min()
+        let end_again = self.end_again.first().map(|(at, _)| *at);
+        link.into_iter().chain(sweeps).chain(give_up).chain(self.ends_at).chain(end_again).min()
     }
 
     /// Performs the actions that are due.
@@ -540,6 +544,7 @@ impl Machine {
             self.report_unconfirmed_end(task, number);
         }
         self.ends_at = self.ends_at.filter(|at| *at > now);
+        self.repeat_ends(now);
         let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),

@@ -2,7 +2,8 @@
 //! terminals continue.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 
 use bgd_tests::chats::{Api, ChatServer, Message};
 use bgd_tests::hooks::{HookServer, Reply};
@@ -28,7 +29,7 @@ fn with_hook(script: &str, settings: &str) -> TestDaemon {
         "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\nstarted = false\n\
          command = [\"/bin/sh\", \"-c\", '''{script}''']\n{settings}\n"
     );
-    TestDaemon::builder().config(config).start()
+    TestDaemon::builder().config(config).env("BGD_LOG", "debug").start()
 }
 
 #[track_caller]
@@ -197,20 +198,31 @@ fn r121_command_of_channel_turned_into_webhook_is_ended_before_it_is_sent_after_
 
 #[test]
 fn r121_notice_delivered_by_command_of_changed_channel_is_not_sent_again() {
-    let (daemon, gate, _) = with_gated_hook();
-    let server = HookServer::start();
-    daemon.write_config(&webhook(&server));
-    daemon.run(&["daemon", "reload"]).success();
-    std::thread::scope(|scope| {
-        let upgraded = scope.spawn(|| upgrade(&daemon));
-        gate.open();
-        upgraded.join().expect("it is upgraded");
+    // The upgrade waits only a moment for the command.
+    in_time(|_| {
+        let (daemon, _gate, _) = with_gated_hook();
+        let server = HookServer::start();
+        daemon.write_config(&webhook(&server));
+        daemon.run(&["daemon", "reload"]).success();
+        // Opened for reading too, so that opening does not wait for the command.
+        let mut gate = File::options().read(true).write(true).open(daemon.home().join("hook")).unwrap();
+        std::thread::scope(|scope| {
+            let upgraded = scope.spawn(|| upgrade(&daemon));
+            gate.write_all(b"go\n").unwrap();
+            upgraded.join().expect("it is upgraded");
+        });
+        let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
+        let (before, _) = log.split_once("the next program takes over").expect("it says so");
+        if !before.contains("a notice was delivered") {
+            return false;
+        }
+        let status = settled(&daemon);
+        assert_eq!((status.sent, status.failed), (1, 0));
+        let after = ended(&daemon, "true");
+        server.wait_count(1);
+        assert_eq!(keys(&server), [key(after)]);
+        true
     });
-    let status = settled(&daemon);
-    assert_eq!((status.sent, status.failed), (1, 0));
-    let after = ended(&daemon, "true");
-    server.wait_count(1);
-    assert_eq!(keys(&server), [key(after)]);
 }
 
 #[test]

@@ -372,18 +372,19 @@ fn run_that_ended_in_time_while_its_daemon_stood_still_has_not_timed_out() {
         let begun = Instant::now();
         let _ = fs::remove_file(daemon.home().join("go"));
         let params = SubmitParams {
-            shell: Some("until [ -e go ]; do sleep 0.02; done; echo >ended".into()),
+            shell: Some("until [ -e go ]; do sleep 0.02; done".into()),
             time_limit_ms: u64::try_from(limit.as_millis()).ok(),
             ..daemon.params()
         };
         let task = daemon.submit_with(&params).id;
-        let runs = daemon.wait_running_in_time(task).is_some();
+        let job = daemon.wait_running_in_time(task).and_then(|task| Process::open(task.pid?));
         let process = daemon.process();
         process.signal(Signal::STOP).unwrap();
-        let is_in_time = runs && begun.elapsed() < limit;
+        let job = job.filter(|_| begun.elapsed() < limit);
+        let is_in_time = job.is_some();
         fs::write(daemon.home().join("go"), "").unwrap();
-        if is_in_time {
-            wait::for_file(&daemon.home().join("ended"));
+        if let Some(job) = job {
+            job.gone();
             wait::poll_until("the time to pass", || (begun.elapsed() > limit).then_some(()));
         }
         process.signal(Signal::CONT).unwrap();

@@ -106,6 +106,39 @@ fn r51_question_of_ended_run_is_not_told() {
 }
 
 #[test]
+fn r51_question_held_by_removed_channel_is_not_told_after_its_run() {
+    let agent = fake_agent(&[], "permissions = \"ask\"");
+    let config = format!("[channels.mine]\ntype = \"tty\"\n{agent}");
+    let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
+    let mut terminal = open(&daemon, &BASH);
+    occupy(&mut terminal);
+    let log = daemon.state_dir().join("bgd.log");
+    let done =
+        SubmitParams { channel: Some("mine".into()), ..told_there(&daemon, &origin(&terminal), "true") };
+    let asks = SubmitParams {
+        channel: done.channel.clone(),
+        session: done.session.clone(),
+        terminal: done.terminal.clone(),
+        ..daemon.prompt_params("ask Run make?")
+    };
+    let id = daemon.submit_with(&asks).id;
+    wait::for_lines(&log, 1, HELD);
+    daemon.submit_with(&done);
+    wait::for_lines(&log, 2, HELD);
+
+    daemon.write_config(&agent);
+    daemon.run(&["daemon", "reload"]).success();
+    daemon.cancel(&[id]);
+    daemon.block(&[id]);
+
+    terminal.type_keys("\x04");
+    // Held lines are shown together.
+    terminal.wait_text(DONE);
+    terminal.wait_line("$");
+    assert!(!String::from_utf8_lossy(&terminal.shown()).contains(ASKS), "{terminal:?}");
+}
+
+#[test]
 fn r51_missed_notice_survives_reload_of_its_channel() {
     let daemon = start();
     let gate = Gate::new(&daemon, "gate");

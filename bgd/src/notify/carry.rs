@@ -85,6 +85,7 @@ impl Notifier {
             // Waiting notices, and those being sent, are included above.
             waiting: _,
             queues: _,
+            former: _,
             unread: _,
             thread: _,
             holds: _,

@@ -1,6 +1,7 @@
 //! The workers. Each takes the notices of one channel in order, reads the result, and delivers the notice.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -170,7 +171,7 @@ type Receivers = (
     mpsc::UnboundedReceiver<ChannelEvent>,
 );
 
-/// Serves one channel until all senders are gone.
+/// Serves one channel until the senders of notices and of typing are gone, and its notices are delivered.
 async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receivers, context: Context) {
     let mut shown = Typing::new(Rc::clone(&worker.adapter));
     // Typing is independent of notices: neither waits for the other.
@@ -186,22 +187,35 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
         worker.adapter.finish().await;
     };
     let pass_events = async {
+        let mut heirs = Vec::new();
         while let Some(event) = events.recv().await {
+            if let ChannelEvent::Forgotten(_) | ChannelEvent::Ended(_) = &event {
+                // What was left may still be on its way, so that nobody knows yet that they have it.
+                heirs.retain(|heir: &mpsc::UnboundedSender<_>| heir.send(event.clone()).is_ok());
+            }
             match event {
                 ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
                 ChannelEvent::Ended(task) => worker.adapter.ended(task),
-                ChannelEvent::LeftTo(heir) => worker.adapter.leave_to(Box::new(move |left| {
-                    if heir.send(ChannelEvent::Inherited(left)).is_err() {
-                        tracing::error!("missed notices are lost: nothing is serving their channel");
-                    }
-                })),
+                ChannelEvent::LeftTo(heir) => {
+                    heirs.push(heir.clone());
+                    worker.adapter.leave_to(Box::new(move |left| {
+                        if heir.send(ChannelEvent::Inherited(left)).is_err() {
+                            tracing::error!("missed notices are lost: nothing is serving their channel");
+                        }
+                    }));
+                }
                 ChannelEvent::Inherited(left) => worker.adapter.inherit(&left),
             }
         }
     };
-    tokio::join!(show, pass_events, deliver);
+    tokio::select! {
+        // An event that was sent before the end of its channel must not be missed.
+        biased;
+        never = async { (pass_events.await, std::future::pending::<Infallible>().await).1 } => match never {},
+        _ = async { tokio::join!(show, deliver) } => {}
+    }
 }
 
 /// Delivers a notice and reports the outcome, even if the delivery panics.

@@ -85,6 +85,8 @@ pub struct Notifier {
     internals: Internals,
     thread: Option<mpsc::UnboundedSender<ThreadOrder>>,
     queues: BTreeMap<Arc<str>, Queue>,
+    /// The events of terminal channels that are none any more. Their workers may still hold lines.
+    former: Vec<mpsc::UnboundedSender<ChannelEvent>>,
     /// By channel name, so that the counters survive changes of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
     typing: HashMap<TaskId, TypingTurn>,
@@ -125,6 +127,7 @@ impl Notifier {
             internals,
             thread: None,
             queues: BTreeMap::new(),
+            former: Vec::new(),
             counts: BTreeMap::new(),
             typing: HashMap::new(),
             waiting: Waiting::default(),
@@ -171,18 +174,22 @@ impl Notifier {
     /// Those for a removed channel are not retried, as they could not be carried over an upgrade. Typing continues on
     /// the new channel. Another terminal channel takes over the missed lines of one that is none any more.
     pub fn configure(&mut self, channels: Channels, queue_limit: usize) {
-        let mut left = Vec::new();
         // A worker does not depend on which kinds of notices it gets.
-        self.queues.retain(|name, queue| {
-            let same = channels.get(name).filter(|channel| channel.kind == queue.channel.kind);
-            let stays = same.inspect(|channel| queue.channel = Arc::clone(channel)).is_some();
-            if !stays && queue.channel.kind == ChannelKind::Tty {
-                left.extend(
-                    self.counts.get(name).filter(|counts| has_lines(counts)).map(|_| queue.events.clone()),
-                );
+        let stays = |queue: &Queue| {
+            channels.get(&queue.channel.name).is_some_and(|channel| channel.kind == queue.channel.kind)
+        };
+        let (queues, removed): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.queues).into_iter().partition(|(_, queue)| stays(queue));
+        self.queues = queues;
+        for (name, queue) in &mut self.queues {
+            if let Some(channel) = channels.get(name) {
+                queue.channel = Arc::clone(channel);
             }
-            stays
-        });
+        }
+        let is_tty = |queue: &&Queue| queue.channel.kind == ChannelKind::Tty;
+        let has_left =
+            |queue: &&Queue| self.counts.get(&queue.channel.name).is_some_and(|counts| has_lines(counts));
+        let left: Vec<_> = removed.values().filter(is_tty).filter(has_left).collect();
         self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
         self.gone.retain(|_, gone| gone.receiver_count() > 0);
         for (name, gone) in &self.gone {
@@ -192,9 +199,13 @@ impl Notifier {
         self.queue_limit = queue_limit;
         self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
         self.look_at_settings();
-        for events in left {
-            self.leave(&events);
+        for queue in left {
+            self.leave(&queue.events);
         }
+        self.former.retain(|events| !events.is_closed());
+        self.former.extend(removed.values().filter(is_tty).map(|queue| queue.events.clone()));
+        // Their workers end, so they must have been told before.
+        drop(removed);
         let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
         for task in unheard {
@@ -322,13 +333,19 @@ impl Notifier {
 
     /// Reports that a task was removed and that its notices no longer need its output. Waiting lines must not refer to
     /// it any more.
-    pub fn forget(&self, task: TaskId) {
-        self.send_event(&ChannelEvent::Forgotten(task), has_lines);
+    pub fn forget(&mut self, task: TaskId) {
+        self.send_event_to_all(&ChannelEvent::Forgotten(task));
     }
 
     /// Reports that the run of an agent's task has ended. Waiting lines must not ask its questions any more.
-    pub fn ended(&self, task: TaskId) {
-        self.send_event(&ChannelEvent::Ended(task), has_lines);
+    pub fn ended(&mut self, task: TaskId) {
+        self.send_event_to_all(&ChannelEvent::Ended(task));
+    }
+
+    /// Sends an event to all terminal channels with lines, and to those that were removed.
+    fn send_event_to_all(&mut self, event: &ChannelEvent) {
+        self.send_event(event, has_lines);
+        self.former.retain(|events| events.send(event.clone()).is_ok());
     }
 
     /// Sends an event to the terminal channels whose counters satisfy the condition.
@@ -485,6 +502,7 @@ impl Notifier {
         self.release();
         self.typing.clear();
         self.queues.clear();
+        self.former.clear();
         self.thread = None;
     }
 

@@ -253,3 +253,20 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
         is_in_time
     });
 }
+
+#[test]
+fn tasks_of_a_removed_journal_are_not_reported_as_kept() {
+    let mut daemon = durable();
+    daemon.run(&["submit", "--hold", "--", "true"]).success();
+    fs::write(daemon.config_path(), "").unwrap();
+    assert!(daemon.stop().success());
+    daemon.launch();
+    let says = || {
+        let status = daemon.status();
+        status.notes.into_iter().chain(status.warnings).filter(|text| text.contains("was durable")).collect()
+    };
+    let told: Vec<String> = says();
+    assert!(told.len() == 2 && told[0].ends_with("; to drop it, remove that folder"), "{told:?}");
+    fs::remove_dir_all(daemon.state_dir().join("journal")).unwrap();
+    assert_eq!(says(), <[String; 0]>::default());
+}

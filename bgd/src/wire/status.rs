@@ -146,15 +146,16 @@ impl Identity {
         self.look_at_disk(&mut status.warnings);
     }
 
-    /// Describes the tasks that only a durable daemon would show, and how to see them.
+    /// Describes the tasks that only a durable daemon would show, and how to see or drop them. They were counted at the
+    /// start; their folder may have been removed since.
     fn unused(&self) -> Option<String> {
         let (tasks, journal) = (show::count(self.unused_tasks, "task"), self.state_dir.join("journal"));
         let (is, them) = if self.unused_tasks == 1 { ("is", "it") } else { ("are", "them") };
         let at_least = if self.unused_tasks == journal::COUNTED { "at least " } else { "" };
-        (self.unused_tasks > 0).then(|| {
+        (self.unused_tasks > 0 && journal.exists()).then(|| {
             format!(
                 "{at_least}{tasks} from when the daemon was durable {is} kept in {}; to see {them}, set `durable = true` and run \
-                 `bgctl daemon restart`",
+                 `bgctl daemon restart`; to drop {them}, remove that folder",
                 journal.display()
             )
         })

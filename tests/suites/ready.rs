@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
@@ -21,6 +21,7 @@ use bgd_tests::{TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+use rustix::process::Signal;
 
 use super::fault_watches::without_inotify;
 
@@ -321,6 +322,41 @@ fn all_end_if_not_ready(daemon: &TestDaemon, timeout: Duration) -> bool {
         assert_eq!(task.ready_timeout_ms, ready_timeout_ms);
     }
     have_all_begun
+}
+
+/// As when the machine has more to do than it can.
+#[test]
+fn r110_task_that_wrote_its_line_in_time_while_its_daemon_stood_still_is_ready() {
+    let daemon = TestDaemon::start();
+    in_time(|limit| {
+        for name in ["go", "done"] {
+            let _ = fs::remove_file(daemon.home().join(name));
+        }
+        let line = "until [ -e go ]; do sleep 0.02; done; echo up; echo >done; exec sleep 1000";
+        let ready_timeout_ms = u64::try_from(limit.as_millis()).ok();
+        let begun = Instant::now();
+        let id =
+            daemon.submit_with(&SubmitParams { ready_timeout_ms, ..shell(&daemon, line, "line:^up$") }).id;
+        let runs = daemon.wait_running_in_time(id).is_some();
+        let running = Instant::now();
+        let process = daemon.process();
+        process.signal(Signal::STOP).unwrap();
+        fs::write(daemon.home().join("go"), "").unwrap();
+        if runs {
+            wait::for_file(&daemon.home().join("done"));
+        }
+        let is_in_time = runs && begun.elapsed() < limit;
+        if is_in_time {
+            // Much too late even for a daemon that has little time.
+            let late = limit + Duration::from_secs(2);
+            wait::poll_until("the time to pass", || (running.elapsed() > late).then_some(()));
+        }
+        process.signal(Signal::CONT).unwrap();
+        let blocked = until_ready(&daemon, &[id]);
+        assert!(!is_in_time || blocked.tasks[0].ready_at.is_some(), "{blocked:?}");
+        daemon.cancel(&[id]);
+        is_in_time
+    });
 }
 
 #[test]

@@ -113,8 +113,8 @@ pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers, loo
 }
 
 /// Like [`until_found`], for files that other machines write, which cause no events.
-pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers) {
-    look_until_found(pattern, streams, (workers, Disk::Foreign), (None, &Notify::new())).await;
+pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers, looked: &Notify) {
+    look_until_found(pattern, streams, (workers, Disk::Foreign), (None, looked)).await;
 }
 
 async fn look_until_found(
@@ -209,7 +209,8 @@ mod tests {
             fs::rename(&next, &path).unwrap();
         });
         let workers = Workers::start().unwrap();
-        let found = until_found_from_afar("up", streams, &workers);
+        let looked = Notify::new();
+        let found = until_found_from_afar("up", streams, &workers, &looked);
         timeout(Duration::from_mins(1), found).await.expect("the line is found");
         mended.await.unwrap();
     }
@@ -221,8 +222,9 @@ mod tests {
         let all = Arc::clone(&hung);
         let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
         let streams = || Streams(vec![Stream { path: "/far".into(), offset: 0, size: 0, search: None }]);
+        let looked = Notify::new();
         let mut searches: Vec<_> =
-            (0..40).map(|_| Box::pin(until_found_from_afar("up", streams(), &workers))).collect();
+            (0..40).map(|_| Box::pin(until_found_from_afar("up", streams(), &workers, &looked))).collect();
         for search in &mut searches {
             assert!(timeout(Duration::ZERO, search).await.is_err());
         }

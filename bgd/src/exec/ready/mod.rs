@@ -17,6 +17,7 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
 use bgd_shared::text::OsText;
+use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -34,6 +35,12 @@ use crate::os::clock::Stamp;
 /// How long a check that another program began may take to look once although its deadline has passed: what it looks
 /// at may be on a disk that hangs.
 const LOOK_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How late a deadline is noticed only by a daemon that stood still.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
+/// How long to wait for a look after a standstill. Where nothing has changed, no look may follow.
+const LAST_LOOK: Duration = Duration::from_secs(5);
 
 /// A check of whether a process is ready. Dropping it ends it.
 #[derive(Debug)]
@@ -112,7 +119,7 @@ impl Probe {
                 let is_ready = tokio::select! {
                     biased;
                     () = until_ready(&about, &tree, &context, &looked) => true,
-                    () = until_late(deadline, (before == Before::Begun).then_some(&looked)) => false,
+                    () = until_late(deadline, before, &looked) => false,
                 };
                 // In this order, as the dispatcher may receive the report twice, but must not miss it.
                 context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
@@ -172,15 +179,25 @@ impl Probe {
     }
 }
 
-/// Waits for the deadline, and also for a first look if `looked` reports it: the process may have become ready in time
-/// while nobody looked.
-async fn until_late(deadline: Option<Instant>, looked: Option<&Notify>) {
+/// Waits for the deadline, and then for a look if nobody has looked for a time: the process may have become ready in
+/// time. That is so after the check was taken over from another program, and after the daemon stood still.
+async fn until_late(deadline: Option<Instant>, before: Before, looked: &Notify) {
     let Some(deadline) = deadline else { return std::future::pending().await };
-    let latest = deadline.max(Instant::now() + LOOK_PATIENCE);
+    let begin = Instant::now();
+    let latest = deadline.max(begin + LOOK_PATIENCE);
     sleep_until(deadline).await;
-    if let Some(looked) = looked {
-        let _ = timeout_at(latest, looked.notified()).await;
-    }
+    let now = Instant::now();
+    let stood_still = now > deadline.max(begin) + STANDSTILL;
+    // A look before the standstill says nothing about it.
+    let has_looked = stood_still && looked.notified().now_or_never().is_some();
+    let until = if before == Before::Begun && !has_looked {
+        latest
+    } else if stood_still {
+        now + LAST_LOOK
+    } else {
+        return;
+    };
+    let _ = timeout_at(until, looked.notified()).await;
 }
 
 /// Waits for a line in the output of a run on another machine, which shares its files with this one, or until the
@@ -196,12 +213,11 @@ pub fn watch_line(
     let pattern = Box::<str>::from(pattern);
     Job::start(async move {
         let streams = Streams::new(&files, sizes);
-        let found = line::until_found_from_afar(&pattern, streams, &context.workers);
-        let is_ready = if let Some(timeout) = timeout {
-            tokio::time::timeout(timeout, found).await.is_ok()
-        } else {
-            found.await;
-            true
+        let (deadline, looked) = (timeout.map(|timeout| Instant::now() + timeout), Notify::new());
+        let is_ready = tokio::select! {
+            biased;
+            () = line::until_found_from_afar(&pattern, streams, &context.workers, &looked) => true,
+            () = until_late(deadline, Before::Nothing, &looked) => false,
         };
         context.facts.send(task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
     })

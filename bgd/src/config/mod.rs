@@ -185,16 +185,25 @@ pub enum ConfigError {
         advice: String,
     },
     /// An invalid value.
-    #[error("{}: `{key}` {what}", .path.display())]
+    #[error("{}: {place}`{key}` {what}", .path.display())]
     Value {
         path: PathBuf,
+        /// The position in the file, with a colon and a blank; empty if the file has nothing of the key.
+        place: String,
         key: String,
         /// The problem with the value.
         what: String,
     },
     /// A value out of range.
-    #[error("{}: `{key}` is {value}; it must be {range}", .path.display())]
-    Range { path: PathBuf, key: &'static str, value: u64, range: String },
+    #[error("{}: {place}`{key}` is {value}; it must be {range}", .path.display())]
+    Range {
+        path: PathBuf,
+        /// The position, as in [`Self::Value`].
+        place: String,
+        key: &'static str,
+        value: u64,
+        range: String,
+    },
 }
 
 impl Config {
@@ -236,8 +245,11 @@ impl Config {
             let advice = advice::advice(&key, &Self::default().keys());
             return Err(ConfigError::UnknownKey { path: path.to_path_buf(), place, key, advice });
         }
-        config.check(path)?;
-        let value = |(key, what)| ConfigError::Value { path: path.to_path_buf(), key, what };
+        config.check(path, text)?;
+        let value = |(key, what): agents::Fault| {
+            let place = words::place_before(text, &key);
+            ConfigError::Value { path: path.to_path_buf(), place, key, what }
+        };
         config.agents().map_err(value)?;
         config.channels().map_err(value)?;
         groups::check(&config.groups).map_err(value)?;
@@ -246,7 +258,7 @@ impl Config {
         Ok(config)
     }
 
-    fn check(&self, path: &Path) -> Result<(), ConfigError> {
+    fn check(&self, path: &Path, text: &str) -> Result<(), ConfigError> {
         let limits = &self.limits;
         let ranges: [(&'static str, u64, u64, u64); 14] = [
             ("max_concurrent_tasks", self.max_concurrent_tasks as u64, 1, 100_000),
@@ -266,8 +278,8 @@ impl Config {
         ];
         for (key, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
-                let range = format!("{low} to {high}");
-                return Err(ConfigError::Range { path: path.to_path_buf(), key, value, range });
+                let (place, range) = (words::place_before(text, key), format!("{low} to {high}"));
+                return Err(ConfigError::Range { path: path.to_path_buf(), place, key, value, range });
             }
         }
         Ok(())
@@ -478,9 +490,30 @@ mod tests {
     }
 
     #[test]
+    fn invalid_value_error_has_the_position_of_the_key() {
+        for (text, words) in [
+            ("tree = \"auto\"\n[limits]\n  tasks = 0", "line 3, column 3: `limits.tasks` is 0; it must be 1"),
+            ("limits.tasks = 0", "line 1, column 8: `limits.tasks` is 0; it must be 1"),
+            ("[groups.\"a.b\"]\nslots = 0", "line 2, column 1: `groups.a.b.slots` is 0; it must be 1"),
+            ("\n[groups.default]\nslots = 1", "line 2, column 9: `groups.default` can't"),
+            ("[executors.far]\ntype = \"ssh\"\nhost = \"-x\"", "line 3, column 1: `executors.far.host` is"),
+            ("# ü\n[channels.ops]\nstarted = true", "line 2, column 11: `channels.ops.type` is missing"),
+            ("[channels.ops]\ntype = \"fax\"", "line 2, column 1: `channels.ops.type` is an unknown type"),
+            ("\n[agents.x]\nprotocol = \"template\"\ncommand = []", "line 4, column 1: `agents.x.command` "),
+            ("\ndefault_agent = \"nobody\"", "line 2, column 1: `default_agent` is \"nobody\", which"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("config.toml: {words}")), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn invalid_values_are_refused_naming_key_and_type() {
         let error = parse("max_concurrent_tasks = 0").unwrap_err();
-        assert_eq!(error, "config.toml: `max_concurrent_tasks` is 0; it must be 1 to 100000");
+        assert_eq!(
+            error,
+            "config.toml: line 1, column 1: `max_concurrent_tasks` is 0; it must be 1 to 100000"
+        );
         for (text, part) in [
             ("max_concurrent_tasks = \"x\"", "`max_concurrent_tasks` must be a whole number; it is a string"),
             ("max_concurrent_tasks = -1", "must be a whole number; it is a negative number"),

@@ -2,7 +2,8 @@
 //! show no value that may be a secret.
 
 use serde_path_to_error::{Path, Segment};
-use toml::de::{DeTable, DeValue, Error};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue, Error};
 
 use super::advice::known_keys;
 use super::agents::KEYS as AGENT_KEYS;
@@ -71,7 +72,7 @@ pub fn names(path: &serde_ignored::Path<'_>) -> Vec<String> {
 /// Returns the position of the key with these names in a valid file.
 pub fn place_of_key(text: &str, names: &[String]) -> String {
     let document = DeTable::parse(text).ok();
-    let mut table = document.as_ref().map(toml::Spanned::get_ref);
+    let mut table = document.as_ref().map(Spanned::get_ref);
     let mut byte = 0;
     for name in names {
         let Some((key, value)) = table.and_then(|table| table.get_key_value(name.as_str())) else { break };
@@ -83,6 +84,39 @@ pub fn place_of_key(text: &str, names: &[String]) -> String {
     }
     at(text, byte).0
 }
+
+/// Returns the position of the key with this dotted name in a valid file, for the beginning of a message. That of its
+/// table if the file doesn't have the key; nothing if it has neither.
+pub fn place_before(text: &str, key: &str) -> String {
+    let document = DeTable::parse(text).ok();
+    let mut table = document.as_ref().map(Spanned::get_ref);
+    let (mut rest, mut byte) = (key, None);
+    while !rest.is_empty()
+        // Names chosen by users may contain dots.
+        && let Some((name, left, value)) = table.and_then(|table| longest_of(table, rest))
+    {
+        byte = Some(name.span().start);
+        rest = left;
+        table = match value.get_ref() {
+            DeValue::Table(table) => Some(table),
+            _ => None,
+        };
+    }
+    byte.map(|byte| format!("{}: ", at(text, byte).0)).unwrap_or_default()
+}
+
+/// Returns the longest name in a table that a dotted name begins with, the rest of that, and the value.
+fn longest_of<'a, 'b, 'de>(table: &'a DeTable<'de>, dotted: &'b str) -> Option<Entry<'a, 'b, 'de>> {
+    let matching = table.iter().filter_map(|(name, value)| {
+        let left = dotted.strip_prefix(&**name.get_ref())?;
+        let left = if left.is_empty() { left } else { left.strip_prefix('.')? };
+        Some((name, left, value))
+    });
+    matching.min_by_key(|(_, left, _)| left.len())
+}
+
+/// A key of a table, the rest of the dotted name that begins with it, and its value.
+type Entry<'a, 'b, 'de> = (&'a Spanned<DeString<'de>>, &'b str, &'a Spanned<DeValue<'de>>);
 
 /// Returns the key at the beginning of a line if it is a known one; any other word may be part of a secret.
 fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {

@@ -2,6 +2,7 @@
 //! them. `bgd_shared::foreground` alone decides what the key does.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient, Protocol, Received};
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -13,6 +14,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
+use nix::sys::signal::Signal;
 
 use super::line::JobSelector;
 use super::lines::Lines;
@@ -20,15 +22,22 @@ use crate::ending;
 use crate::exit::Code;
 use crate::render::wall::Clock;
 use crate::render::{bounded_line, clean, table};
-use crate::terminal::Host;
+use crate::terminal::{Caught, Host};
 
 /// Maximum number of characters shown of a job's command line.
 const SHOWN: usize = 100;
+
+/// How long a typed line takes at most from the editor to the console.
+const LINE_TAKES: Duration = Duration::from_secs(1);
 
 /// All jobs in the foreground.
 #[derive(Debug)]
 pub struct Jobs {
     rules: Foreground<TaskId>,
+    /// The key that moves a job to the background.
+    key: Key,
+    /// When the key was pressed while nothing read keys.
+    pressed_at: Option<Instant>,
     beside: Vec<Job>,
     calls: HashMap<u64, Call>,
     /// Messages and output lines to show at the prompt.
@@ -85,6 +94,8 @@ impl Jobs {
     pub fn new(key: Key) -> Self {
         Self {
             rules: Foreground::new(key),
+            key,
+            pressed_at: None,
             beside: Vec::new(),
             calls: HashMap::new(),
             said: String::new(),
@@ -189,6 +200,30 @@ impl Jobs {
             }
             Press::Nothing | Press::Ignore | Press::Pass => Ok(()),
         }
+    }
+
+    /// Notes a press of the key that the terminal made a signal, for what reads keys next. As with typed input, Ctrl-C
+    /// drops it.
+    pub fn caught(&mut self, caught: Caught) {
+        if caught.is_key(self.key) {
+            self.pressed_at = Some(Instant::now());
+        } else if caught.signal == Signal::SIGINT {
+            self.pressed_at = None;
+        }
+    }
+
+    /// Acts at the prompt on a press that was noted. Without a job, it may be meant for a command whose line is on its
+    /// way.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn act_on_press(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
+        if self.rules.is_empty() || !self.takes_press() { Ok(()) } else { self.pressed(link) }
+    }
+
+    /// Drops a press that was noted long before this line was taken, so that it is not meant for its command.
+    pub fn line_taken(&mut self) {
+        self.pressed_at.take_if(|at| at.elapsed() > LINE_TAKES);
     }
 
     /// Reports whether the answer to a hand-over is pending.
@@ -347,6 +382,10 @@ impl Host for Jobs {
         self.calls.insert(call, Call::End(task));
     }
 
+    fn takes_press(&mut self) -> bool {
+        self.pressed_at.take().is_some()
+    }
+
     fn asked_to_end(&mut self, code: u8) {
         self.asked_to_end = Some(Code(code));
     }
@@ -429,6 +468,10 @@ impl Host for Visit<'_> {
 
     fn keep_end_call(&mut self, task: TaskId, call: u64) {
         self.jobs.keep_end_call(task, call);
+    }
+
+    fn takes_press(&mut self) -> bool {
+        self.jobs.takes_press()
     }
 
     fn asked_to_end(&mut self, code: u8) {

@@ -235,8 +235,8 @@ impl Console {
             }
             self.editor.open(self.folder.prompt());
         }
-        let Self { link, jobs, editor, signals, key, ends_with, .. } = self;
-        terminal::run(&mut Prompt { link, jobs, editor, signals, key: *key, ends_with })
+        let Self { link, jobs, editor, signals, ends_with, .. } = self;
+        terminal::run(&mut Prompt { link, jobs, editor, signals, ends_with })
     }
 
     // Lines.

@@ -5,7 +5,6 @@ use std::os::fd::AsFd as _;
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::error::RpcError;
-use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{CancelParams, TaskCancel};
 use nix::sys::signal::Signal;
@@ -34,8 +33,6 @@ pub struct Prompt<'a> {
     pub jobs: &'a mut Jobs,
     pub editor: &'a mut Editor,
     pub signals: &'a Signals,
-    /// The key that moves a job to the background.
-    pub key: Key,
     /// The code to exit with, if a signal has asked for it.
     pub ends_with: &'a mut Option<Code>,
 }
@@ -86,11 +83,14 @@ pub fn interrupted(what: &str) -> Failure {
 }
 
 impl Prompt<'_> {
-    /// Handles the messages of the reading and printing threads.
+    /// Handles the messages of the reading and printing threads, then a press that arrived as a signal.
     fn hear_editor(&mut self) -> Result<Option<Typed>, Failure> {
         while let Some(heard) = self.editor.next_heard() {
             match heard {
-                Heard::Line(text) => return Ok(Some(Typed::Line(text))),
+                Heard::Line(text) => {
+                    self.jobs.line_taken();
+                    return Ok(Some(Typed::Line(text)));
+                }
                 // The end of input may also mean that the terminal was closed.
                 Heard::End | Heard::Broken(_) if !io::stdout().is_terminal() => {
                     return Ok(Some(Typed::Signal(Code::HUNG_UP)));
@@ -105,6 +105,7 @@ impl Prompt<'_> {
                 Heard::Printed => {}
             }
         }
+        self.jobs.act_on_press(self.link)?;
         Ok(None)
     }
 }
@@ -148,7 +149,8 @@ impl View for Prompt<'_> {
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
         *self.ends_with = ends_with(caught).or(*self.ends_with);
         // The hint is shown before the prompt reads keys; until then, the terminal makes a signal of some.
-        if caught.is_key(self.key) { Ok(self.jobs.pressed(self.link)?) } else { Ok(()) }
+        self.jobs.caught(caught);
+        Ok(())
     }
 
     fn received(&mut self, received: Received) -> Result<(), Failure> {
@@ -199,6 +201,7 @@ impl View for Asking<'_> {
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        self.jobs.caught(caught);
         if !gives_up(caught, self.ends_with) {
             return Ok(());
         }
@@ -247,6 +250,7 @@ impl View for Moving<'_> {
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
+        self.jobs.caught(caught);
         if gives_up(caught, self.ends_with) { Err(interrupted("fg")) } else { Ok(()) }
     }
 

@@ -29,6 +29,11 @@ pub trait Host {
     /// unanswered calls per connection is limited.
     fn keep_end_call(&mut self, _task: TaskId, _call: u64) {}
 
+    /// Returns whether the key was pressed before anything read keys, and clears that.
+    fn takes_press(&mut self) -> bool {
+        false
+    }
+
     /// Notes that a signal has asked the program to end; it goes to the shown job first. `code` is the exit code that a
     /// shell reports for the signal.
     fn asked_to_end(&mut self, _code: u8) {}

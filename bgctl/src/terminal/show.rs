@@ -317,6 +317,11 @@ impl<'a> ScreenView<'a> {
         Ok(())
     }
 
+    /// Handles a press of the key that did not arrive as typed input, as if it had.
+    fn press(&mut self) -> Result<(), Failure> {
+        self.job.key.byte().map_or(Ok(()), |byte| self.typed(&[byte]))
+    }
+
     /// Explains how to leave to a user who seems to want to; the keys they tried still go to the job.
     fn tell_way_out(&mut self) {
         if self.job.explains_leaving() {
@@ -493,6 +498,9 @@ impl View for ScreenView<'_> {
         if self.job.takes_stop() {
             self.stop()?;
         }
+        if !self.job.is_over() && self.job.host.takes_press() {
+            self.press()?;
+        }
         self.send_typed()
     }
 
@@ -507,6 +515,8 @@ impl View for ScreenView<'_> {
             (Signal::SIGHUP, _) => self.job.hang_up(),
             // Don't wait any longer for a terminal that accepts nothing.
             _ if self.job.is_over() => self.job.out.forget(),
+            // Pressed before the keyboard was taken.
+            _ if caught.is_key(self.job.key) => self.press()?,
             (Signal::SIGTSTP, Role::Attached) => self.stopped(),
             (_, Role::Attached) => self.job.leave(Ok(AttachmentEnd::Signalled(caught.shell_code()))),
             // The daemon reports when the job has stopped; then this process stops too.

@@ -150,6 +150,11 @@ impl<'a> TextView<'a> {
         Ok(())
     }
 
+    /// Handles a press of the key that did not arrive as typed input, as if it had.
+    fn press(&mut self) -> Result<(), Failure> {
+        self.job.key.byte().map_or(Ok(()), |byte| self.typed(&[byte]))
+    }
+
     // Signals.
 
     fn cancel(&mut self, code: u8) -> Result<(), Failure> {
@@ -221,6 +226,9 @@ impl View for TextView<'_> {
         if self.job.takes_stop() {
             self.stop();
         }
+        if !self.job.is_over() && self.job.host.takes_press() {
+            self.press()?;
+        }
         self.ask()
     }
 
@@ -236,6 +244,8 @@ impl View for TextView<'_> {
                 self.come_back();
             }
             Signal::SIGTTIN | Signal::SIGTTOU => {}
+            // Pressed before the keyboard was taken.
+            _ if caught.is_key(self.job.key) && !self.job.is_over() => self.press()?,
             // The agent keeps running: it is not a process of this terminal.
             Signal::SIGTSTP if self.job.host.leaves_stopped() => {}
             // The remaining output is written once this process continues.

@@ -4,9 +4,10 @@ use std::io::Write as _;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon};
+use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::{at_prompt, console, fifo, moved, run_line, task_of};
+use crate::no_answer::Stopped;
 
 #[test]
 fn r60_key_hint_is_shown_while_backgroundable_job_runs() {
@@ -66,6 +67,30 @@ fn r60_key_that_terminal_turns_into_signal_before_prompt_reads_keys_works() {
         console.wait_text("manually backgrounded by user");
         at_prompt(&mut console);
         daemon.cancel(&moved(&console));
+    }
+}
+
+#[test]
+fn r61_key_that_is_a_signal_while_its_command_is_submitted_works() {
+    let daemon = TestDaemon::start();
+    for (key, byte, line) in [
+        ("ctrl-z", "\x1a", "sleep 1000"),
+        ("ctrl-\\", "\x1c", "sleep 1001"),
+        ("ctrl-z", "\x1a", "sleep 1002 &"),
+    ] {
+        let mut console = Terminal::bgctl(&daemon, &["console", "--key", key]);
+        at_prompt(&mut console);
+        let stopped = Stopped::now(&daemon);
+        console.type_line(line);
+        wait::poll_until("the line was taken", || console.is_sane().then_some(()));
+        console.type_keys(byte);
+        console.wait_text("^");
+        drop(stopped);
+        console.wait_text("manually backgrounded by user");
+        at_prompt(&mut console);
+        let task = task_of(&daemon, line.trim_end_matches(" &"));
+        assert_eq!((moved(&console), task.foreground), (vec![task.id], false), "{console:?}");
+        daemon.cancel(&[task.id]);
     }
 }
 

@@ -9,6 +9,8 @@ use bgd_shared::task::{Exit, Origin, Status};
 use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
+use super::holds;
+
 #[test]
 fn run_exits_with_exit_code_of_job() {
     let daemon = TestDaemon::start();
@@ -184,14 +186,7 @@ fn signal_before_daemon_reply_is_forwarded_to_job() {
     daemon.process().signal(Signal::STOP).unwrap();
     let mut run = daemon.bgctl(&["run", "--shell", "sleep 1000 & echo $! > child; wait"]).spawn().unwrap();
     let process = Process::open(run.id().cast_signed()).unwrap();
-    // Only its signal mask shows that it waits for the answer.
-    let holds = |process: &Process| {
-        let status = fs::read_to_string(process.proc("status")).ok()?;
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
-        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
-        (mask & (1 << (Signal::TERM.as_raw() - 1)) != 0).then_some(())
-    };
-    wait::poll_until("the request", || holds(&process));
+    wait::poll_until("the request", || holds(&process, Signal::TERM));
     process.signal(Signal::TERM).unwrap();
     daemon.process().signal(Signal::CONT).unwrap();
     assert_eq!(run.wait().unwrap().code(), Some(143));

@@ -7,8 +7,10 @@ use bgd_shared::task::{Exit, Status};
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use rustix::process::Signal;
 
-use super::READS_LATE;
+use super::{READS_LATE, holds};
+use crate::no_answer::Stopped;
 
 /// Returns the id in the sentence of R61, which is alone on its line.
 #[track_caller]
@@ -59,6 +61,24 @@ fn r62_backgrounding_neither_loses_nor_repeats_output() {
     let output = String::from_utf8(daemon.output(id)).unwrap();
     let expected = (1..=3_000_000).fold(String::new(), |text, number| text + &number.to_string() + "\r\n");
     assert!(output == expected, "{} of {} bytes", output.len(), expected.len());
+}
+
+#[test]
+fn r61_key_that_is_a_signal_while_the_job_is_submitted_works() {
+    let daemon = TestDaemon::start();
+    for (key, byte) in [("ctrl-z", "\x1a"), ("ctrl-\\", "\x1c")] {
+        let stopped = Stopped::now(&daemon);
+        let mut run = Terminal::bgctl(&daemon, &["run", "--key", key, "--", "sleep", "1000"]);
+        let process = run.process();
+        wait::poll_until("the request", || holds(&process, Signal::TSTP));
+        run.type_keys(byte);
+        run.wait_text("^");
+        drop(stopped);
+        run.wait_text("manually backgrounded by user");
+        let id = backgrounded(&run.screen());
+        assert_eq!((run.ended().code(), daemon.task(id).status), (Some(0), Status::Running));
+        daemon.cancel(&[id]);
+    }
 }
 
 #[test]

@@ -7,5 +7,18 @@ mod shell;
 mod streams;
 mod terminal;
 
+use std::fs;
+
+use bgd_tests::Process;
+use rustix::process::Signal;
+
 /// Reads 10,003 bytes of input, but only once somebody has written to the FIFO `gate`, and shows the last five.
 const READS_LATE: &str = "stty raw opost -echo; echo up; read go < gate; head -c 10003 | tail -c 5; echo";
+
+/// Returns `()` once a process holds this signal back. Only that shows that it waits for the answer to its request.
+fn holds(process: &Process, signal: Signal) -> Option<()> {
+    let status = fs::read_to_string(process.proc("status")).ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    (mask & (1 << (signal.as_raw() - 1)) != 0).then_some(())
+}

@@ -252,23 +252,6 @@ impl Jobs {
         }
     }
 
-    /// Undoes what has come of calls that were given up.
-    ///
-    /// # Errors
-    /// The daemon is gone.
-    pub fn undo(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
-        for unwanted in self.unwanted.drain(..) {
-            match unwanted {
-                Unwanted::Job(id) => link
-                    .call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() })?,
-                Unwanted::Attachment(id) => {
-                    link.call::<TaskDetach>(&DetachParams { id: id.into(), background: false })?
-                }
-            };
-        }
-        Ok(())
-    }
-
     /// Returns the unanswered call that waits for the end of this task. There is at most one per task.
     fn end_call(&self, task: TaskId) -> Option<u64> {
         self.calls.iter().find_map(|(call, purpose)| match purpose {
@@ -382,6 +365,19 @@ impl Host for Jobs {
         self.calls.insert(call, Call::End(task));
     }
 
+    fn undo(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
+        for unwanted in self.unwanted.drain(..) {
+            match unwanted {
+                Unwanted::Job(id) => link
+                    .call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() })?,
+                Unwanted::Attachment(id) => {
+                    link.call::<TaskDetach>(&DetachParams { id: id.into(), background: false })?
+                }
+            };
+        }
+        Ok(())
+    }
+
     fn takes_press(&mut self) -> bool {
         self.pressed_at.take().is_some()
     }
@@ -468,6 +464,10 @@ impl Host for Visit<'_> {
 
     fn keep_end_call(&mut self, task: TaskId, call: u64) {
         self.jobs.keep_end_call(task, call);
+    }
+
+    fn undo(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
+        self.jobs.undo(link)
     }
 
     fn takes_press(&mut self) -> bool {

@@ -196,6 +196,8 @@ impl View for Asking<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
+        // A command that was given up must not run unseen beside the next one.
+        self.jobs.undo(self.link).map_err(lost)?;
         // The signal may have arrived before the call.
         if self.ends_with.is_some() && !self.is_cancelled { self.cancel() } else { Ok(()) }
     }

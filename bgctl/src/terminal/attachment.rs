@@ -333,6 +333,15 @@ impl<'a, O: Output> Attachment<'a, O> {
         self.host.hand_over(self.link, job).map_err(|error| self.lost(error))
     }
 
+    /// Undoes what has come of calls that the user gave up before this job began, such as a command that would run
+    /// beside it unseen.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn undo(&mut self) -> Result<(), Failure> {
+        self.host.undo(self.link).map_err(|error| self.lost(error))
+    }
+
     /// Reports whether this is the answer to the hand-over.
     pub fn is_hand_over(&self, call: u64) -> bool {
         self.detach == Some(call)

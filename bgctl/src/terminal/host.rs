@@ -29,6 +29,14 @@ pub trait Host {
     /// unanswered calls per connection is limited.
     fn keep_end_call(&mut self, _task: TaskId, _call: u64) {}
 
+    /// Undoes what has come of calls that the user gave up.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    fn undo(&mut self, _link: &mut PolledClient) -> Result<(), ClientError> {
+        Ok(())
+    }
+
     /// Returns whether the key was pressed before anything read keys, and clears that.
     fn takes_press(&mut self) -> bool {
         false

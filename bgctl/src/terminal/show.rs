@@ -495,6 +495,7 @@ impl View for ScreenView<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
+        self.job.undo()?;
         if self.job.takes_stop() {
             self.stop()?;
         }

@@ -223,6 +223,7 @@ impl View for TextView<'_> {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
+        self.job.undo()?;
         if self.job.takes_stop() {
             self.stop();
         }

@@ -10,6 +10,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::Task;
 use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
+use rustix::process::Signal;
 
 #[track_caller]
 fn console(daemon: &TestDaemon) -> Terminal {
@@ -66,4 +67,16 @@ fn fifo(daemon: &TestDaemon) -> File {
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // Opened for reading too, so that opening does not block.
     OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+/// Interrupts the console until this holds, as Ctrl-C does once a line was taken. At the prompt it has no effect.
+#[track_caller]
+pub(crate) fn interrupt_until(console: &Terminal, is_over: impl Fn() -> bool) {
+    let process = console.process();
+    wait::poll_until("the line was taken", || console.is_sane().then_some(()));
+    wait::poll_until("the end of the wait", || {
+        // It may have ended.
+        let _ = process.signal(Signal::INT);
+        is_over().then_some(())
+    });
 }

@@ -9,9 +9,9 @@ use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Outcome, Relay, Terminal, TestDaemon, wait};
-use rustix::process::Signal;
 
-use super::{at_prompt, console, fifo, hanging, run_line, task_of};
+use super::{at_prompt, console, fifo, hanging, interrupt_until, run_line, task_of};
+use crate::no_answer::Stopped;
 
 #[test]
 fn output_of_jobs_beside_prompt_appears_above_it() {
@@ -168,40 +168,47 @@ fn ctrl_c_interrupts_hanging_cd() {
     run_line(&mut console, "echo still there");
 }
 
-/// Interrupts the console until this holds, as Ctrl-C does once a line was taken. At the prompt it has no effect.
-#[track_caller]
-fn interrupt_until(console: &Terminal, is_over: impl Fn() -> bool) {
-    let process = console.process();
-    wait::poll_until("the line was taken", || console.is_sane().then_some(()));
-    wait::poll_until("the end of the wait", || {
-        // It may have ended.
-        let _ = process.signal(Signal::INT);
-        is_over().then_some(())
-    });
-}
-
 #[test]
 fn ctrl_c_ends_wait_for_stopped_daemon_and_its_late_job_is_cancelled() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut console = console(&daemon);
-    let stands = daemon.process();
-    stands.signal(Signal::STOP).unwrap();
+    let stopped = Stopped::now(&daemon);
     console.type_line("exec sleep 1002");
     interrupt_until(&console, || !console.is_sane());
     console.wait_text("bgctl: the daemon has not answered: interrupted\n");
     at_prompt(&mut console);
-    stands.signal(Signal::CONT).unwrap();
+    drop(stopped);
     let is_late = |event: &Event| event.task.description == "exec sleep 1002";
     watch.until(|event| event.kind == EventKind::Cancelled && is_late(event));
     run_line(&mut console, "echo still there");
-    stands.signal(Signal::STOP).unwrap();
+    let stopped = Stopped::now(&daemon);
     console.type_line("exit 3");
     let process = console.process();
     interrupt_until(&console, || !process.is_alive());
     let ended = console.ended();
-    stands.signal(Signal::CONT).unwrap();
+    drop(stopped);
     assert_eq!(ended.code(), Some(3));
+}
+
+#[test]
+fn late_job_of_stopped_daemon_is_cancelled_although_the_next_one_has_the_terminal() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let mut console = console(&daemon);
+    let stopped = Stopped::now(&daemon);
+    console.type_line("exec sleep 1002");
+    interrupt_until(&console, || !console.is_sane());
+    at_prompt(&mut console);
+    console.type_line("exec sleep 1003");
+    wait::poll_until("the line was taken", || console.is_sane().then_some(()));
+    drop(stopped);
+    let is_late = |event: &Event| event.task.description == "exec sleep 1002";
+    watch.until(|event| event.kind == EventKind::Cancelled && is_late(event));
+    daemon.wait_running(task_of(&daemon, "exec sleep 1003").id);
+    console.type_keys("\x03");
+    console.wait_text("[failed (SIGINT)]");
+    at_prompt(&mut console);
 }
 
 #[test]

@@ -34,8 +34,20 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Adds output of the job's terminal.
+    /// Adds output of the job's terminal. Each line ends a title that has no end of its own, such as one that was cut
+    /// off: all later output would belong to it.
     pub fn push(&mut self, bytes: &[u8]) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, end) = line.split_at(line.len() - usize::from(line.ends_with(b"\n")));
+            self.push_part(text);
+            if !end.is_empty() && self.titles == TitleFilter::Title {
+                self.titles = TitleFilter::default();
+            }
+            self.push_part(end);
+        }
+    }
+
+    fn push_part(&mut self, bytes: &[u8]) {
         // `strip_next` borrows `strip` while `self` is changed.
         let mut strip = std::mem::take(&mut self.strip);
         for text in strip.strip_next(&self.titles.push(bytes)) {
@@ -152,6 +164,8 @@ mod tests {
             "[1] red gone a\n"
         );
         assert_eq!(shown(&[b"\x1bkti", b"tle\x1b", b"\\said\n"]), "[1] said\n");
+        // This one has no end.
+        assert_eq!(shown(&[b"a\x1bkcut", b" off\r", b"\nnext\n"]), "[1] a\n[1] next\n");
         assert_eq!(shown(&[b"gr\xc3", b"\xbc\xc3\xbcn\n"]), "[1] gr\u{fc}\u{fc}n\n");
     }
 

@@ -438,8 +438,8 @@ impl Console {
     ) -> Result<M::Result, Failure> {
         let call = self.link.call::<M>(params)?;
         let Self { link, jobs, signals, ends_with, .. } = self;
-        let (is_cancelled, outcome) = (false, None);
-        let mut asking = Asking { link, jobs, signals, ends_with, call, task, is_cancelled, outcome };
+        let (is_cancelled, until, outcome) = (false, None, None);
+        let mut asking = Asking { link, jobs, signals, ends_with, call, task, is_cancelled, until, outcome };
         let outcome = terminal::run(&mut asking);
         if outcome.is_err() {
             self.jobs.give_up::<M>(call);

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient, Received};
 use bgd_shared::error::RpcError;
@@ -15,6 +16,9 @@ use super::jobs::Jobs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::terminal::{Caught, Host as _, Signals, View, Wants};
+
+/// How long a call is still awaited after a signal has asked to leave: a daemon that works answers sooner.
+const LEAVES: Duration = Duration::from_secs(1);
 
 /// The outcome of waiting at the prompt.
 pub enum Typed {
@@ -52,6 +56,8 @@ pub struct Asking<'a> {
     pub task: Option<TaskId>,
     /// Whether cancelling the task was requested.
     pub is_cancelled: bool,
+    /// When to give up a call without a task, as a signal asks to leave.
+    pub until: Option<Instant>,
     /// The answer, once it has arrived.
     pub outcome: Option<Result<Box<RawValue>, RpcError>>,
 }
@@ -80,6 +86,10 @@ pub fn gives_up(caught: Caught, code: &mut Option<Code>) -> bool {
 /// Creates the failure of something that such a signal has ended.
 pub fn interrupted(what: &str) -> Failure {
     Failure::new(Code::INTERRUPTED, "interrupted", format!("{what}: interrupted"))
+}
+
+fn no_answer() -> Failure {
+    interrupted("the daemon has not answered")
 }
 
 impl Prompt<'_> {
@@ -163,7 +173,7 @@ impl View for Prompt<'_> {
 }
 
 impl Asking<'_> {
-    /// Cancels the task that the call waits for, if there is one.
+    /// Cancels the task that the call waits for.
     fn cancel(&mut self) -> Result<(), Failure> {
         let Some(task) = self.task else { return Ok(()) };
         self.is_cancelled = true;
@@ -184,7 +194,7 @@ impl View for Asking<'_> {
     }
 
     fn wants(&self) -> Wants<'_> {
-        Wants::of_link(self.link, self.signals)
+        Wants { until: self.until, ..Wants::of_link(self.link, self.signals) }
     }
 
     fn end(&mut self) -> Option<Result<Self::End, Failure>> {
@@ -199,7 +209,14 @@ impl View for Asking<'_> {
         // A command that was given up must not run unseen beside the next one.
         self.jobs.undo(self.link).map_err(lost)?;
         // The signal may have arrived before the call.
-        if self.ends_with.is_some() && !self.is_cancelled { self.cancel() } else { Ok(()) }
+        if self.ends_with.is_none() || self.is_cancelled || self.outcome.is_some() {
+            return Ok(());
+        }
+        if self.task.is_some() {
+            return self.cancel();
+        }
+        let until = *self.until.get_or_insert_with(|| Instant::now() + LEAVES);
+        if until <= Instant::now() { Err(no_answer()) } else { Ok(()) }
     }
 
     fn signal(&mut self, caught: Caught) -> Result<(), Failure> {
@@ -211,7 +228,7 @@ impl View for Asking<'_> {
             Some(_) if !self.is_cancelled => self.cancel(),
             // Don't wait for a task that can't be ended, such as one on a dead disk.
             Some(_) => Err(interrupted("cd")),
-            None => Err(interrupted("the daemon has not answered")),
+            None => Err(no_answer()),
         }
     }
 
@@ -262,5 +279,35 @@ impl View for Moving<'_> {
 
     fn lost(&self, error: ClientError) -> Failure {
         lost(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use bgd_shared::client::Client;
+    use bgd_shared::foreground::Key;
+
+    #[test]
+    fn signal_before_a_call_ends_the_wait_for_a_daemon_that_does_not_answer() {
+        let (here, _daemon) = UnixStream::pair().unwrap();
+        let mut link = PolledClient::from(Client::over(OwnedFd::from(here).into()));
+        let (mut jobs, signals) = (Jobs::new(Key::NONE), Signals::take(&[]).unwrap());
+        let mut asking = Asking {
+            link: &mut link,
+            jobs: &mut jobs,
+            signals: &signals,
+            ends_with: &mut Some(Code(143)),
+            call: 1,
+            task: None,
+            is_cancelled: false,
+            until: None,
+            outcome: None,
+        };
+        let failure = crate::terminal::run(&mut asking).unwrap_err();
+        assert_eq!(failure.code, Code::INTERRUPTED);
     }
 }

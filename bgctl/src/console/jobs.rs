@@ -9,8 +9,9 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::{Answer, Can, Finished, Foreground, Key, Outcome, Press};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockParams, CancelParams, DetachParams, Method, OutputNews, ResizeParams, SignalParams, TaskAttach,
-    TaskBlock, TaskCancel, TaskDetach, TaskResize, TaskSignal, TaskSubmit, TerminalSize,
+    BlockParams, CancelParams, ClearParams, DetachParams, Method, OutputNews, ResizeParams, SignalParams,
+    TaskAttach, TaskBlock, TaskCancel, TaskClear, TaskDetach, TaskResize, TaskSignal, TaskSubmit,
+    TerminalSize,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
@@ -55,6 +56,10 @@ enum Unwanted {
     Job(TaskId),
     /// An attachment to a task.
     Attachment(TaskId),
+    /// A task of the console's own, which the user did not start.
+    Helper(TaskId),
+    /// Such a task that was cancelled.
+    EndedHelper(TaskId),
 }
 
 /// A job next to the prompt.
@@ -87,6 +92,10 @@ enum Call {
     Submit,
     /// An attachment that was given up.
     Attach,
+    /// A submission of a helper task that was given up.
+    SubmitHelper,
+    /// The cancellation of a helper task.
+    EndHelper(TaskId),
 }
 
 impl Jobs {
@@ -252,11 +261,21 @@ impl Jobs {
         }
     }
 
+    /// Like [`Self::give_up`], for the submission of a task of the console's own, which is also kept out of lists.
+    pub fn give_up_helper(&mut self, call: u64) {
+        self.calls.insert(call, Call::SubmitHelper);
+    }
+
+    /// Ends a task of the console's own whose outcome is no longer awaited, and keeps it out of lists.
+    pub fn drop_helper(&mut self, task: TaskId) {
+        self.unwanted.push(Unwanted::Helper(task));
+    }
+
     /// Returns the unanswered call that waits for the end of this task. There is at most one per task.
     fn end_call(&self, task: TaskId) -> Option<u64> {
         self.calls.iter().find_map(|(call, purpose)| match purpose {
             Call::End(id) if *id == task => Some(*call),
-            Call::End(_) | Call::Detach(_) | Call::Submit | Call::Attach => None,
+            _ => None,
         })
     }
 
@@ -367,13 +386,21 @@ impl Host for Jobs {
 
     fn undo(&mut self, link: &mut PolledClient) -> Result<(), ClientError> {
         for unwanted in self.unwanted.drain(..) {
+            let cancel = |id: TaskId| CancelParams { ids: vec![id.into()], ..CancelParams::default() };
             match unwanted {
-                Unwanted::Job(id) => link
-                    .call::<TaskCancel>(&CancelParams { ids: vec![id.into()], ..CancelParams::default() })?,
+                Unwanted::Job(id) => _ = link.call::<TaskCancel>(&cancel(id))?,
                 Unwanted::Attachment(id) => {
-                    link.call::<TaskDetach>(&DetachParams { id: id.into(), background: false })?
+                    link.call::<TaskDetach>(&DetachParams { id: id.into(), background: false })?;
                 }
-            };
+                Unwanted::Helper(id) => {
+                    let call = link.call::<TaskCancel>(&cancel(id))?;
+                    self.calls.insert(call, Call::EndHelper(id));
+                }
+                Unwanted::EndedHelper(id) => {
+                    let clear = ClearParams { ids: Some(vec![id.into()]), ..ClearParams::default() };
+                    link.call::<TaskClear>(&clear)?;
+                }
+            }
         }
         Ok(())
     }
@@ -417,6 +444,12 @@ impl Host for Jobs {
                     let begun = Protocol::result::<TaskSubmit>(outcome).ok();
                     self.unwanted.extend(begun.map(|begun| Unwanted::Job(begun.task.id)));
                 }
+                Some(Call::SubmitHelper) => {
+                    let begun = Protocol::result::<TaskSubmit>(outcome).ok();
+                    self.unwanted.extend(begun.map(|begun| Unwanted::Helper(begun.task.id)));
+                }
+                // If it could not be cancelled, it is gone, or is kept until it has ended.
+                Some(Call::EndHelper(id)) => self.unwanted.push(Unwanted::EndedHelper(id)),
                 Some(Call::Attach) => {
                     let begun = Protocol::result::<TaskAttach>(outcome).ok();
                     self.unwanted.extend(begun.map(|begun| Unwanted::Attachment(begun.task.id)));

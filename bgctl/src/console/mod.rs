@@ -427,14 +427,16 @@ impl Console {
 
     /// Makes a call and waits for its answer. Meanwhile Ctrl-C ends the wait.
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
-        self.call_about::<M>(params, None)
+        self.call_about::<M>(params, None, Jobs::give_up::<M>)
     }
 
-    /// Makes a call and waits for its answer. Meanwhile Ctrl-C cancels the task, and a second Ctrl-C ends the wait.
+    /// Makes a call and waits for its answer. Meanwhile Ctrl-C cancels the task, and a second Ctrl-C ends the wait; then
+    /// `give_up` is told the number of the call.
     fn call_about<M: Method>(
         &mut self,
         params: &M::Params,
         task: Option<TaskId>,
+        give_up: impl FnOnce(&mut Jobs, u64),
     ) -> Result<M::Result, Failure> {
         let call = self.link.call::<M>(params)?;
         let Self { link, jobs, signals, ends_with, .. } = self;
@@ -442,7 +444,7 @@ impl Console {
         let mut asking = Asking { link, jobs, signals, ends_with, call, task, is_cancelled, until, outcome };
         let outcome = terminal::run(&mut asking);
         if outcome.is_err() {
-            self.jobs.give_up::<M>(call);
+            give_up(&mut self.jobs, call);
         }
         Ok(Protocol::result::<M>(outcome?)?)
     }

@@ -14,7 +14,7 @@ use bgd_shared::request::{
     TaskOutput, TaskSubmit,
 };
 use bgd_shared::show::count;
-use bgd_shared::task::Status;
+use bgd_shared::task::{Status, Task};
 
 use super::prompt::{gives_up, interrupted};
 use super::{Console, Folder, Jobs, say};
@@ -36,14 +36,9 @@ impl Console {
         let params = self.params("cd", Work::Argv(self.folder.finding_there(words)))?;
         // Split, as only standard output is the path: a login there may have warnings in every shell's standard error.
         let params = SubmitParams { foreground: true, split: true, cwd: None, ..params };
-        let task = self.call::<TaskSubmit>(&params)?.task;
-        let until_ended = BlockParams::until_ended(task.id);
-        let ended = self.call_about::<TaskBlock>(&until_ended, Some(task.id))?.tasks.pop();
-        let found = self.output_of(task.id, Stream::Stdout)?;
-        let said = self.output_of(task.id, Stream::Stderr)?;
-        // Keep this task out of lists.
-        let clear = ClearParams { ids: Some(vec![task.id.into()]), ..ClearParams::default() };
-        self.call::<TaskClear>(&clear)?;
+        let task = self.call_about::<TaskSubmit>(&params, None, Jobs::give_up_helper)?.task;
+        let ended = self.ended_helper(task.id).inspect_err(|_| self.jobs.drop_helper(task.id));
+        let (ended, found, said) = ended?;
         let (status, error) = ended.map(|task| (task.status, task.error)).unzip();
         match status {
             Some(Status::Completed) => {
@@ -55,6 +50,19 @@ impl Console {
             _ if said.is_empty() => Err(Folder::refused(&error.flatten().unwrap_or_default())),
             _ => Err(Folder::refused(&String::from_utf8_lossy(&said))),
         }
+    }
+
+    /// Waits for the end of a task of the console's own. Returns the task, and the beginnings of its output and of its
+    /// errors.
+    fn ended_helper(&mut self, task: TaskId) -> Result<(Option<Task>, Vec<u8>, Vec<u8>), Failure> {
+        let until_ended = BlockParams::until_ended(task);
+        let ended = self.call_about::<TaskBlock>(&until_ended, Some(task), Jobs::give_up::<TaskBlock>)?;
+        let found = self.output_of(task, Stream::Stdout)?;
+        let said = self.output_of(task, Stream::Stderr)?;
+        // Keep this task out of lists.
+        let clear = ClearParams { ids: Some(vec![task.into()]), ..ClearParams::default() };
+        self.call::<TaskClear>(&clear)?;
+        Ok((ended.tasks.into_iter().next_back(), found, said))
     }
 
     /// Returns the beginning of one of a task's outputs.

@@ -11,6 +11,8 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{hold_connections, tasks};
+use crate::console::interrupt_until;
+use crate::no_answer::Stopped;
 
 /// Starts a server here for the remote daemon, with the name that its client reports.
 fn mcp(far: &Far, client: &str) -> Mcp {
@@ -132,6 +134,34 @@ fn r141_remote_console_takes_no_warning_for_a_folder() {
     console.wait_line("far:/tmp>");
     console.type_line("cd \"$(echo warn >&2; echo /nowhere)\"");
     console.wait_text("bgctl: cd: can't cd to /nowhere");
+    console.wait_line("far:/tmp>");
+}
+
+#[test]
+fn r141_cd_given_up_on_remote_machine_leaves_no_task() {
+    let far = Far::start();
+    let mut watch = far.daemon.watch();
+    let mut console = far.terminal(&["console"]);
+    console.wait_text("far:~>");
+    let stopped = Stopped::now(&far.daemon);
+    console.type_line("cd /tmp");
+    interrupt_until(&console, || !console.is_sane());
+    console.wait_text("bgctl: the daemon has not answered: interrupted");
+    wait_prompt(&mut console, "far:~>", 2);
+    drop(stopped);
+    watch.until(|event| event.task.description == "cd" && !event.task.status.is_active());
+    far.forgotten();
+    console.type_line("cd \"$(exec sleep 1000)\"");
+    let shell = wait::poll_until("the task", || {
+        processes_of(far.daemon.home()).into_iter().find(|process| process.cmdline() == "sleep 1000")
+    });
+    let stopped = Stopped::now(&far.daemon);
+    interrupt_until(&console, || !console.is_sane());
+    console.wait_text("bgctl: cd: interrupted");
+    drop(stopped);
+    shell.gone();
+    far.forgotten();
+    console.type_line("cd /tmp");
     console.wait_line("far:/tmp>");
 }
 

@@ -196,6 +196,14 @@ impl Editor {
         Some(heard)
     }
 
+    /// Reports whether the user has pressed Ctrl-D on an empty line. All messages stay for [`Self::next_heard`].
+    pub fn asks_to_end(&mut self) -> bool {
+        // As in `next_heard`.
+        let _ = self.wake.read();
+        self.early.extend(self.heard.try_iter());
+        self.early.iter().any(|heard| matches!(heard, Heard::End))
+    }
+
     fn print_pending(&mut self) {
         if self.is_open && !self.is_printing && !self.pending.is_empty() {
             let text = self.take_pending();

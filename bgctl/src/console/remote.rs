@@ -16,13 +16,13 @@ use bgd_shared::request::{
 use bgd_shared::show::count;
 use bgd_shared::task::{Status, Task};
 
-use super::prompt::{gives_up, interrupted};
-use super::{Console, Folder, Jobs, say};
+use super::prompt::interrupted;
+use super::{Console, Folder, Jobs, prompt, say};
 use crate::failure::Failure;
 use crate::job::Work;
 use crate::link::{Way, end_children, is_lost, reach};
 use crate::render::clean;
-use crate::terminal::Wants;
+use crate::terminal::{LinkWants, Wants};
 
 /// Maximum number of bytes of a path, or of a shell's message about it.
 const PATH_BYTES: u64 = 8192;
@@ -122,7 +122,7 @@ impl Console {
         })
     }
 
-    /// Re-establishes the connections on a separate thread, and handles signals meanwhile.
+    /// Re-establishes the connections on a separate thread, and handles signals and Ctrl-D meanwhile.
     fn reconnected(&mut self) -> Result<Made, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect again", &error);
         let deadline = Instant::now() + self.connect_timeout;
@@ -137,14 +137,18 @@ impl Console {
         thread::Builder::new().name("connect".to_owned()).spawn(run).map_err(cannot)?;
         loop {
             let wants = Wants { changes: Some(woken.as_fd()), ..Wants::new(self.signals.as_fd()) };
-            let ready = wants.wait().map_err(cannot)?;
+            let editor = LinkWants::of_descriptor(self.editor.as_fd());
+            let (ready, _) = wants.wait_with(&[editor]).map_err(cannot)?;
+            // At the prompt, no key sends a signal.
+            let mut gives_up = self.editor.asks_to_end();
             while let Some(caught) = self.signals.next_caught() {
-                if gives_up(caught, &mut self.ends_with) {
-                    // Otherwise ssh would keep trying for as long as the host is silent.
-                    end_children();
-                    let failure = interrupted("connecting again");
-                    return Err(Failure { code: self.ends_with.unwrap_or(failure.code), ..failure });
-                }
+                gives_up |= prompt::gives_up(caught, &mut self.ends_with);
+            }
+            if gives_up {
+                // Otherwise ssh would keep trying for as long as the host is silent.
+                end_children();
+                let failure = interrupted("connecting again");
+                return Err(Failure { code: self.ends_with.unwrap_or(failure.code), ..failure });
             }
             if ready.changes {
                 let ended = || cannot(io::ErrorKind::UnexpectedEof.into());

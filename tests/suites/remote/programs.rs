@@ -235,20 +235,35 @@ fn r142_console_does_not_retry_after_permission_denied() {
     assert_eq!(far.connections(), before + 1);
 }
 
+/// Returns a console that waits for a new connection.
+fn reconnecting(far: &Far) -> Terminal {
+    let mut console = far.terminal(&["--connect-timeout", "10m", "console"]);
+    console.wait_text("far:~>");
+    far.wrap("exec sleep 1000");
+    far.cut();
+    console.wait_text("connecting again");
+    wait::poll_until("an attempt", || sleeps(far).then_some(()));
+    console
+}
+
 #[test]
 fn r142_console_exits_on_signal_while_reconnecting() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let far = Far::start();
-        let mut console = far.terminal(&["--connect-timeout", "10m", "console"]);
-        console.wait_text("far:~>");
-        far.wrap("exec sleep 1000");
-        far.cut();
-        console.wait_text("connecting again");
-        wait::poll_until("an attempt", || sleeps(&far).then_some(()));
+        let mut console = reconnecting(&far);
         console.process().signal(signal).unwrap();
         assert_eq!(console.ended().code(), Some(code));
         wait::poll_until("the end of what would have connected", || (!sleeps(&far)).then_some(()));
     }
+}
+
+#[test]
+fn r142_console_exits_on_ctrl_d_while_reconnecting() {
+    let far = Far::start();
+    let mut console = reconnecting(&far);
+    console.type_keys("\x04");
+    assert_eq!(console.ended().code(), Some(130));
+    wait::poll_until("the end of what would have connected", || (!sleeps(&far)).then_some(()));
 }
 
 /// Reports whether an idle ssh runs here.

@@ -111,18 +111,7 @@ pub fn terminal() -> Option<OriginTerminal> {
 }
 
 fn of_stat(stat: &ProcessStat) -> Option<OriginTerminal> {
-    let (leader, device) = (stat.field::<i32>(6)?, stat.field::<i64>(7)?);
-    // The kernel prints the device as a signed number; the minor number is in bits 0 to 7 and 20 to 31.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits, printed signed")]
-    let device = device as u32;
-    let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
-    let path = match major {
-        // Unix98 pseudo-terminals: 256 per major number.
-        136..=143 => format!("/dev/pts/{}", (major - 136) * 256 + minor),
-        4 if minor < 64 => format!("/dev/tty{minor}"),
-        4 => format!("/dev/ttyS{}", minor - 64),
-        _ => return None,
-    };
+    let (leader, path) = (stat.field::<i32>(6)?, stat.terminal()?);
     // A leader of 0 or less is outside this pid namespace, so the terminal can't be seen from here.
     (leader > 0).then_some(OriginTerminal { path, leader })
 }
@@ -146,16 +135,9 @@ mod tests {
     }
 
     #[test]
-    fn terminal_path_is_derived_from_its_device_number() {
+    fn terminal_whose_leader_is_not_seen_is_none() {
         let read = |line: &str| of_stat(&ProcessStat::parse(line.as_bytes()).unwrap());
-        let of =
-            |device: i64| read(&format!("10 (a) b) S 1 10 7 {device} 10 0")).map(|terminal| terminal.path);
-        assert_eq!(of(34816 + 4).as_deref(), Some("/dev/pts/4"));
-        assert_eq!(of((136 << 8) | 0xff | (1 << 20)).as_deref(), Some("/dev/pts/511"));
-        assert_eq!(of(1025).as_deref(), Some("/dev/tty1"));
-        assert_eq!(of(1088).as_deref(), Some("/dev/ttyS0"));
-        assert_eq!(of(0), None);
-        assert_eq!(read("10 (x) S 1 10 0 34816 10"), None, "its leader is not seen from here");
+        assert_eq!(read("10 (x) S 1 10 0 34816 10"), None);
         assert_eq!(read("10 (x) S 1 10 9 34816 10").unwrap().leader, 9);
     }
 }

@@ -267,6 +267,20 @@ impl ProcessStat {
         self.field(4)
     }
 
+    /// Returns the path of the controlling terminal, such as `/dev/pts/4`; `None` if there is none, or of another kind.
+    pub fn terminal(&self) -> Option<String> {
+        // The kernel prints the device as a signed number; the minor number is in bits 0 to 7 and 20 to 31.
+        let device = self.field::<i32>(7)?.cast_unsigned();
+        let (major, minor) = (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+        match major {
+            // Unix98 pseudo-terminals: 256 per major number.
+            136..=143 => Some(format!("/dev/pts/{}", (major - 136) * 256 + minor)),
+            4 if minor < 64 => Some(format!("/dev/tty{minor}")),
+            4 => Some(format!("/dev/ttyS{}", minor - 64)),
+            _ => None,
+        }
+    }
+
     /// Reports whether the thread has ended, or is exiting. The fields of a process are those of its first thread: see
     /// [`has_ended`].
     pub fn has_ended(&self) -> bool {
@@ -299,6 +313,20 @@ mod tests {
             assert!(ProcessStat::parse(ended.as_bytes()).unwrap().has_ended(), "{ended}");
         }
         assert!(ProcessStat::parse(b"").is_none());
+    }
+
+    #[test]
+    fn terminal_path_is_derived_from_its_device_number() {
+        let of = |device: i32| {
+            let stat = ProcessStat::parse(format!("10 (a) b) S 1 10 7 {device} 10 0").as_bytes());
+            stat.unwrap().terminal()
+        };
+        assert_eq!(of(34816 + 4).as_deref(), Some("/dev/pts/4"));
+        assert_eq!(of((136 << 8) | 0xff | (1 << 20)).as_deref(), Some("/dev/pts/511"));
+        assert_eq!(of((136 << 8) | i32::MIN).as_deref(), Some("/dev/pts/524288"));
+        assert_eq!(of(1025).as_deref(), Some("/dev/tty1"));
+        assert_eq!(of(1088).as_deref(), Some("/dev/ttyS0"));
+        assert_eq!(of(0), None);
     }
 
     #[test]

@@ -77,14 +77,8 @@ fn as_in_stat(device: u64) -> u64 {
 
 /// Returns the terminal whose session leader is this process.
 pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
-    let stat = Stat::of(leader).filter(|stat| stat.session == leader)?;
-    let (major, minor) = (stat.terminal >> 8 & 0xfff, stat.terminal & 0xff | stat.terminal >> 12 & 0xf_ff00);
-    let path = match major {
-        136..=143 => format!("/dev/pts/{}", (major - 136) * 256 + minor),
-        4 if minor < 64 => format!("/dev/tty{minor}"),
-        _ => return None,
-    };
-    Some(OriginTerminal { path, leader })
+    let stat = ProcessStat::of(leader).filter(|stat| stat.field(6) == Some(leader))?;
+    stat.terminal().map(|path| OriginTerminal { path, leader })
 }
 
 /// Reports whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.

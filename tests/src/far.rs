@@ -36,6 +36,23 @@ impl Far {
         Self::of(TestDaemon::start())
     }
 
+    /// Starts a daemon on either machine; this one's has these lines in its configuration, and the remote machine as
+    /// an executor.
+    #[track_caller]
+    pub fn with_here(more: &str) -> Self {
+        let mut far = Self::start();
+        far.start_here(more);
+        far
+    }
+
+    /// Starts daemons on two remote machines, [`HOST`] and `near`, both known to the first one.
+    #[track_caller]
+    pub fn pair() -> (Self, Self) {
+        let (far, near) = (Self::start(), Self::named("near", TestDaemon::start()));
+        far.join(&near);
+        (far, near)
+    }
+
     /// Prepares the connection to the machine of this daemon, which need not run.
     #[track_caller]
     pub fn of(daemon: TestDaemon) -> Self {

@@ -154,8 +154,7 @@ fn r152_stopped_or_killed_daemon_ends_remote_agent() {
 
 #[test]
 fn r152_remote_agents_require_acp_protocol() {
-    let mut far = Far::start();
-    far.start_here("");
+    let far = Far::with_here("");
     for protocol in ["template", "opencode"] {
         far.configure_here(&format!(
             "[agents.x]\nprotocol = \"{protocol}\"\ncommand = [\"true\"]\non = \"far\""
@@ -167,8 +166,7 @@ fn r152_remote_agents_require_acp_protocol() {
 
 #[test]
 fn r152_missing_remote_program_and_failed_ssh_are_reported() {
-    let mut far = Far::start();
-    far.start_here("[agents.fake]\ncommand = [\"no-such-agent\"]\non = \"far\"");
+    let mut far = Far::with_here("[agents.fake]\ncommand = [\"no-such-agent\"]\non = \"far\"");
     let (_, error) = far.here().failed("say hello");
     assert!(error.contains("its process exited with code 127"), "{error}");
     assert!(error.contains("no-such-agent: command not found"), "{error}");

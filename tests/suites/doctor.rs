@@ -294,8 +294,7 @@ fn r168_real_codex_login_status_exit_code_reflects_auth_file() {
 
 #[test]
 fn r168_ssh_executor_is_checked() {
-    let mut far = Far::start();
-    far.start_here("");
+    let far = Far::with_here("");
     let report: Value = far.run_here(&["--json", "doctor"]).success().json();
     let found = check(&report, "executors", "far");
     assert!(found["state"] == "ok" && found["found"].as_str().unwrap().starts_with("works"), "{found}");

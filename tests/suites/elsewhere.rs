@@ -16,13 +16,6 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{TestDaemon, parallel, wait};
 use nix::sys::signal::Signal;
 
-/// Two machines; this one's daemon has the other as an executor.
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("");
-    far
-}
-
 #[track_caller]
 fn submit(far: &Far, options: &[&str], line: &str) -> TaskId {
     far.run_here(&[&["submit", "--on", "far"], options, &["--shell", line]].concat()).word()
@@ -45,7 +38,7 @@ fn until(far: &mut Far, id: TaskId, what: &str, is_so: impl Fn(&Task) -> bool) -
 
 #[test]
 fn r145_task_runs_on_remote_machine_and_is_tracked_locally() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = submit(&far, &["--env", "NEW=x y", "--cwd", "/tmp"], "pwd; echo \"$HOME $NEW\"; exit 3");
     let task = ended(&mut far, id);
     let home = far.daemon.home().display().to_string();
@@ -65,7 +58,7 @@ fn r145_task_runs_on_remote_machine_and_is_tracked_locally() {
 
 #[test]
 fn r164_remote_run_usage_is_reported_locally() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = r#"exec perl -e 'while ((times)[0] < 0.25) { $n++ } $x = "x" x (64 << 20); print length $x'"#;
     let id = submit(&far, &[], line);
     let usage = ended(&mut far, id).usage.expect("it is known");
@@ -123,7 +116,7 @@ fn r145_executor_check_runs_trial_task_without_waiting_for_slot() {
 
 #[test]
 fn r145_remote_output_arrives_unchanged_while_task_runs() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "head -c 3000000 /dev/urandom | tee \"$HOME/sent\"; echo late >&2; read line; echo \"$line\"";
     let id = submit(&far, &["--split", "--stdin-pipe"], line);
     until(&mut far, id, "all of its output", |task| task.output.bytes == 3_000_005);
@@ -137,7 +130,7 @@ fn r145_remote_output_arrives_unchanged_while_task_runs() {
 
 #[test]
 fn r145_remote_exits_failures_and_cancellations_are_reported_faithfully() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let killed = submit(&far, &[], "kill -9 $$");
     assert_eq!(ended(&mut far, killed).exit, Some(Exit::Signal(9)));
     let missing: TaskId = far.run_here(&["submit", "--on", "far", "--", "no-such-program"]).word();
@@ -196,7 +189,7 @@ fn r145_remote_task_can_be_held_signalled_paused_and_edited() {
 
 #[test]
 fn r150_hold_and_priority_set_before_submission_apply_remotely() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.wrap("echo 'ssh: connect to host far port 22: No route to host' >&2; exit 255");
     let held = submit(&far, &[], "echo ran");
     let lowered = submit(&far, &["--priority", "-10"], "sleep 1000");
@@ -229,7 +222,7 @@ fn r150_hold_and_priority_set_before_submission_apply_remotely() {
 
 #[test]
 fn r145_dependencies_and_retries_work_across_machines() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let server = submit(&far, &["--ready", "line:^up"], "echo up; sleep 1000");
     let after = far.here().home().join("after");
     let line = format!("echo $BGD_AFTER >{}", after.display());
@@ -254,7 +247,7 @@ fn r145_dependencies_and_retries_work_across_machines() {
 
 #[test]
 fn r145_batch_runs_on_remote_machine_over_one_connection() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let items = far.path("items");
     let lines: Vec<String> = (1..=40).map(|number| number.to_string()).collect();
     fs::write(&items, lines.join("\n")).unwrap();
@@ -274,7 +267,7 @@ fn r145_batch_runs_on_remote_machine_over_one_connection() {
 
 #[test]
 fn r145_cut_connection_loses_neither_output_nor_exit() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; read go; echo end; exit 4";
     let id = submit(&far, &["--stdin-pipe"], line);
     until(&mut far, id, "it has written", |task| task.output.bytes > 1000);
@@ -304,7 +297,7 @@ fn r145_cut_connection_loses_neither_output_nor_exit() {
 fn r145_remote_submit_with_lost_reply_runs_once() {
     const MACHINES: u32 = 4;
     parallel::for_each(0..MACHINES, |first| {
-        let mut far = two();
+        let mut far = Far::with_here("");
         // The first connection ends within the greetings, and each of the next ones a number of bytes behind them,
         // later than the one before. Every further cut within the greetings would double the pause before the next
         // connection.
@@ -333,7 +326,7 @@ fn r145_remote_submit_with_lost_reply_runs_once() {
 
 #[test]
 fn r145_task_fails_if_remote_daemon_is_killed_or_restarted() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.daemon.kill9();
@@ -352,7 +345,7 @@ fn r145_task_fails_if_remote_daemon_is_killed_or_restarted() {
 
 #[test]
 fn r145_unreachable_machine_is_awaited_but_refusing_one_fails_task() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.wrap("test -e \"$0.open\" || { echo 'connect to host far: No route' >&2; exit 255; }");
     let id = submit(&far, &[], "echo there");
     let waits = until(&mut far, id, "it can't be submitted", |task| {
@@ -375,7 +368,7 @@ fn r145_unreachable_machine_is_awaited_but_refusing_one_fails_task() {
 
 #[test]
 fn r145_cancel_returns_without_connection_and_is_executed_later() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.wrap("test ! -e \"$0.shut\" || exit 255");
@@ -396,7 +389,7 @@ fn r145_cancel_returns_without_connection_and_is_executed_later() {
 
 #[test]
 fn r145_tasks_of_ended_local_daemon_are_ended_on_remote_machine() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.here().stop();
@@ -450,7 +443,7 @@ fn r145_tasks_of_killed_daemon_are_ended_on_the_previous_host() {
 
 #[test]
 fn r145_options_unsupported_by_executor_are_refused() {
-    let far = two();
+    let far = Far::with_here("");
     for (args, word) in [
         (&["submit", "--on", "moon", "--", "true"][..], "unknown executor \"moon\""),
         (&["submit", "--on", "far", "--pty", "--", "true"], "a terminal"),
@@ -466,7 +459,7 @@ fn r145_options_unsupported_by_executor_are_refused() {
 
 #[test]
 fn r146_resources_without_cluster_are_refused_over_the_wire() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let here = far.here();
     let params = SubmitParams { shell: Some("true".into()), ..here.params() };
     for (resources, word) in [
@@ -489,7 +482,7 @@ fn r146_resources_without_cluster_are_refused_over_the_wire() {
 
 #[test]
 fn r145_executor_check_reports_whether_machine_works() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let listed = far.run_here(&["executors"]).success().stdout_text();
     assert_eq!(listed, "local\tlocal\t-\t0\t0\t-\t-\nfar\tssh\tfar\t0\t0\t-\t-\n");
     let version = env!("CARGO_PKG_VERSION");

@@ -9,12 +9,6 @@ use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::{TestDaemon, wait};
 
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("durable = true");
-    far
-}
-
 /// Kills the daemon here, runs `meanwhile`, and starts the next one.
 #[track_caller]
 fn kill(far: &mut Far, meanwhile: impl FnOnce(&Far)) {
@@ -32,7 +26,7 @@ fn gate(far: &Far, name: &str) -> (PathBuf, String) {
 
 #[test]
 fn r151_running_waiting_and_ended_remote_tasks_survive_kill() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let (first, until_first) = gate(&far, "first");
     let (second, until_second) = gate(&far, "second");
     let ended = far.submit_on(&[], &format!("echo begun; {until_first}; echo over; exit 7"));
@@ -78,7 +72,7 @@ fn r151_running_waiting_and_ended_remote_tasks_survive_kill() {
 
 #[test]
 fn r151_remote_tasks_accept_commands_after_kill() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
     let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
     let sleeps = far.submit_on(&[], "exec sleep 1000");
@@ -175,8 +169,7 @@ fn r151_remote_submission_in_progress_at_kill_runs_once() {
 
 #[test]
 fn r151_leftover_remote_task_is_ended_once_machine_is_reachable() {
-    let mut far = Far::start();
-    far.start_here("");
+    let mut far = Far::with_here("");
     let id = far.submit_on(&[], "exec sleep 1000");
     far.running(id);
     kill(&mut far, |far| far.wrap("exit 255"));
@@ -221,7 +214,7 @@ fn r151_leftover_remote_task_is_ended_wherever_connection_is_cut() {
 
 #[test]
 fn r151_unreachable_machine_at_start_leaves_tasks_undecided() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
     let ends = far.submit_on(&[], "exec sleep 1000");
@@ -256,7 +249,7 @@ fn r151_unreachable_machine_at_start_leaves_tasks_undecided() {
 
 #[test]
 fn r151_stopped_durable_daemon_leaves_remote_tasks_running_and_counts_them() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let (open, until_open) = gate(&far, "open");
     let runs = far.submit_on(&[], &format!("echo begun; {until_open}; exit 3"));
     let here = far.here().submit_shell(&format!("{until_open}; exit 4"));
@@ -287,8 +280,7 @@ fn r151_stopped_durable_daemon_leaves_remote_tasks_running_and_counts_them() {
 
 #[test]
 fn r151_changing_durability_ends_remote_tasks_of_previous_daemon() {
-    let mut far = Far::start();
-    far.start_here("");
+    let mut far = Far::with_here("");
     for config in ["durable = true", ""] {
         let left = far.submit_on(&[], "exec sleep 1000");
         far.running(left);
@@ -301,7 +293,7 @@ fn r151_changing_durability_ends_remote_tasks_of_previous_daemon() {
 
 #[test]
 fn r151_twenty_kills_lose_no_remote_task_and_start_none_twice() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let mut all = Vec::new();
     for round in 0..20 {
         for number in 0..2 {
@@ -332,7 +324,7 @@ fn r151_twenty_kills_lose_no_remote_task_and_start_none_twice() {
 
 #[test]
 fn r151_kills_neither_lose_nor_repeat_streaming_remote_output() {
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
     far.running(id);
@@ -434,7 +426,7 @@ fn r131_stopped_service_cancels_local_tasks_but_leaves_remote_ones_running() {
 fn r151_task_for_a_changed_host_survives_kill_before_the_first_connection() {
     // The daemon's connection to it ends first.
     let near = Far::named("near", TestDaemon::start());
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     far.join(&near);
     let before = far.submit_on(&[], "true");
     far.ended(before);

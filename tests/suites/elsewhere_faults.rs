@@ -32,12 +32,6 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("");
-    far
-}
-
 /// Makes sessions on the other machine find a `bgctl` whose messages are edited by this sed expression.
 fn edit_messages(far: &Far, expression: &str) {
     let programs = far.daemon.home().join("programs");
@@ -62,16 +56,16 @@ fn refused(far: &mut Far, words: &[&str]) {
 
 #[test]
 fn r145_permanent_connection_errors_fail_task_with_advice() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     refused(&mut far, &["no bgctl there", "install bgd there so that `ssh far bgctl --version` works"]);
-    let mut far = two();
+    let mut far = Far::with_here("");
     edit_messages(&far, "s/\"protocol\":[0-9]*/\"protocol\":99/");
     refused(&mut far, &["speaks protocol 99", "install the same version on both machines"]);
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.change_key("user");
     refused(&mut far, &["Permission denied", "check the connection with: ssh far true"]);
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.change_key("host");
     refused(&mut far, &["Host key verification failed", "check the connection with: ssh far true"]);
 }
@@ -98,7 +92,7 @@ fn r145_task_stays_pending_while_hostname_does_not_resolve() {
 
 #[test]
 fn r145_login_banner_and_other_version_are_tolerated() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     edit_messages(&far, "s/\"version\":\"[^\"]*\"/\"version\":\"9.8.7\"/g");
     far.wrap("case \"$*\" in *dial*) echo 'Welcome to far!'; echo '{}'; printf 'no newline';; esac");
     let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
@@ -293,7 +287,7 @@ fn deaf_to(far: &Far, method: &str, is_once: bool) {
 
 #[test]
 fn r145_oversized_request_fails_its_task_and_keeps_connection() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let gate = far.daemon.home().join("gate");
     let other = far.submit_on(&[], &format!("until [ -e {} ]; do sleep 0.1; done; exit 4", gate.display()));
     far.running(other);
@@ -315,7 +309,7 @@ fn r145_oversized_request_fails_its_task_and_keeps_connection() {
 
 #[test]
 fn r145_long_environment_is_sent_to_remote_machine() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let (env, line) = (format!("LONG={}", "x".repeat(100_000)), "printf %s \"$LONG\" | wc -c");
     let id = far.submit_on(&["--env", &env], line);
     assert_eq!(far.ended(id).status, Status::Completed);
@@ -327,8 +321,8 @@ fn r145_long_environment_is_sent_to_remote_machine() {
 
 #[test]
 fn r145_task_fails_if_there_is_no_ssh() {
-    let mut far = Far::start();
-    far.start_here("[executors.bare]\ntype = \"ssh\"\nhost = \"far\"\nssh = \"/nonexistent/ssh\"\n");
+    let mut far =
+        Far::with_here("[executors.bare]\ntype = \"ssh\"\nhost = \"far\"\nssh = \"/nonexistent/ssh\"\n");
     let id: TaskId = far.run_here(&["submit", "--on", "bare", "--", "true"]).word();
     let task = far.ended(id);
     let why = task.error.unwrap();
@@ -337,7 +331,7 @@ fn r145_task_fails_if_there_is_no_ssh() {
 
 #[test]
 fn r145_largest_base64_write_reaches_remote_machine() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = far.submit_on(&["--stdin-pipe"], "tr '\\1' x | wc -c");
     far.running(id);
     let connections = far.connections();
@@ -352,7 +346,7 @@ fn r145_largest_base64_write_reaches_remote_machine() {
 
 #[test]
 fn r145_remote_removal_cut_by_broken_connection_is_repeated() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     deaf_to(&far, "task\\.clear", true);
     let id = far.submit_on(&[], "echo done");
     assert_eq!(far.ended(id).status, Status::Completed);
@@ -362,7 +356,7 @@ fn r145_remote_removal_cut_by_broken_connection_is_repeated() {
 
 #[test]
 fn r145_immediately_broken_connections_are_retried_with_pauses() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = far.submit_on(&[], "sleep 1000");
     far.running(id);
     deaf_to(&far, "task\\.cancel", false);
@@ -382,7 +376,7 @@ fn r145_immediately_broken_connections_are_retried_with_pauses() {
 /// Makes the connection lose every request to read output, and ends a task there whose output is not copied for that
 /// reason, but whose end is known here.
 fn ended_but_not_copied() -> (Far, TaskId) {
-    let mut far = two();
+    let mut far = Far::with_here("");
     deaf_to(&far, "task.output", false);
     let id = far.submit_on(&[], "echo text");
     wait::poll_until("it has ended there", || {
@@ -440,7 +434,7 @@ fn r145_output_arrives_over_link_that_is_slower_than_its_timeout() {
 
 #[test]
 fn r145_too_many_authentication_failures_fail_task_at_once() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.wrap(
         "echo 'Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures' >&2\n\
          echo 'Disconnected from 10.0.0.1 port 22' >&2; exit 255",

@@ -14,12 +14,6 @@ use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::upgrades::in_time;
 use rustix::process::Signal;
 
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("");
-    far
-}
-
 /// Returns a line that ends as soon as the file exists on the other machine.
 fn gate(far: &Far) -> (PathBuf, String) {
     let gate = far.daemon.home().join("gate");
@@ -33,7 +27,7 @@ fn unknown(task: &Task) -> bool {
 
 #[test]
 fn r151_time_limit_that_passes_without_connection_keeps_exit_and_output() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.wrap("test ! -e \"$0.shut\" || exit 255");
     in_time(|limit| ends_before_limit_without_connection(&mut far, &format!("{}s", limit.as_secs())));
 }
@@ -98,7 +92,7 @@ fn r145_cancel_passes_its_grace_on_to_the_machine() {
 
 #[test]
 fn r145_cancelled_task_gets_its_signal_once_although_connection_is_cut() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let (gate, line) = gate(&far);
     let traps = format!("trap 'echo term' TERM; trap 'echo usr; {line}; exit 7' USR1");
     let id = far.submit_on(&[], &format!("{traps}; echo up; while :; do sleep 0.05; done"));
@@ -146,7 +140,7 @@ fn r145_every_cancelled_task_gets_its_signal_from_machine_that_accepts_few_reque
 
 #[test]
 fn r145_task_that_is_not_ready_in_time_fails_without_another_attempt() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let options = ["--ready", "line:^up$", "--ready-timeout", "300ms", "--retry", "3", "--retry-delay", "0s"];
     let id = far.submit_on(&options, "exec sleep 1000");
     let task = far.ended(id);
@@ -157,7 +151,7 @@ fn r145_task_that_is_not_ready_in_time_fails_without_another_attempt() {
 
 #[test]
 fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let near = Far::named("near", TestDaemon::start());
     far.join(&near);
     let (gate, line) = gate(&far);
@@ -195,7 +189,7 @@ fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
 
 #[test]
 fn r145_machine_that_does_not_end_a_task_is_not_said_to_be_unreachable() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let id = far.submit_on(&[], "exec sleep 1000");
     far.running(id);
     let daemon = far.daemon.process();

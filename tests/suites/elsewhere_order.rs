@@ -9,12 +9,6 @@ use bgd_tests::shared::request::{ListParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{TestDaemon, ports, wait};
 
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("");
-    far
-}
-
 /// Returns the tasks of this machine, in the order of their submits.
 fn here(far: &mut Far) -> Vec<Task> {
     let mut tasks = far.here().client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
@@ -35,7 +29,7 @@ fn statuses(tasks: &[Task]) -> Vec<Status> {
 
 #[test]
 fn r145_remote_batch_respects_its_jobs_limit() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let gate = far.daemon.home().join("gate");
     let line = format!("until [ -e {} ]; do sleep 0.05; done; echo $0", gate.display());
     let batch = each(&far, "a\nb\nc\nd\ne\n", &["--jobs", "2"], &["sh", "-c", &line]);
@@ -56,7 +50,7 @@ fn r145_remote_batch_respects_its_jobs_limit() {
 
 #[test]
 fn r145_remote_batch_stops_at_max_fails_and_reruns_failed_tasks() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "test -e \"$HOME/mended\" || exit $0";
     let options = ["--jobs", "1", "--max-fails", "2"];
     let batch = each(&far, "0\n1\n0\n3\n0\n0\n", &options, &["sh", "-c", line]).to_string();
@@ -79,7 +73,7 @@ fn r145_remote_batch_stops_at_max_fails_and_reruns_failed_tasks() {
 
 #[test]
 fn r145_remote_task_restarts_on_failure_and_remote_server_is_ready_by_port() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let flaky = far.submit_on(
         &["--restart", "on-failure"],
         "echo up; test -e \"$HOME/tried\" || { touch \"$HOME/tried\"; exit 1; }",
@@ -106,7 +100,7 @@ fn r145_remote_task_restarts_on_failure_and_remote_server_is_ready_by_port() {
 
 #[test]
 fn r145_dependencies_span_local_and_remote_tasks() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let log = far.path("log");
     let note = |name: &str| format!("echo {name} >>{}", log.display());
     let local = |far: &Far, after: &[String], line: &str| -> TaskId {

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 /// Two machines; this one's daemon sends notices to a hook.
 fn with_hook() -> Far {
-    let mut far = Far::start();
-    far.start_here(
+    let far = Far::with_here(
         "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
          command = [\"/bin/sh\", \"-c\", 'cat >>\"$HOME/told\"']\n",
     );
@@ -67,8 +66,7 @@ fn r145_remote_completions_are_notified_locally_once() {
 
 #[test]
 fn r145_agent_starts_lists_awaits_and_cancels_remote_tasks() {
-    let mut far = Far::start();
-    far.start_here("");
+    let mut far = Far::with_here("");
     let mut mcp = Mcp::spawn(far.here().bgctl(&["mcp", "--structured"]));
     mcp.initialize(REVISION, "claude-code", &json!({}));
     let tools = mcp.result("tools/list", &json!({}));
@@ -121,8 +119,7 @@ fn r145_agent_starts_lists_awaits_and_cancels_remote_tasks() {
 
 #[test]
 fn r145_agent_sees_executor_errors_and_unreachable_machine() {
-    let mut far = Far::start();
-    far.start_here("");
+    let mut far = Far::with_here("");
     let mut mcp = Mcp::spawn(far.here().bgctl(&["mcp", "--structured"]));
     mcp.initialize(REVISION, "test", &json!({}));
     let unknown = mcp.error("background_command", &json!({"command": "true", "on": "moon"}));

@@ -13,12 +13,6 @@ use bgd_tests::shared::request::{
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::{Process, wait};
 
-fn two() -> Far {
-    let mut far = Far::start();
-    far.start_here("");
-    far
-}
-
 #[track_caller]
 fn upgrade(far: &mut Far) {
     far.here().client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
@@ -26,7 +20,7 @@ fn upgrade(far: &mut Far) {
 
 #[test]
 fn r121_remote_tasks_survive_upgrade() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "trap 'echo usr; exit 6' USR1; echo up; while read word; do echo \"<$word>\"; done; exit 7";
     let reads = far.submit_on(&["--stdin-pipe", "--ready", "line:^up"], line);
     let sleeps = far.submit_on(&[], "exec sleep 1000");
@@ -62,7 +56,7 @@ fn r121_remote_tasks_survive_upgrade() {
 
 #[test]
 fn r121_upgrades_neither_lose_nor_repeat_flowing_remote_output() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";
     let id = far.submit_on(&[], line);
     far.running(id);
@@ -189,7 +183,7 @@ fn r121_upgrade_answers_calls_waiting_for_silent_machine() {
 
 #[test]
 fn r121_write_during_reconnection_after_upgrade_reaches_remote_task_or_is_refused() {
-    let mut far = two();
+    let mut far = Far::with_here("");
     let line = "while read word; do echo \"<$word>\"; done; exit 7";
     let reads = far.submit_on(&["--stdin-pipe"], line);
     far.running(reads);

@@ -2,20 +2,13 @@
 
 use std::fs;
 
+use bgd_tests::Outcome;
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::{Outcome, TestDaemon};
 use serde_json::Value;
 
 /// Waits for slow machines, too, as several hosts have little time by default.
 const PATIENT: &str = "--connect-timeout=1m";
-
-/// Two machines, both known to the first one.
-fn two() -> (Far, Far) {
-    let (far, near) = (Far::start(), Far::named("near", TestDaemon::start()));
-    far.join(&near);
-    (far, near)
-}
 
 /// Splits each line into columns.
 fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
@@ -24,7 +17,7 @@ fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
 
 #[test]
 fn r144_tasks_of_several_hosts_form_one_list() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let first: TaskId = far.run(&["submit", "-d", "one", "--", "true"]).word();
     let second: TaskId = far.run(&["-H", "near", "submit", "-d", "two", "--", "true"]).word();
     let listed = rows(&far.run(&["-H", "near,far,near", PATIENT, "list"]).success());
@@ -53,7 +46,7 @@ fn r144_tasks_of_several_hosts_form_one_list() {
 
 #[test]
 fn r164_running_tasks_of_several_hosts_are_measured_on_their_host() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let submit = |host: &str, line: &str| -> TaskId {
         far.run(&["-H", host, "submit", "-d", host, "--shell", line]).success().word()
     };
@@ -130,7 +123,7 @@ fn r144_silent_host_does_not_delay_rows_of_others() {
 
 #[test]
 fn r144_hosts_are_queried_concurrently_and_in_batch_mode() {
-    let (far, _near) = two();
+    let (far, _near) = Far::pair();
     // Each waits until the other is being asked.
     let (one, two) = (far.path("one"), far.path("two"));
     far.wrap(&format!(
@@ -157,7 +150,7 @@ fn r144_malformed_or_too_long_host_list_is_refused() {
 
 #[test]
 fn r144_request_refused_by_every_host_exits_with_their_code() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let list = |words: &[&str]| far.run(&[&["-H", "far,near", PATIENT, "list"], words].concat());
     let refused = list(&["--batch", "9c1e"]).expect_code(66);
     for row in rows(&refused) {
@@ -174,7 +167,7 @@ fn r144_request_refused_by_every_host_exits_with_their_code() {
 
 #[test]
 fn r165_list_of_several_hosts_shows_progress_if_asked() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     for (host, progress) in [(&far, "42%"), (&near, "3/8")] {
         let id = host.daemon.submit_shell(&format!("echo {progress}; exec sleep 1000"));
         host.daemon.wait_output(id, progress);
@@ -185,7 +178,7 @@ fn r165_list_of_several_hosts_shows_progress_if_asked() {
 
 #[test]
 fn r144_limit_of_several_hosts_needs_no_advice() {
-    let (far, _near) = two();
+    let (far, _near) = Far::pair();
     let ids = ["one", "two"].map(|name| far.run(&["submit", "-d", name, "--", "true"]).word::<TaskId>());
     let listed = far.run(&["-H", "far,near", PATIENT, "list", "--limit", "1"]).success();
     assert_eq!((rows(&listed)[0][1].clone(), &*listed.stderr), (ids[1].short(), ""));

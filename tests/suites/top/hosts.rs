@@ -5,13 +5,6 @@ use bgd_shared::task::Status;
 use bgd_tests::far::Far;
 use bgd_tests::{Terminal, TestDaemon};
 
-/// Two machines, both known to the first one.
-fn two() -> (Far, Far) {
-    let (far, near) = (Far::start(), Far::named("near", TestDaemon::start()));
-    far.join(&near);
-    (far, near)
-}
-
 /// Starts a `bgctl top` of these hosts with this width.
 #[track_caller]
 fn view(far: &Far, hosts: &str, cols: u16) -> Terminal {
@@ -36,7 +29,7 @@ fn leave(mut top: Terminal) {
 
 #[test]
 fn r144_top_shows_the_tasks_of_several_hosts_side_by_side() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 90);
     top.wait_text(&format!(" far  {} running ", one.short()));
@@ -83,7 +76,7 @@ fn r144_top_reports_unreachable_hosts_without_delaying_others() {
 
 #[test]
 fn r144_top_reconnects_to_one_lost_host_of_several() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 90);
     top.wait_text(&format!(" far  {} running ", one.short()));
@@ -110,7 +103,7 @@ fn r144_top_reconnects_to_one_lost_host_of_several() {
 
 #[test]
 fn r144_top_keys_act_on_host_of_selected_task() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let mut top = view(&far, "far,near", 140);
     top.wait_text("nothing needs you | 2 running");
@@ -159,7 +152,7 @@ fn r144_top_keys_act_on_host_of_selected_task() {
 
 #[test]
 fn r144_top_once_has_a_row_for_each_unreachable_host() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     // The ssh call that prints its configuration is not the silent one.
     far.wrap(
@@ -183,7 +176,7 @@ fn r144_top_once_has_a_row_for_each_unreachable_host() {
 
 #[test]
 fn r144_top_search_covers_outputs_of_all_hosts() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let submit = |host: &str, name: &str, words: &str| -> TaskId {
         let line = format!("echo {words}; exec sleep 1000");
         far.run(&["-H", host, "submit", "-d", name, "--ready", "line:.", "--shell", &line]).success().word()
@@ -222,7 +215,7 @@ fn r144_top_search_covers_outputs_of_all_hosts() {
 
 #[test]
 fn r144_top_search_includes_host_that_connects_late() {
-    let (far, near) = two();
+    let (far, near) = Far::pair();
     let (one, two) = (runs(&far.daemon, "one"), runs(&near.daemon, "two"));
     let away = far.path("away");
     std::fs::write(&away, "").unwrap();

@@ -157,6 +157,12 @@ impl TestDaemon {
         Builder::default().start()
     }
 
+    /// Starts a durable daemon with these further lines of configuration.
+    #[track_caller]
+    pub fn durable(more: &str) -> Self {
+        Self::builder().config(format!("durable = true\n{more}")).start()
+    }
+
     /// Creates a home without a daemon; `bgctl` starts one when it needs it.
     #[track_caller]
     pub fn home_only() -> Self {

@@ -274,7 +274,7 @@ fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
 
 #[test]
 fn r142_batch_key_is_still_known_after_upgrade_and_kill() {
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let mut daemon = TestDaemon::durable("");
     let keyed = |daemon: &TestDaemon| {
         let mut params = many(daemon, 3);
         params.task.as_mut().unwrap().key = Some("key".to_owned());

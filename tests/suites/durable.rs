@@ -18,10 +18,6 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Process, TestDaemon, Watch, wait};
 
-fn durable(more: &str) -> TestDaemon {
-    TestDaemon::builder().config(format!("durable = true\n{more}")).start()
-}
-
 #[track_caller]
 fn crash(daemon: &mut TestDaemon) {
     daemon.kill9();
@@ -30,7 +26,7 @@ fn crash(daemon: &mut TestDaemon) {
 
 #[test]
 fn r125_acknowledged_tasks_survive_kill() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let before = daemon.client().call::<Hello>(&HelloParams::default()).unwrap();
     let ended = daemon.submit_shell("echo said; exit 3");
     assert_eq!(daemon.block(&[ended])[0].exit, Some(Exit::Code(3)));
@@ -55,7 +51,7 @@ fn r125_acknowledged_tasks_survive_kill() {
 
 #[test]
 fn r125_environments_are_stored_once_and_readable_only_by_owner() {
-    let daemon = durable("");
+    let daemon = TestDaemon::durable("");
     let secret = "S".repeat(1000);
     for _ in 0..20 {
         let mut command = daemon.bgctl(&["submit", "--hold", "--", "true"]);
@@ -76,7 +72,7 @@ fn r125_environments_are_stored_once_and_readable_only_by_owner() {
 
 #[test]
 fn r127_waiting_tasks_keep_waiting_after_kill() {
-    let mut daemon = durable("max_concurrent_tasks = 1");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 1");
     let submit = |args: &[&str]| {
         let all = [&["submit"], args].concat();
         daemon.run(&all).success().word::<TaskId>()
@@ -117,7 +113,7 @@ fn r127_waiting_tasks_keep_waiting_after_kill() {
 
 #[test]
 fn r125_upgrade_keeps_journal() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let before = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
     let after = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
@@ -130,7 +126,7 @@ fn r125_upgrade_keeps_journal() {
 
 #[test]
 fn r125_reload_and_upgrade_do_not_change_durability() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     daemon.write_config("durable = false");
     let reload = daemon.run(&["daemon", "reload"]).success();
     assert!(reload.stdout_text().contains("durable"), "{}", reload.stdout_text());
@@ -151,7 +147,7 @@ fn r125_reload_and_upgrade_do_not_change_durability() {
 
 #[test]
 fn r125_output_event_numbers_are_not_reused_after_kill() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let mut watch = daemon.watch();
     let task = daemon.submit_shell("while :; do echo more; done");
     watch.until_kind(task, EventKind::Started);
@@ -167,7 +163,7 @@ fn r125_output_event_numbers_are_not_reused_after_kill() {
 
 #[test]
 fn r127_pending_task_with_passed_descriptors_fails_after_kill() {
-    let mut daemon = durable("max_concurrent_tasks = 1");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 1");
     let running = endless(&daemon);
     let argv = ["sh", "-c", "cat; echo ran > ran"].map(Into::into).to_vec();
     let params = SubmitParams { argv: Some(argv), stdin: Some(Stdin::Fd), ..daemon.params() };
@@ -187,7 +183,7 @@ fn r127_pending_task_with_passed_descriptors_fails_after_kill() {
 
 #[test]
 fn r127_non_durable_daemon_ends_leftovers_of_durable_one() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     endless(&daemon);
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.kill9();
@@ -210,7 +206,7 @@ fn r125_non_durable_daemon_writes_no_journal() {
 
 #[test]
 fn r125_stopped_journal_has_no_environment_of_cleared_tasks() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let token = "s3cr3t-".repeat(1000);
     let env = Some([("TOKEN".into(), token.as_str().into())].into_iter().collect());
     let params = SubmitParams { argv: Some(vec!["true".into()]), env, ..daemon.params() };
@@ -229,7 +225,7 @@ fn r125_stopped_journal_has_no_environment_of_cleared_tasks() {
 
 #[test]
 fn tasks_that_a_daemon_without_durable_does_not_show_are_counted_and_come_back() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     let config = daemon.config_path();
     let before = fs::read_to_string(&config).unwrap();
@@ -295,7 +291,7 @@ pub fn endless(daemon: &TestDaemon) -> TaskId {
 
 #[test]
 fn r127_running_task_fails_and_its_tree_ends_if_daemon_and_keeper_are_killed() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let ran = endless(&daemon);
     let (ended, next) =
         (daemon.submit(&["true"]), daemon.run(&["submit", "--after", &format!("{ran}:fail"), "--", "true"]));
@@ -362,7 +358,7 @@ fn r129_finished_tasks_survive_kills_until_they_expire() {
 
 #[test]
 fn r129_history_size_limit_removes_oldest_finished_tasks_first() {
-    let mut daemon = durable("[history]\nbytes = \"1MiB\"");
+    let mut daemon = TestDaemon::durable("[history]\nbytes = \"1MiB\"");
     let write = |kib: u32| format!("head -c {kib}K /dev/zero");
     let mut watch = daemon.watch();
     let mut all = Vec::new();
@@ -385,7 +381,7 @@ fn r129_history_size_limit_removes_oldest_finished_tasks_first() {
 
 #[test]
 fn r104_output_is_kept_while_a_pending_task_needs_it() {
-    let mut daemon = durable("[history]\nbytes = \"1MiB\"");
+    let mut daemon = TestDaemon::durable("[history]\nbytes = \"1MiB\"");
     let write = "head -c 600K /dev/zero";
     let needed = daemon.submit_shell(write);
     daemon.block(&[needed]);
@@ -489,7 +485,7 @@ impl Drop for ReadOnly {
 #[test]
 fn r130_journal_turning_read_only_refuses_submits_and_keeps_running_tasks_as_root() {
     must_be_root();
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let running = daemon.submit_shell("mkfifo go; read line < go; exit 7");
     wait::for_file(&daemon.home().join("go"));
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
@@ -528,7 +524,7 @@ fn r130_journal_turning_read_only_refuses_submits_and_keeps_running_tasks_as_roo
 
 #[test]
 fn r131_stop_with_cancel_fails_if_stopped_daemon_left_tasks() {
-    let mut daemon = durable("max_concurrent_tasks = 1");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 1");
     let running = endless(&daemon);
     let pending = daemon.submit(&["true"]);
     daemon.stop();
@@ -549,7 +545,7 @@ fn r131_stop_with_cancel_fails_if_stopped_daemon_left_tasks() {
 #[test]
 fn r131_second_stop_does_not_revoke_stop_with_cancel() {
     for by_signal in [false, true] {
-        let mut daemon = durable("[grace]\ncancel = \"1h\"");
+        let mut daemon = TestDaemon::durable("[grace]\ncancel = \"1h\"");
         let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
         daemon.wait_output(id, "begun");
         let task = Process::open(daemon.wait_running(id).pid.expect("it runs")).expect("it runs");
@@ -573,7 +569,7 @@ fn r131_second_stop_does_not_revoke_stop_with_cancel() {
 
 #[test]
 fn r131_stop_with_cancel_leaves_pending_tasks_to_next_daemon() {
-    let mut daemon = durable("max_concurrent_tasks = 1");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 1");
     let ended = daemon.submit(&["echo", "said"]);
     daemon.block(&[ended]);
     let running = endless(&daemon);

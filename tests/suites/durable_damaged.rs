@@ -11,10 +11,6 @@ use bgd_tests::upgrades::{exit_of, release, until, upgrade};
 use bgd_tests::user::on_a_small_disk_as;
 use bgd_tests::{Process, TestDaemon, wait};
 
-fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true").start()
-}
-
 fn journal(daemon: &TestDaemon) -> PathBuf {
     daemon.state_dir().join("journal")
 }
@@ -45,7 +41,7 @@ fn process(daemon: &TestDaemon, task: TaskId) -> Process {
 #[test]
 fn r130_tasks_held_by_keeper_continue_despite_damaged_journal_head() {
     for kills in [1, 2] {
-        let mut daemon = durable();
+        let mut daemon = TestDaemon::durable("");
         let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
         let limited =
             daemon.run(&["submit", "--time-limit", "1h", "--", "sleep", "1000"]).success().word::<TaskId>();
@@ -95,7 +91,7 @@ fn r130_tasks_held_by_keeper_continue_despite_damaged_journal_head() {
 
 #[test]
 fn r130_daemon_recovers_readable_tasks_and_sets_damaged_journal_aside() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let runs = until(&daemon, "first", 7);
     let process = process(&daemon, runs);
     let held: Vec<TaskId> = (0..200)
@@ -135,7 +131,7 @@ fn r130_daemon_recovers_readable_tasks_and_sets_damaged_journal_aside() {
 
 #[test]
 fn r130_second_durable_daemon_refuses_to_share_state_folder() {
-    let daemon = durable();
+    let daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     let other = daemon.home().join("run/other.sock");
     let other = other.to_str().unwrap();
@@ -189,7 +185,7 @@ fi; true";
 
 #[test]
 fn r123_journal_of_newer_format_is_refused_and_left_unchanged() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.run(&["daemon", "stop"]).success();
     assert!(daemon.ended().success());
@@ -216,7 +212,7 @@ fn r123_journal_of_newer_format_is_refused_and_left_unchanged() {
 
 #[test]
 fn r130_warning_about_damaged_journal_remains_after_upgrade() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.kill9();
     query(&daemon, "UPDATE entry SET value = x'00' WHERE name = 'head'");

@@ -62,7 +62,7 @@ fn r130_full_disk_refuses_submits_with_reason_and_running_tasks_continue() {
 
 #[test]
 fn r130_calls_on_task_held_back_by_unwritable_journal_are_answered() {
-    let daemon = TestDaemon::builder().config("durable = true").start();
+    let daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.process().limit(Resource::Fsize, Some(64));
     // The task starts before the daemon knows that the start can't be written.
@@ -82,7 +82,7 @@ fn r130_calls_on_task_held_back_by_unwritable_journal_are_answered() {
 
 #[test]
 fn r130_refused_submit_leaves_no_notice_in_inbox() {
-    let daemon = TestDaemon::builder().config("durable = true").start();
+    let daemon = TestDaemon::durable("");
     daemon.process().limit(Resource::Fsize, Some(64));
     let submit = || {
         let params =
@@ -101,7 +101,7 @@ fn r130_refused_submit_leaves_no_notice_in_inbox() {
 
 #[test]
 fn r130_task_of_refused_submit_never_runs() {
-    let daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 1").start();
+    let daemon = TestDaemon::durable("max_concurrent_tasks = 1");
     daemon.process().limit(Resource::Fsize, Some(64));
     let mut raw = Raw::connect(daemon.socket());
     // The first one occupies the only slot until it is refused.
@@ -130,7 +130,7 @@ fn r130_task_of_refused_submit_never_runs() {
 
 #[test]
 fn r130_stop_reports_loss_of_unwritten_changes() {
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let mut daemon = TestDaemon::durable("");
     let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
     daemon.process().limit(Resource::Fsize, Some(64));
     daemon.run(&["cancel", &held.to_string()]).success();
@@ -229,7 +229,7 @@ fn r112_batch_interrupted_by_full_disk_is_complete_once_there_is_room_even_after
 /// were used.
 #[test]
 fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
-    let mut daemon = TestDaemon::builder().config("durable = true\n").start();
+    let mut daemon = TestDaemon::durable("");
     for (go, with_keeper) in [("one", false), ("two", false), ("three", true)] {
         let mut watch = daemon.watch();
         let task = daemon.submit_shell(&format!("until [ -e {go} ]; do sleep 0.02; done; exit 7"));

@@ -21,7 +21,7 @@ use super::durable::ReadOnly;
 use super::durable_kills::kill_keeper;
 
 fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true\n[limits]\noutput_bytes = \"4GiB\"").start()
+    TestDaemon::durable("[limits]\noutput_bytes = \"4GiB\"")
 }
 
 /// How a daemon ends.

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::process::Signal;
 
 fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 9").start()
+    TestDaemon::durable("max_concurrent_tasks = 9")
 }
 
 /// Holds a lease on the given file: opening it blocks for up to 45 seconds, as on a slow disk. Reports when it has the

@@ -11,10 +11,6 @@ use serde_json::json;
 
 use super::durable_kills::kill_keeper;
 
-fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true").start()
-}
-
 /// Submits a shell command whose standard input is a pipe, and waits until it runs.
 #[track_caller]
 fn piped(daemon: &TestDaemon, line: &str, ready: Option<&str>) -> TaskId {
@@ -37,7 +33,7 @@ const READS_ON: &str = "exec 3<&0; (cat <&3; echo end) & exec 3<&-";
 
 #[test]
 fn r126_process_outliving_its_command_reads_end_of_input() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let at_once = piped(&daemon, &format!("{READS_ON}; exit 3"), None);
     has_read_the_end(&daemon, at_once);
 
@@ -92,7 +88,7 @@ fn r126_keeper_lacking_descriptors_is_replaced_and_ended() {
 
 #[test]
 fn r126_service_becomes_ready_after_closed_input_and_replaced_keeper() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
     let task = piped(&daemon, line, Some("notify"));
     daemon.wait_running(task);
@@ -115,7 +111,7 @@ fn r126_service_becomes_ready_after_closed_input_and_replaced_keeper() {
 #[test]
 fn r126_input_stays_open_after_kill_if_its_end_was_refused() {
     const WRITES: u64 = 64;
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let task = piped(&daemon, "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; cat; exit 3", None);
     daemon.wait_running(task);
     let mut raw = Raw::connect(daemon.socket());

@@ -13,10 +13,6 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Process, TestDaemon, Viewer, wait};
 use rustix::process::Resource;
 
-fn durable(more: &str) -> TestDaemon {
-    TestDaemon::builder().config(format!("durable = true\n{more}")).start()
-}
-
 #[track_caller]
 fn process(daemon: &TestDaemon, task: TaskId) -> Process {
     let pid = daemon.wait_running(task).pid.expect("a running task has a process");
@@ -30,7 +26,7 @@ fn waits_for(daemon: &TestDaemon, name: &str) -> (String, PathBuf) {
 
 #[test]
 fn r126_running_tasks_survive_kill_and_their_exits_are_known() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let (first, first_file) = waits_for(&daemon, "first");
     let (second, second_file) = waits_for(&daemon, "second");
     let ended = daemon.submit_shell(&format!("echo begun; {first}; echo over; exit 7"));
@@ -86,7 +82,7 @@ fn r131_twenty_stops_lose_no_terminal_job_and_start_none_twice() {
 /// A replacement keeper does not have everything at once.
 #[test]
 fn r126_kill_loses_nothing_after_earlier_kill_of_daemon_and_keeper() {
-    let mut daemon = durable("max_concurrent_tasks = 4");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 4");
     for round in 0..10 {
         daemon.keeper().kill();
         daemon.kill9();
@@ -101,7 +97,7 @@ fn r126_kill_loses_nothing_after_earlier_kill_of_daemon_and_keeper() {
 /// The environment of a task that is being started is not dropped.
 #[test]
 fn r126_twenty_kills_lose_no_task_without_kept_environments() {
-    let mut daemon = durable("max_concurrent_tasks = 4\nlimits.environments = \"0B\"");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 4\nlimits.environments = \"0B\"");
     end_twenty_times(&mut daemon, Submit::Plainly, TestDaemon::kill9);
 }
 
@@ -115,7 +111,7 @@ enum Submit {
 /// Ends a daemon that is busy with short tasks twenty times, and checks that each task has run once.
 #[track_caller]
 fn loses_nothing(submit: Submit, ends: impl Fn(&mut TestDaemon)) {
-    end_twenty_times(&mut durable("max_concurrent_tasks = 4"), submit, ends);
+    end_twenty_times(&mut TestDaemon::durable("max_concurrent_tasks = 4"), submit, ends);
 }
 
 #[track_caller]
@@ -157,7 +153,7 @@ fn have_run(daemon: &TestDaemon, all: &[Short]) {
 /// The daemon dies before it knows that the job was started.
 #[test]
 fn r126_job_that_kills_daemon_at_start_continues_and_runs_once() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     for (pty, output) in [(None, "over\n"), (Some(TerminalSize { rows: 24, cols: 80 }), "over\r\n")] {
         for round in 0..10 {
             let ran = format!("ran-{round}-{}", pty.is_some());
@@ -183,7 +179,7 @@ fn r126_job_that_kills_daemon_at_start_continues_and_runs_once() {
 
 #[test]
 fn r130_exit_while_journal_is_unwritable_is_known_after_kill() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let (script, file) = waits_for(&daemon, "go");
     let task = daemon.submit_shell(&format!("{script}; echo over; exit 7"));
     process(&daemon, task);
@@ -199,7 +195,7 @@ fn r130_exit_while_journal_is_unwritable_is_known_after_kill() {
 
 #[test]
 fn r126_whole_tree_that_outlived_daemon_is_cancelled() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let script = "setsid env -i sleep 1000 & setsid sleep 1000 & sleep 1000 & echo begun; exec sleep 1000";
     let task = daemon.submit_shell(script);
     let other = daemon.submit_shell("(setsid env -i sleep 1000 &); echo left");
@@ -219,7 +215,7 @@ fn r126_whole_tree_that_outlived_daemon_is_cancelled() {
 
 #[test]
 fn r126_standard_input_pause_and_readiness_survive_kill() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let cat = daemon.submit_with(&SubmitParams {
         argv: Some(vec!["cat".into()]),
         stdin: Some(Stdin::Pipe),
@@ -258,7 +254,7 @@ fn r126_standard_input_pause_and_readiness_survive_kill() {
 
 #[test]
 fn r126_upgrade_keeps_surviving_tasks_and_keeper() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let (script, file) = waits_for(&daemon, "go");
     let tasks = [1, 2].map(|code| {
         let task = daemon.submit_shell(&format!("{script}; exit {code}"));
@@ -287,7 +283,7 @@ pub(super) fn kill_keeper(daemon: &TestDaemon) {
 /// The daemon's new program is the keeper's parent, too.
 #[test]
 fn r126_keeper_killed_after_upgrade_leaves_no_zombie() {
-    let daemon = durable("");
+    let daemon = TestDaemon::durable("");
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
     daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
@@ -301,7 +297,7 @@ fn r126_keeper_killed_after_upgrade_leaves_no_zombie() {
 
 #[test]
 fn r126_replacement_keeper_takes_over_all_running_tasks() {
-    let mut daemon = durable("max_concurrent_tasks = 8");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 8");
     let (script, file) = waits_for(&daemon, "go");
     let commands = [1, 2].map(|code| daemon.submit_shell(&format!("echo begun; {script}; exit {code}")));
     let terminal = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
@@ -346,7 +342,7 @@ fn r126_replacement_keeper_takes_over_all_running_tasks() {
 
 #[test]
 fn r126_closed_standard_input_stays_closed_after_kill() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let (script, file) = waits_for(&daemon, "go");
     let argv = ["sh", "-c", &format!("cat; {script}; cat; exit 4")].map(Into::into).to_vec();
     let params = SubmitParams { argv: Some(argv), stdin: Some(Stdin::Pipe), ..daemon.params() };
@@ -365,7 +361,7 @@ fn r126_closed_standard_input_stays_closed_after_kill() {
 
 #[test]
 fn r131_event_and_notice_numbers_never_go_back_after_stops() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let seq = |daemon: &TestDaemon| {
         daemon.client().call::<EventsSubscribe>(&SubscribeParams::default()).unwrap().seq
     };
@@ -390,7 +386,7 @@ fn r131_event_and_notice_numbers_never_go_back_after_stops() {
 
 #[test]
 fn r131_stop_and_sigterm_leave_tasks_running_for_next_daemon() {
-    let mut daemon = durable("max_concurrent_tasks = 3");
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 3");
     let (script, file) = waits_for(&daemon, "go");
     let tasks = [1, 2].map(|code| daemon.submit_shell(&format!("(sleep 1000 &); {script}; exit {code}")));
     let ended = daemon.submit_shell("(setsid env -i sleep 1000 &); echo left");
@@ -426,7 +422,7 @@ fn r131_stop_and_sigterm_leave_tasks_running_for_next_daemon() {
 
 #[test]
 fn r131_task_lost_after_stop_says_so_and_restart_keeps_tasks_running() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let lost = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(lost);
     assert!(daemon.stop().success());
@@ -449,7 +445,7 @@ fn r131_task_lost_after_stop_says_so_and_restart_keeps_tasks_running() {
 
 #[test]
 fn r131_restart_into_non_durable_daemon_reports_ended_tasks() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let task = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(task);
     daemon.write_config("durable = false");
@@ -465,7 +461,7 @@ const REPEATS: &str = "echo ready; while read word; do test $word = end && exit 
 
 #[test]
 fn r126_terminal_task_keeps_screen_and_job_across_kill_and_stop() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let id = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
     let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
     viewer.until("its prompt", |viewer| viewer.screen().contains("ready"));
@@ -496,7 +492,7 @@ fn r126_terminal_task_keeps_screen_and_job_across_kill_and_stop() {
 
 #[test]
 fn r126_terminal_job_ending_without_daemon_keeps_exit_and_output() {
-    let mut daemon = durable("");
+    let mut daemon = TestDaemon::durable("");
     let (script, file) = waits_for(&daemon, "go");
     let line = format!("{script}; echo last words; exit 6");
     let task = daemon.run(&["submit", "--pty", "--shell", &line]).success().word::<TaskId>();

@@ -18,8 +18,7 @@ const MANY: usize = 30;
 
 /// Starts a durable daemon with a grace period of an hour.
 fn durable() -> TestDaemon {
-    let config = format!("durable = true\nmax_concurrent_tasks = {MANY}\n[grace]\ncancel = \"1h\"");
-    TestDaemon::builder().config(config).start()
+    TestDaemon::durable(&format!("max_concurrent_tasks = {MANY}\n[grace]\ncancel = \"1h\""))
 }
 
 /// Starts `MANY` tasks with this script, which appends a line to `there` when it runs.

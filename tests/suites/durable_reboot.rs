@@ -98,7 +98,7 @@ fn r128_clock_change_during_reboot_lengthens_no_wait_as_root() {
 /// The clock of this boot is younger than the core's.
 #[test]
 fn r128_waits_begun_after_reboot_last_no_longer_over_kill_and_upgrade() {
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let mut daemon = TestDaemon::durable("");
     assert!(daemon.stop().success());
     // As after a boot that lasted 10,000 days.
     let set = |name: &str, key: &str, value: &str| {

@@ -16,10 +16,6 @@ use bgd_tests::upgrades::in_time;
 use bgd_tests::{Process, TestDaemon, ports, wait};
 use rustix::process::Signal;
 
-fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true").start()
-}
-
 /// Ends the daemon in every way that leaves its tasks running, and starts the next one.
 #[track_caller]
 fn each_restart(daemon: &mut TestDaemon, holds: impl Fn(&TestDaemon)) {
@@ -35,7 +31,7 @@ fn each_restart(daemon: &mut TestDaemon, holds: impl Fn(&TestDaemon)) {
 
 #[test]
 fn r126_readiness_check_in_folder_that_is_not_utf8_survives() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let folder = daemon.home().join(OsStr::from_bytes(b"caf\xe9"));
     fs::create_dir(&folder).unwrap();
     let tasks = [None, Some(TerminalSize { rows: 24, cols: 80 })].map(|pty| {
@@ -60,7 +56,7 @@ fn r126_readiness_check_in_folder_that_is_not_utf8_survives() {
 
 #[test]
 fn r126_service_becomes_ready_by_notification_after_its_daemon_ended() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let line = "until [ -e \"$HOME/go\" ]; do sleep 0.02; done; systemd-notify --ready; exec sleep 1000";
     let (shell, ready) = (Some(line.into()), Some("notify".parse().unwrap()));
     let task = daemon.submit_with(&SubmitParams { shell, ready, ..daemon.params() }).id;
@@ -77,7 +73,7 @@ fn r126_service_becomes_ready_by_notification_after_its_daemon_ended() {
 /// A daemon that ends while there is no keeper waits for the next one, or its tasks would end with it.
 #[test]
 fn r131_tasks_are_left_when_daemon_is_stopped_while_its_keeper_is_replaced() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let tasks = [None, Some(TerminalSize { rows: 24, cols: 80 })].map(|pty| {
         let shell = Some("exec sleep 1000".into());
         let task = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
@@ -135,7 +131,7 @@ fn away_for(daemon: &mut TestDaemon, begun: Instant, time: Duration, meanwhile: 
 
 #[test]
 fn r126_run_that_ended_in_time_without_a_daemon_has_not_timed_out() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     in_time(|limit| {
         let begun = Instant::now();
         let tasks = [None, Some(TerminalSize { rows: 24, cols: 80 })].map(|pty| {
@@ -238,7 +234,7 @@ fn r126_service_that_became_ready_without_a_daemon_continues() {
 
 #[test]
 fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     in_time(|time| {
         let begun = Instant::now();
         let port = ports::unused();

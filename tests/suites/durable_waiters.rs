@@ -19,10 +19,6 @@ use super::durable_held_up::{has_run_once, injected, with_unreadable_program};
 
 const GOES_ON: &str = "bgctl: the daemon has ended; the next one takes over its tasks\n";
 
-pub(super) fn durable() -> TestDaemon {
-    TestDaemon::builder().config("durable = true").start()
-}
-
 fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
     spawn(&mut daemon.bgctl(args))
 }
@@ -88,7 +84,7 @@ pub(super) fn stop(daemon: &TestDaemon) {
 
 #[test]
 fn r126_waiters_and_followers_continue_with_next_daemon() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("seq 20000; read x <gate; seq 20001 40000; exit 4");
     daemon.wait_running(id);
@@ -133,7 +129,7 @@ fn r126_waiters_and_followers_continue_with_next_daemon() {
 /// A process that the daemon was about to run has copies of its connections while its program can't be read.
 #[test]
 fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {
-    let mut daemon = TestDaemon::builder().config("durable = true\nmax_concurrent_tasks = 2").start();
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 2");
     let gate = Gate::new(&daemon, "gate");
     let id = daemon.submit_shell("read x <gate");
     daemon.wait_running(id);
@@ -150,7 +146,7 @@ fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {
 
 #[test]
 fn r126_events_continue_without_gap_and_inbox_follows_next_daemon() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let mut clients = Clients::none(&daemon);
     let mut events = begin(&daemon, &["events"]);
     let mut inbox = begin(&daemon, &["inbox", "--follow", "--session", "mine"]);
@@ -190,7 +186,7 @@ fn r126_events_continue_without_gap_and_inbox_follows_next_daemon() {
 
 #[test]
 fn r126_attached_terminal_continues_with_next_daemon() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let line = "printf say:; read x; echo \"you said $x\"; read y";
     let id = daemon.run(&["submit", "--pty", "--shell", line]).success().word::<TaskId>();
     daemon.wait_output(id, "say:");
@@ -215,7 +211,7 @@ fn count(shown: &[u8], text: &str) -> usize {
 fn r126_attached_text_output_continues_where_it_was() {
     // The second one ends while nobody is watching.
     for is_stopped in [false, true] {
-        let mut daemon = durable();
+        let mut daemon = TestDaemon::durable("");
         let gate = Gate::new(&daemon, "gate");
         let id = daemon.submit_shell("echo first; read x <gate; echo second; exit 3");
         daemon.wait_output(id, "first");
@@ -270,7 +266,7 @@ fn r126_waiter_fails_if_tasks_are_lost_or_daemon_was_stopped() {
 /// Only whoever restarts the daemon starts the next one: `--no-start` would not.
 #[test]
 fn r131_waiters_and_followers_continue_after_restart() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let gate = Gate::new(&daemon, "gate");
     let submit = ["submit", "--session", "mine", "--shell", "echo begun; read x <gate; echo done; exit 4"];
     let id = daemon.run(&submit).success().word::<TaskId>();
@@ -310,7 +306,7 @@ fn r131_waiters_and_followers_continue_after_restart() {
 
 #[test]
 fn r126_stop_ends_events_and_makes_inbox_wait_for_next_daemon() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
     let mut clients = Clients::none(&daemon);
@@ -339,7 +335,7 @@ fn r126_stop_ends_events_and_makes_inbox_wait_for_next_daemon() {
 
 #[test]
 fn r126_waiter_does_not_restart_daemon_killed_during_stop() {
-    let mut daemon = TestDaemon::builder().config("durable = true\n[grace]\ncancel = \"1h\"").start();
+    let mut daemon = TestDaemon::durable("[grace]\ncancel = \"1h\"");
     let line = "trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done";
     let id = daemon.submit_shell(line);
     daemon.wait_output(id, "begun");
@@ -360,7 +356,7 @@ fn r126_waiter_does_not_restart_daemon_killed_during_stop() {
 
 #[test]
 fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
     let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
@@ -375,7 +371,7 @@ fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
 
 #[test]
 fn r126_waiter_reports_next_daemon_that_fails_to_start() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
     let program = daemon.home().join("broken");
@@ -393,7 +389,7 @@ fn r126_waiter_reports_next_daemon_that_fails_to_start() {
 
 #[test]
 fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let id = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(id);
     let block = blocked(&daemon, daemon.bgctl(&["--no-start", "block", &id.to_string()]));
@@ -410,7 +406,7 @@ fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
 fn r126_submit_with_lost_reply_is_executed_once_as_root() {
     must_be_root();
     for key in [&[][..], &["--key", "k"]] {
-        let mut daemon = durable();
+        let mut daemon = TestDaemon::durable("");
         let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
         let submitted = daemon.run(&[&["submit", "--hold"], key, &["--", "true"]].concat());
         strace.wait().unwrap();
@@ -431,7 +427,7 @@ fn r126_submit_with_lost_reply_is_executed_once_as_root() {
 #[test]
 fn r126_rerun_with_lost_reply_is_executed_once_as_root() {
     must_be_root();
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let failed = daemon.submit(&["false"]);
     daemon.block(&[failed]);
     let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
@@ -446,7 +442,7 @@ fn r126_rerun_with_lost_reply_is_executed_once_as_root() {
 
 #[test]
 fn r126_waits_for_several_tasks_continue_without_cleared_ones() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let gates = ["one", "two"].map(|name| Gate::new(&daemon, name));
     let ended = daemon.submit(&["true"]);
     let ids = [ended, daemon.submit_shell("read x <one"), daemon.submit_shell("read x <two")];

@@ -223,7 +223,7 @@ fn r05_process_that_starts_late_is_ended_if_its_task_was_cancelled() {
 #[test]
 fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
     must_be_root();
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let mut daemon = TestDaemon::durable("");
     let folder = daemon.home().join("there");
     let (_job, there) = writes_to(&daemon, &folder);
     // The output of a cluster's job is a link to such a file.

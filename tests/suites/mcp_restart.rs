@@ -5,7 +5,7 @@ use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
 use serde_json::json;
 
 use super::channel_tty::Gate;
-use super::durable_waiters::{durable, stop};
+use super::durable_waiters::stop;
 
 fn restart(daemon: &mut TestDaemon) {
     daemon.run(&["daemon", "restart"]).success();
@@ -15,7 +15,7 @@ fn restart(daemon: &mut TestDaemon) {
 /// Makes a server with these options wait with these arguments, and returns its reply about the line that comes after
 /// the restart.
 fn waits(options: &[&str], more: &serde_json::Value) -> ToolResult {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let gate = Gate::new(&daemon, "gate");
     let mut mcp = Mcp::start(&daemon, &[&["--keep"], options].concat());
     let id = mcp.command(&format!("read x <{}; echo done", daemon.home().join("gate").display()));
@@ -48,7 +48,7 @@ fn r131_wait_of_no_start_server_continues_after_restart() {
 
 #[test]
 fn r131_restart_is_not_reported_as_daemon_end() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     let gate = Gate::new(&daemon, "gate");
     let mut mcp = Mcp::silent(&daemon, &["--keep"]);
     mcp.initialize(REVISION, "claude-code", &json!({}));

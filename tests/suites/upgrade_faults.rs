@@ -265,7 +265,7 @@ fn r123_only_durable_daemon_refuses_program_unable_to_read_journal() {
         .client()
         .call::<DaemonUpgrade>(&params(&failing(&plain, "journal-less")))
         .expect("it has no journal");
-    let daemon = TestDaemon::builder().config("durable = true").start();
+    let daemon = TestDaemon::durable("");
     let task = until(&daemon, "first", 7);
     let text = refused(&daemon, &failing(&daemon, "journal-less"));
     assert!(text.contains("it is bgd 0.0.9, which can't read the journal of this one (format 2)"), "{text}");
@@ -479,7 +479,7 @@ fn r122_program_dying_during_takeover_counts_as_killed_daemon() {
 
 #[test]
 fn r126_durable_daemon_loses_nothing_when_new_program_dies_during_takeover() {
-    let mut daemon = TestDaemon::builder().config("durable = true").start();
+    let mut daemon = TestDaemon::durable("");
     let [goes_on, ends] = [("first", 7), ("second", 5)].map(|(name, code)| until(&daemon, name, code));
     let process = Process::open(daemon.wait_running(ends).pid.expect("a process")).expect("it runs");
     let terminal = daemon.run(&["submit", "--pty", "--shell", REPEATS]).success().word::<TaskId>();
@@ -533,7 +533,7 @@ fn r122_removed_output_folder_is_recreated_by_upgrade() {
 
 #[test]
 fn r123_upgrade_is_refused_without_journal_or_output_folder() {
-    let daemon = TestDaemon::builder().config("durable = true").start();
+    let daemon = TestDaemon::durable("");
     let task = until(&daemon, "first", 7);
     let (state, aside) = (daemon.state_dir(), daemon.home().join("aside"));
     let journal = state.join("journal");

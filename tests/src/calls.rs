@@ -16,7 +16,7 @@ use bgd_shared::text::Env;
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
-use crate::wait::{PATIENCE, for_change};
+use crate::wait::{PATIENCE, for_change, for_line};
 use crate::watch::Watch;
 
 impl TestDaemon {
@@ -151,6 +151,20 @@ impl TestDaemon {
         let params =
             SubmitParams { shell: Some(line.into()), session: Some(session.into()), ..self.params() };
         self.submit_with(&params).id
+    }
+
+    /// Opens the process whose pid something in the home writes to this file.
+    #[track_caller]
+    pub fn recorded_process(&self, file: &str) -> Process {
+        self.recorded_process_after(file, "")
+    }
+
+    /// Like [`Self::recorded_process`], where this word comes before the pid.
+    #[track_caller]
+    pub fn recorded_process_after(&self, file: &str, word: &str) -> Process {
+        let line = for_line(&self.home().join(file), word);
+        let pid = line.strip_prefix(word).and_then(|pid| pid.trim().parse().ok());
+        Process::open(pid.unwrap_or_else(|| panic!("no process id: {line}"))).expect("it lives")
     }
 
     /// Subscribes to all events from now on.

@@ -249,7 +249,7 @@ impl FakeHome {
 
     /// Returns the process whose pid a fake agent has written to this file: `child.PID` or `spawned`.
     #[track_caller]
-    pub fn recorded_process(&self, file: &str) -> Process {
+    pub fn noted_process(&self, file: &str) -> Process {
         let path = self.0.join(file);
         let pid = wait::for_change(&path, || fs::read_to_string(&path).ok()?.trim().parse().ok());
         Process::open(pid).expect("what was noted lives")

@@ -10,25 +10,13 @@ use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::request::{CancelParams, Stream, SubmitParams, TaskCancel};
 use bgd_shared::task::{Status, Task};
 use bgd_tests::templates::{Gate, REMEMBER, remembering_agent, shell_agent};
-use bgd_tests::{Process, TestDaemon, wait};
+use bgd_tests::{TestDaemon, wait};
 
 /// A grace period so long that a test that needs it to expire fails.
 const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"\n";
 
 fn daemon(config: impl Into<String>) -> TestDaemon {
     TestDaemon::builder().config(config).start()
-}
-
-fn note(daemon: &TestDaemon, name: &str) -> PathBuf {
-    daemon.home().join(name)
-}
-
-/// Opens the process whose pid a program writes to this file after this word.
-#[track_caller]
-fn recorded_process(daemon: &TestDaemon, name: &str, word: &str) -> Process {
-    let line = wait::for_line(&note(daemon, name), word);
-    let pid = line.split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
-    Process::open(pid).expect("it lives")
 }
 
 #[track_caller]
@@ -48,7 +36,7 @@ fn r05_cancel_sends_sigterm_and_waits_for_exit() {
     let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; sleep 1000 & wait";
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let id = daemon.tell("x", "go");
-    let process = recorded_process(&daemon, "noted", "pid");
+    let process = daemon.recorded_process_after("noted", "pid");
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
     assert!(!process.is_alive(), "it has ended when the cancel returns");
@@ -73,7 +61,7 @@ fn r05_program_ignoring_sigterm_is_killed_with_its_children() {
     let daemon = daemon(shell_agent("x", line, ""));
     let _gate = Gate::new(daemon.home(), "gate");
     let id = daemon.tell("x", "go");
-    let processes = ["leader", "child"].map(|word| recorded_process(&daemon, "noted", word));
+    let processes = ["leader", "child"].map(|word| daemon.recorded_process_after("noted", word));
     assert_eq!(cancel_with(&daemon, id, 50).status, Status::Cancelled);
     for process in processes {
         assert!(!process.is_alive(), "{process:?} has ended when the cancel returns");
@@ -88,7 +76,7 @@ fn child_that_outlives_program_ends_with_turn() {
     let mut gate = Gate::new(daemon.home(), "gate");
     let mut watch = daemon.watch();
     let id = daemon.tell("x", "done");
-    let process = recorded_process(&daemon, "noted", "child");
+    let process = daemon.recorded_process_after("noted", "child");
     gate.open();
     watch.until_kind(id, EventKind::Completed);
     assert!(!process.is_alive(), "it is gone before anybody hears of the answer");
@@ -121,7 +109,7 @@ fn cancelling_resumed_turn_marks_task_cancelled() {
     let id = daemon.tell("x", "one");
     ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.resume(id, "two").status, Status::Resumed);
-    let process = recorded_process(&daemon, "noted", "pid");
+    let process = daemon.recorded_process_after("noted", "pid");
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!((task.status, task.resume_count), (Status::Cancelled, 1));
     assert!(!process.is_alive());
@@ -135,7 +123,7 @@ fn r11_daemon_stop_ends_running_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let id = daemon.tell("x", "go");
-    let process = recorded_process(&daemon, "noted", "pid");
+    let process = daemon.recorded_process_after("noted", "pid");
     let mut watch = daemon.watch();
     daemon.run(&["daemon", "stop"]).success();
     watch.until_kind(id, EventKind::Cancelled);
@@ -148,7 +136,7 @@ fn r09_restart_after_kill_ends_leftover_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(shell_agent("x", line, ""));
     let id = daemon.tell("x", "go");
-    let process = recorded_process(&daemon, "noted", "pid");
+    let process = daemon.recorded_process_after("noted", "pid");
     let path = daemon.task(id).output.path;
     daemon.kill9();
     daemon.launch();
@@ -242,7 +230,7 @@ fn r54_ending_parent_session_ends_only_its_turns() {
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
     let [mine, other] = ["mine", "other"].map(|session| {
         let params = SubmitParams { session: Some(session.into()), ..daemon.prompt_for("x", session) };
-        (daemon.submit_with(&params).id, recorded_process(&daemon, "noted", &format!("pid {session}")))
+        (daemon.submit_with(&params).id, daemon.recorded_process_after("noted", &format!("pid {session}")))
     });
     daemon.run(&["session", "end", "mine"]).success();
     assert!(!mine.1.is_alive() && other.1.is_alive());

@@ -67,12 +67,6 @@ fn notices(daemon: &TestDaemon, count: usize) -> Vec<Notice> {
     })
 }
 
-#[track_caller]
-fn recorded_process(daemon: &TestDaemon, name: &str) -> Process {
-    let pid = wait::for_line(&daemon.home().join(name), "").trim().parse().expect("a process id");
-    Process::open(pid).expect("it lives")
-}
-
 /// Runs a shell command to its end. The hook is notified of its start and its end.
 #[track_caller]
 fn ended(daemon: &TestDaemon, line: &str) -> TaskId {
@@ -205,8 +199,8 @@ fn processes_left_by_hook_end_with_it() {
     let script = format!("[ $BGD_NOTICE_KIND = started ] || exit 0\nmkfifo gate\n{FAMILY}\nread go < gate");
     let daemon = with_hook(&script);
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean"].map(|name| recorded_process(&daemon, name));
-    recorded_process(&daemon, "leader");
+    let family = ["child", "session", "clean"].map(|name| daemon.recorded_process(name));
+    daemon.recorded_process("leader");
     wait::for_reader(&daemon.home().join("gate"), "go\n");
     assert_eq!(settled(&daemon).sent, 1);
     family.iter().for_each(Process::gone);
@@ -221,7 +215,7 @@ fn hanging_hook_is_killed_with_its_whole_tree() {
     );
     let daemon = with_settings(&script, "timeout = \"5s\"");
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| daemon.recorded_process(name));
     let line = failure(&daemon);
     assert!(line.contains("it ran longer than 5s"), "{line}");
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
@@ -233,8 +227,8 @@ fn hanging_hook_is_killed_with_its_whole_tree() {
 fn killed_hook_counts_as_failure_and_its_tree_ends() {
     let daemon = with_hook(&format!("[ $BGD_NOTICE_KIND = started ] || exit 0\n{FAMILY}\nwait"));
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean"].map(|name| recorded_process(&daemon, name));
-    recorded_process(&daemon, "leader").signal(Signal::KILL).unwrap();
+    let family = ["child", "session", "clean"].map(|name| daemon.recorded_process(name));
+    daemon.recorded_process("leader").signal(Signal::KILL).unwrap();
     let line = failure(&daemon);
     assert!(line.contains("was ended by signal 9"), "{line}");
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
@@ -247,7 +241,7 @@ fn r51_hanging_hook_delays_neither_tasks_nor_other_channels() {
     let keep = format!("[channels.keep]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", '''{KEEP}''']\n");
     let daemon = TestDaemon::builder().config(format!("{hang}{keep}[limits]\nchannel_queue = 3\n")).start();
     ended(&daemon, "true");
-    let stuck = recorded_process(&daemon, "leader");
+    let stuck = daemon.recorded_process("leader");
     for _ in 0..20 {
         ended(&daemon, "true");
     }
@@ -265,7 +259,7 @@ fn r51_hanging_hook_delays_neither_tasks_nor_other_channels() {
 fn r11_daemon_stop_ends_hanging_hook() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
-    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| daemon.recorded_process(name));
     assert!(daemon.stop().success());
     assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
 }
@@ -285,7 +279,7 @@ fn notices_of_shutdown_are_delivered_before_daemon_exits() {
 fn r09_hooks_of_killed_daemon_are_ended_by_next_daemon() {
     let mut daemon = with_hook(&format!("trap '' TERM\n{FAMILY}\nwhile :; do sleep 1000; done"));
     ended(&daemon, "true");
-    let family = ["child", "session", "clean", "leader"].map(|name| recorded_process(&daemon, name));
+    let family = ["child", "session", "clean", "leader"].map(|name| daemon.recorded_process(name));
     daemon.kill9();
     assert!(family.iter().all(Process::is_alive));
     daemon.write_config("");

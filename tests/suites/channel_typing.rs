@@ -50,12 +50,6 @@ fn wait_typing(server: &ChatServer, chat: &str, times: usize) {
     server.wait_for(|messages| (messages.iter().filter(is_typing_in(chat)).count() >= times).then_some(()));
 }
 
-fn recorded_process(daemon: &TestDaemon, prompt: &str) -> Process {
-    let line = wait::for_line(&daemon.home().join(format!("pid-{prompt}")), "pid");
-    let pid = line.split_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number");
-    Process::open(pid).expect("it lives")
-}
-
 #[test]
 fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
     parallel::for_each(ALL, |api| {
@@ -75,10 +69,10 @@ fn r53_typing_is_shown_while_agent_works_and_stops_however_run_ends() {
         }
         gates[0].open();
         gates[1].open();
-        recorded_process(&daemon, "c");
+        daemon.recorded_process_after("pid-c", "pid");
         daemon.cancel(&[cancelled]);
-        recorded_process(&daemon, "d").kill();
-        recorded_process(&daemon, "e");
+        daemon.recorded_process_after("pid-d", "pid").kill();
+        daemon.recorded_process_after("pid-e", "pid");
         let params = SessionEndParams { session: session(5) };
         assert_eq!(daemon.client().call::<SessionEnd>(&params).expect("session.end").cancelled, 1);
         let statuses: Vec<_> =

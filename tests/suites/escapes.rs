@@ -30,10 +30,9 @@ const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
 
 #[track_caller]
 pub(crate) fn recorded_process(daemon: &TestDaemon) -> Process {
-    let note = daemon.home().join("note");
-    let pid = wait::for_line(&note, "").parse().expect("a process id");
-    fs::remove_file(note).expect("the note");
-    Process::open(pid).expect("it lives")
+    let process = daemon.recorded_process("note");
+    fs::remove_file(daemon.home().join("note")).expect("the note");
+    process
 }
 
 /// A finished task, and a process that has escaped from it.

@@ -13,7 +13,7 @@ const STUBBORN: &[&str] = &["--ignore-eof", "--ignore-sigterm", "--child"];
 #[track_caller]
 fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
     let agent = daemon.agent_process(id);
-    let child = daemon.fake_home().recorded_process(&format!("child.{}", agent.pid()));
+    let child = daemon.fake_home().noted_process(&format!("child.{}", agent.pid()));
     [agent, child]
 }
 
@@ -21,7 +21,7 @@ fn family(daemon: &FakeDaemon, id: TaskId) -> [Process; 2] {
 #[track_caller]
 fn with_spawned(daemon: &FakeDaemon, rest: &str) -> (TaskId, Process) {
     let id = daemon.prompt(&format!("spawn; {rest}"));
-    (id, daemon.fake_home().recorded_process("spawned"))
+    (id, daemon.fake_home().noted_process("spawned"))
 }
 
 #[test]

@@ -32,16 +32,10 @@ const TREE: &str = "sleep 1000 &
     wait; sleep 1000";
 
 #[track_caller]
-fn recorded_process(daemon: &TestDaemon, name: &str) -> Process {
-    let pid = wait::for_line(&daemon.home().join(name), "").trim().parse().expect("a process id");
-    Process::open(pid).expect("it lives")
-}
-
-#[track_caller]
 fn tree(daemon: &TestDaemon) -> Vec<Process> {
     let id = daemon.submit_shell(TREE);
     let mut processes: Vec<_> = ["forked", "session", "both", "clean"]
-        .map(|name| recorded_process(daemon, name))
+        .map(|name| daemon.recorded_process(name))
         .into_iter()
         .collect();
     processes.push(Process::open(daemon.wait_running(id).pid.unwrap()).unwrap());

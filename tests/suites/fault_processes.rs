@@ -39,14 +39,6 @@ fn script(daemon: &TestDaemon, name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// Opens the process whose pid a task has written to this file of the home.
-#[track_caller]
-fn recorded_process(daemon: &TestDaemon, name: &str) -> Process {
-    let path = daemon.home().join(name);
-    let pid = wait::for_line(&path, "").trim().parse().expect("a process id");
-    Process::open(pid).expect("it lives")
-}
-
 fn output_path(daemon: &TestDaemon, id: TaskId) -> PathBuf {
     PathBuf::from(daemon.task(id).output.path)
 }
@@ -219,7 +211,7 @@ fn r05_cancel_ends_children_that_fork_away_or_leave_the_session() {
          (setsid sh -c '(setsid sh -c \"echo \\$\\$ > both; exec sleep 1000\" &)' &)
          sleep 1000",
     );
-    let away = ["forked", "session", "both"].map(|name| recorded_process(&daemon, name));
+    let away = ["forked", "session", "both"].map(|name| daemon.recorded_process(name));
     let leader = daemon.wait_running(id).pid.unwrap();
     assert_eq!(daemon.task(id).status, Status::Running);
     assert!(away.iter().all(Process::is_alive));
@@ -234,7 +226,7 @@ fn r05_cancel_ends_children_that_fork_away_or_leave_the_session() {
 fn r05_cancel_ends_child_that_closed_its_output() {
     let daemon = TestDaemon::builder().config(NO_HURRY).start();
     let id = daemon.submit_shell("echo before; exec >&- 2>&- <&-; echo $$ > note; sleep 1000");
-    let shell = recorded_process(&daemon, "note");
+    let shell = daemon.recorded_process("note");
     let task = daemon.task(id);
     assert_eq!((task.status, task.progress.last_line.as_deref()), (Status::Running, Some("before")));
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
@@ -259,7 +251,7 @@ fn r05_cancel_ends_stopped_child_within_grace() {
 fn lingering(daemon: &TestDaemon) -> (TaskId, Process) {
     let id = daemon
         .submit_shell("setsid -f sh -c 'echo $$ > note.new; mv note.new note; exec sleep 1000'; echo done");
-    let child = recorded_process(daemon, "note");
+    let child = daemon.recorded_process("note");
     fs::remove_file(daemon.home().join("note")).unwrap();
     let task = daemon.block(&[id]).remove(0);
     assert_eq!((task.status, task.exit, task.lingering), (Status::Completed, Some(Exit::Code(0)), true));
@@ -304,7 +296,7 @@ fn r20_output_continues_while_children_of_ended_leader_hold_it() {
 fn r04_task_fails_when_its_leader_is_killed_externally() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_shell("sleep 1000 & echo $! > note; wait");
-    let child = recorded_process(&daemon, "note");
+    let child = daemon.recorded_process("note");
     let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
     leader.signal(Signal::KILL).unwrap();
     let task = daemon.block(&[id]).remove(0);

@@ -10,7 +10,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::rlimit::Rlimit;
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{Process, TestDaemon, Viewer, executable, wait};
+use bgd_tests::{Process, TestDaemon, Viewer, executable};
 use rustix::process::Signal;
 
 fn signal(id: TaskId, signal: &str, tree: bool) -> SignalParams {
@@ -29,13 +29,6 @@ fn stat(pid: i32, field: usize) -> String {
 fn leader_of(task: &Task) -> Process {
     let session = stat(task.pid.expect("a running task"), 6).parse().expect("a number");
     Process::open(session).expect("a living leader")
-}
-
-/// Opens the process whose pid a job wrote to this file.
-#[track_caller]
-fn recorded_process(daemon: &TestDaemon, name: &str) -> Process {
-    let line = wait::for_line(&daemon.home().join(name), "");
-    Process::open(line.trim().parse().expect("a number")).expect("a living process")
 }
 
 /// Runs the same command with a terminal and without one, and returns how both ended.
@@ -146,7 +139,7 @@ fn terminal_job_gets_interactive_terminal() {
     let daemon = TestDaemon::start();
     let line = "tty; stty -a; ps -o stat= -p $$; echo $$ > note; read line; echo \"<$line>\"";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
-    let job = recorded_process(&daemon, "note");
+    let job = daemon.recorded_process("note");
     assert_eq!(daemon.wait_running(task.id).pid, Some(job.pid()), "the job's number, not its leader's");
     // In a group of its own, which is the terminal's foreground group.
     let leader = leader_of(&daemon.wait_running(task.id));
@@ -183,7 +176,7 @@ fn ctrl_z_stops_job_and_notifies_viewers() {
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     viewer.until_shown("ready");
     let mut second = Viewer::attach(&daemon, task.id, None);
-    let job = recorded_process(&daemon, "note");
+    let job = daemon.recorded_process("note");
     for stops in 1..4 {
         viewer.type_keys(task.id, "\u{1a}");
         viewer.until("a stopped job", |viewer| viewer.stops == stops);
@@ -216,7 +209,7 @@ fn signal_reaches_job_and_spares_terminal_leader() {
     viewer.until_shown("one");
     viewer.call::<TaskSignal>(&signal(task.id, "TERM", false));
     viewer.until_shown("two");
-    let child = recorded_process(&daemon, "note");
+    let child = daemon.recorded_process("note");
     assert!(child.is_alive() && leader.is_alive());
     // A signal for the whole tree reaches the child, too, but spares the leader.
     viewer.call::<TaskSignal>(&signal(task.id, "TERM", true));
@@ -234,7 +227,7 @@ fn cancel_ends_whole_tree_and_reports_exit_of_job() {
         setsid sh -c 'trap \"\" HUP; echo $$ > apart; while :; do sleep 1000; done' & \
         echo $$ > note; while :; do wait; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
-    let (apart, job) = (recorded_process(&daemon, "apart"), recorded_process(&daemon, "note"));
+    let (apart, job) = (daemon.recorded_process("apart"), daemon.recorded_process("note"));
     let task =
         viewer.call::<TaskCancel>(&CancelParams { ids: vec![task.id.into()], ..CancelParams::default() });
     let task = &task.tasks[0];
@@ -250,8 +243,8 @@ fn r71_a_lost_client_hangs_up_the_whole_tree() {
         setsid sh -c 'trap \"echo apart >> note; exit 0\" HUP; echo $$ > apart; sleep 1000 & wait' & \
         echo $$ > note; while :; do wait; done";
     let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
-    recorded_process(&daemon, "apart");
-    recorded_process(&daemon, "note");
+    daemon.recorded_process("apart");
+    daemon.recorded_process("note");
     drop(viewer);
     let task = daemon.block(&[task.id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
@@ -265,7 +258,7 @@ fn r71_job_ignoring_hangup_is_killed_after_grace_period() {
     let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
     let line = "trap '' HUP; echo $$ > note; while :; do sleep 1000; done";
     let (viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
-    let job = recorded_process(&daemon, "note");
+    let job = daemon.recorded_process("note");
     drop(viewer);
     let task = daemon.block(&[task.id]).remove(0);
     assert_eq!((task.status, task.exit), (Status::Cancelled, Some(Exit::Signal(9))));
@@ -287,7 +280,7 @@ fn killed_terminal_leader_hangs_up_its_job() {
     let line =
         "trap '' HUP; echo $$ > note; while :; do read line; echo \"<$line>\" >> lines; sleep 1000; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
-    let job = recorded_process(&daemon, "note");
+    let job = daemon.recorded_process("note");
     leader_of(&daemon.wait_running(task.id)).signal(Signal::KILL).unwrap();
     let task = viewer.ended(task.id);
     assert_eq!((task.exit, task.lingering), (Some(Exit::Signal(9)), true));
@@ -306,7 +299,7 @@ fn processes_left_by_ended_job_keep_running() {
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     let task = viewer.ended(task.id);
     assert_eq!((task.status, task.lingering), (Status::Completed, true));
-    let left = [recorded_process(&daemon, "one"), recorded_process(&daemon, "two")];
+    let left = [daemon.recorded_process("one"), daemon.recorded_process("two")];
     assert!(left.iter().all(Process::is_alive), "{left:?}");
     // Later output is still shown and kept.
     fs::write(daemon.home().join("go"), "").unwrap();
@@ -325,7 +318,7 @@ fn daemonized_process_of_job_is_found_and_ended() {
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
     let task = viewer.ended(task.id);
     assert_eq!((task.status, task.lingering), (Status::Completed, true));
-    let left = recorded_process(&daemon, "note");
+    let left = daemon.recorded_process("note");
     assert!(!daemon.cancel(&[task.id])[0].lingering);
     assert!(!left.is_alive());
 }
@@ -350,7 +343,7 @@ fn daemon_kill_and_restart_leave_no_terminal_job_running() {
     let stubborn = "trap '' HUP; echo $$ > two; setsid sleep 1000 & while :; do sleep 1000; done";
     let (mut viewer, task) = Viewer::run(&daemon, &daemon.in_terminal(stubborn));
     viewer.call::<TaskDetach>(&DetachParams { id: task.id.into(), background: true });
-    let (hears, ignores) = (recorded_process(&daemon, "one"), recorded_process(&daemon, "two"));
+    let (hears, ignores) = (daemon.recorded_process("one"), daemon.recorded_process("two"));
     let leader = leader_of(&daemon.wait_running(task.id));
     daemon.kill9();
     hears.gone();

@@ -113,8 +113,7 @@ fn r121_lingering_and_escaped_processes_stay_tracked_after_upgrade() {
                    >/dev/null 2>&1; mkfifo stays; read line < stays";
     let escaped = daemon.submit_shell(escaped);
     wait::for_file(&daemon.home().join("stays"));
-    let pid = wait::for_line(&daemon.home().join("escaped"), "").trim().parse().expect("a process id");
-    let process = Process::open(pid).expect("it lives");
+    let process = daemon.recorded_process("escaped");
 
     upgrade(&daemon);
 

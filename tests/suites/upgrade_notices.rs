@@ -65,8 +65,7 @@ fn r121_running_channel_command_and_queue_survive_upgrade() {
     let daemon = with_hook(script, "");
     let gate = Gate::new(&daemon, "hook");
     let first = ended(&daemon, "head -c 60000 /dev/zero | tr '\\0' '\"'");
-    let pid = wait::for_line(&daemon.home().join("begun"), "").trim().parse().expect("a process id");
-    let process = Process::open(pid).expect("it lives");
+    let process = daemon.recorded_process("begun");
     let others = [ended(&daemon, "true"), ended(&daemon, "true")];
 
     (0..3).for_each(|_| upgrade(&daemon));

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs;
 
+use bgd_shared::client::ClientError;
+use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::InboxItem;
 use bgd_shared::request::{
     BlockParams, CancelParams, ChannelStatus, DaemonStatus, DaemonStatusOf, IdParams, InboxRead,
-    InboxReadParams, NoParams, OutputParams, Stream, SubmitParams, SubscribeParams, TaskBlock, TaskCancel,
-    TaskGet, TaskOutput, TaskSubmit,
+    InboxReadParams, Method, NoParams, OutputParams, Stream, SubmitParams, SubscribeParams, TaskBlock,
+    TaskCancel, TaskGet, TaskOutput, TaskSubmit,
 };
 use bgd_shared::task::{Status, Task};
 use bgd_shared::text::Env;
@@ -151,6 +154,15 @@ impl TestDaemon {
         let params =
             SubmitParams { shell: Some(line.into()), session: Some(session.into()), ..self.params() };
         self.submit_with(&params).id
+    }
+
+    /// Makes a call that the daemon must refuse, and returns the refusal.
+    #[track_caller]
+    pub fn refusal<M: Method<Result: Debug>>(&self, params: &M::Params) -> RpcError {
+        match self.client().call::<M>(params) {
+            Err(ClientError::Rpc(error)) => error,
+            other => panic!("{} is not refused: {other:?}", M::NAME),
+        }
     }
 
     /// Opens the process whose pid something in the home writes to this file.

@@ -43,7 +43,7 @@ pub mod ports;
 mod process;
 pub mod prompts;
 pub mod proxy;
-mod raw;
+pub mod raw;
 pub mod real;
 mod relay;
 pub mod releases;

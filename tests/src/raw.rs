@@ -91,6 +91,12 @@ impl Raw {
     }
 }
 
+/// Returns the kind of the error in an answer, which must have one.
+#[track_caller]
+pub fn kind(answer: &Value) -> &str {
+    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
 impl AsFd for Raw {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.get_ref().as_fd()

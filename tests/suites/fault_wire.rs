@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 
+use bgd_tests::raw::kind;
 use bgd_tests::shared::client::Client;
 use bgd_tests::shared::event::{Gap, News};
 use bgd_tests::shared::request::{
@@ -21,11 +22,6 @@ const FRAME_BYTES: usize = 1 << 20;
 
 fn connect(daemon: &TestDaemon) -> Raw {
     Raw::connect(daemon.socket())
-}
-
-#[track_caller]
-fn kind(answer: &Value) -> &str {
-    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
 /// Returns a process's peak memory in kB.

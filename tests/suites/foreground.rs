@@ -1,6 +1,7 @@
 //! Foreground jobs on the wire, without a terminal: who may hand one over, whose end counts, and what happens to the
 //! job when its client disconnects.
 
+use bgd_tests::raw::kind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
     ClearParams, DaemonStatusOf, DetachParams, Encoding, ListParams, NoParams, Stdin, SubmitParams,
@@ -29,11 +30,6 @@ fn shell(daemon: &TestDaemon, line: &str) -> SubmitParams {
 /// Returns the answer to a press of the key.
 fn press(client: &mut Raw, task: TaskId) -> Value {
     client.call(2, "task.detach", &json!(DetachParams { id: task.into(), background: true }))
-}
-
-#[track_caller]
-fn kind(answer: &Value) -> &str {
-    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
 #[track_caller]

@@ -5,20 +5,11 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::thread;
 
-use bgd_shared::client::ClientError;
-use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearParams, IdParams, SubmitParams, TaskClear, TaskGet, TaskSubmit};
 use bgd_tests::TestDaemon;
 use serde_json::{Value, json};
-
-#[track_caller]
-fn refused(daemon: &TestDaemon, params: &IdParams) -> RpcError {
-    match daemon.client().call::<TaskGet>(params) {
-        Err(ClientError::Rpc(error)) => error,
-        other => panic!("not refused: {other:?}"),
-    }
-}
 
 #[test]
 fn unique_prefix_names_a_task_and_ambiguous_prefix_is_refused() {
@@ -37,7 +28,7 @@ fn unique_prefix_names_a_task_and_ambiguous_prefix_is_refused() {
         }
     };
     let reference = |text: &str| IdParams { id: text.parse().unwrap() };
-    let error = refused(&daemon, &reference(&prefix));
+    let error = daemon.refusal::<TaskGet>(&reference(&prefix));
     twins.sort_unstable();
     assert_eq!((error.kind(), &error.data.candidates), (ErrorKind::AmbiguousId, &twins));
     let (unique, id) = by_prefix.iter().find(|(known, _)| **known != prefix).unwrap();
@@ -47,7 +38,7 @@ fn unique_prefix_names_a_task_and_ambiguous_prefix_is_refused() {
     let absent = (0..=0xffff)
         .map(|n| format!("{n:04x}"))
         .find(|text| !by_prefix.contains_key(text) && !first.to_string().starts_with(text));
-    let error = refused(&daemon, &reference(&absent.unwrap()));
+    let error = daemon.refusal::<TaskGet>(&reference(&absent.unwrap()));
     assert_eq!(error.kind(), ErrorKind::TaskNotFound);
     let told = daemon.run(&["status", &prefix]).expect_code(66);
     assert!(twins.iter().all(|twin| told.stderr.contains(&twin.to_string())), "{}", told.stderr);

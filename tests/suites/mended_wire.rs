@@ -15,6 +15,7 @@ use bgd_shared::request::{
     SubmitParams, SubscribeParams, TaskSubmit, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
+use bgd_tests::raw::kind;
 use bgd_tests::{Process, Raw, TestDaemon, Word, wait};
 use nix::sys::socket::{ControlMessage, MsgFlags, Shutdown, sendmsg, shutdown};
 use nix::sys::stat::Mode;
@@ -47,11 +48,6 @@ fn until_descriptors(daemon: &TestDaemon, count: usize) {
         client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
         process.descriptors().unwrap() <= count
     });
-}
-
-#[track_caller]
-fn kind(answer: &Value) -> &str {
-    answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
 /// Asserts that no process holds the other end of this pipe any more.

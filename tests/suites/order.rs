@@ -3,15 +3,14 @@
 
 use std::fs;
 
-use bgd_tests::shared::client::ClientError;
-use bgd_tests::shared::error::{ErrorKind, RpcError};
+use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::{TaskId, TaskRef};
 use bgd_tests::shared::order::{After, CancelReason, Condition, Group, WaitingFor};
 use bgd_tests::shared::request::Matching;
 use bgd_tests::shared::request::{
     CancelParams, DaemonReload, EditParams, Encoding, GroupContinue, GroupList, GroupParams, GroupPause,
-    GroupRemove, GroupSet, GroupSetParams, ListParams, Method, NoParams, SelectParams, Stdin, SubmitParams,
+    GroupRemove, GroupSet, GroupSetParams, ListParams, NoParams, SelectParams, Stdin, SubmitParams,
     TaskCancel, TaskEdit, TaskHold, TaskList, TaskRelease, TaskSubmit, TaskWrite, WriteParams,
 };
 use bgd_tests::shared::task::{Status, Task};
@@ -67,14 +66,6 @@ fn set_group(daemon: &TestDaemon, name: &str, slots: u32) -> Group {
 
 fn of_group(name: &str) -> GroupParams {
     GroupParams { name: name.into() }
-}
-
-#[track_caller]
-fn refusal<M: Method<Result: std::fmt::Debug>>(daemon: &TestDaemon, params: &M::Params) -> RpcError {
-    match daemon.client().call::<M>(params) {
-        Err(ClientError::Rpc(error)) => error,
-        other => panic!("{} is not refused: {other:?}", M::NAME),
-    }
 }
 
 fn waits_for(daemon: &TestDaemon, id: TaskId) -> WaitingFor {
@@ -152,7 +143,7 @@ fn r100_group_in_use_is_not_removed_and_invalid_group_is_named() {
     let daemon = TestDaemon::start();
     set_group(&daemon, "night", 1);
     let task = gate(&daemon, in_group(&daemon, "night"));
-    let error = refusal::<GroupRemove>(&daemon, &of_group("night"));
+    let error = daemon.refusal::<GroupRemove>(&of_group("night"));
     assert_eq!(
         (error.kind(), error.message.as_str()),
         (ErrorKind::GroupInUse, "group night can't be removed: 1 of its tasks has not ended")
@@ -162,22 +153,20 @@ fn r100_group_in_use_is_not_removed_and_invalid_group_is_named() {
         daemon.client().call::<GroupRemove>(&of_group("night")).expect("group.remove").group.finished,
         1
     );
-    let error = refusal::<TaskSubmit>(
-        &daemon,
-        &SubmitParams { shell: Some("true".into()), ..in_group(&daemon, "night") },
-    );
+    let error = daemon
+        .refusal::<TaskSubmit>(&SubmitParams { shell: Some("true".into()), ..in_group(&daemon, "night") });
     assert_eq!(error.kind(), ErrorKind::UnknownGroup);
     assert_eq!(error.message, "unknown group \"night\"; known groups: default");
     assert_eq!(error.data.hint.as_deref(), Some("`bgctl group set night --slots 1` creates it"));
     for name in ["", "a b", "../x", &"x".repeat(65)] {
-        let error = refusal::<GroupSet>(&daemon, &GroupSetParams { name: name.into(), slots: 1 });
+        let error = daemon.refusal::<GroupSet>(&GroupSetParams { name: name.into(), slots: 1 });
         assert!(error.message.contains("is not a valid group name"), "{error}");
     }
     for slots in [0, 100_001] {
-        let error = refusal::<GroupSet>(&daemon, &GroupSetParams { name: "x".into(), slots });
+        let error = daemon.refusal::<GroupSet>(&GroupSetParams { name: "x".into(), slots });
         assert!(error.message.contains("must be 1 to 100000"), "{error}");
     }
-    let error = refusal::<GroupRemove>(&daemon, &of_group("default"));
+    let error = daemon.refusal::<GroupRemove>(&of_group("default"));
     assert_eq!(error.message, "the group `default` can't be removed");
 }
 
@@ -192,7 +181,7 @@ fn r100_configuration_defines_groups_and_reload_changes_them() {
     daemon.wait_running(tasks[1]);
     daemon.cancel(&tasks);
     daemon.write_config("[groups.gpu]\nslots = 0");
-    let error = refusal::<DaemonReload>(&daemon, &NoParams {});
+    let error = daemon.refusal::<DaemonReload>(&NoParams {});
     assert!(error.message.contains("`groups.gpu.slots` is 0; it must be 1 to 100000"), "{error}");
 }
 
@@ -208,8 +197,7 @@ fn r101_highest_priority_starts_first_and_equals_start_in_order() {
     open(&daemon, first);
     daemon.block(&tasks);
     assert_eq!(order(&daemon), ["a", "b1", "b2", "c", "d"]);
-    let error =
-        refusal::<TaskSubmit>(&daemon, &SubmitParams { priority: Some(101), ..shell(&daemon, "true") });
+    let error = daemon.refusal::<TaskSubmit>(&SubmitParams { priority: Some(101), ..shell(&daemon, "true") });
     assert_eq!(error.message, "`priority` is 101; it must be -100 to 100");
 }
 
@@ -253,7 +241,7 @@ fn r102_task_environment_names_its_slots_and_group() {
     let none = daemon.submit_with(&params).id;
     daemon.block(&[none]);
     assert_eq!(String::from_utf8(daemon.output(none)).unwrap(), "none 0 none\n");
-    let error = refusal::<TaskSubmit>(&daemon, &SubmitParams { slots: Some(4), ..shell(&daemon, "true") });
+    let error = daemon.refusal::<TaskSubmit>(&SubmitParams { slots: Some(4), ..shell(&daemon, "true") });
     assert_eq!(error.message, "group default has 3 slots, but the task takes 4");
 }
 
@@ -349,7 +337,7 @@ fn r103_invalid_and_circular_conditions_are_refused() {
         after: vec![After { id: unknown, condition: Condition::Ok }],
         ..shell(&daemon, "true")
     };
-    assert_eq!(refusal::<TaskSubmit>(&daemon, &params).kind(), ErrorKind::TaskNotFound);
+    assert_eq!(daemon.refusal::<TaskSubmit>(&params).kind(), ErrorKind::TaskNotFound);
     let next = daemon
         .submit_with(&SubmitParams { after: vec![after(head, Condition::Ok)], ..shell(&daemon, "true") })
         .id;
@@ -359,18 +347,16 @@ fn r103_invalid_and_circular_conditions_are_refused() {
     let behind = format!("after task {last}, which itself starts after task {next}");
     for (other, why) in [(next, "after itself"), (last, &*behind)] {
         let circle = EditParams { after: Some(vec![after(other, Condition::Any)]), ..edit(next) };
-        let error = refusal::<TaskEdit>(&daemon, &circle);
+        let error = daemon.refusal::<TaskEdit>(&circle);
         assert_eq!(error.message, format!("task {next} can't start {why}"));
     }
     let many = SubmitParams { after: vec![after(head, Condition::Ok); 1001], ..shell(&daemon, "true") };
     assert_eq!(
-        refusal::<TaskSubmit>(&daemon, &many).message,
+        daemon.refusal::<TaskSubmit>(&many).message,
         "`after` names 1001 tasks; at most 1000 are allowed"
     );
     let shown = SubmitParams { foreground: true, hold: true, ..shell(&daemon, "true") };
-    assert!(
-        refusal::<TaskSubmit>(&daemon, &shown).message.starts_with("`foreground` can't be combined with")
-    );
+    assert!(daemon.refusal::<TaskSubmit>(&shown).message.starts_with("`foreground` can't be combined with"));
     daemon.cancel(&[head]);
     assert_eq!(daemon.block(&[last])[0].status, Status::Cancelled);
 }
@@ -428,7 +414,7 @@ fn r105_delayed_task_does_not_start_before_its_time() {
     assert_eq!(daemon.block(&[daemon.submit_with(&over).id])[0].status, Status::Completed);
     let both = SubmitParams { delay_ms: Some(1), start_at: Some(at), ..shell(&daemon, "true") };
     assert_eq!(
-        refusal::<TaskSubmit>(&daemon, &both).message,
+        daemon.refusal::<TaskSubmit>(&both).message,
         "`delay_ms` and `start_at` can't be combined: give one of them"
     );
 }
@@ -449,11 +435,11 @@ fn r106_held_task_waits_until_released() {
     assert_eq!(released.len(), 2);
     assert_eq!(waits_for(&daemon, free), WaitingFor::Until, "what else it waits for stays");
     assert_eq!(daemon.block(&[held])[0].status, Status::Completed);
-    let error = refusal::<TaskHold>(&daemon, &select(held));
+    let error = daemon.refusal::<TaskHold>(&select(held));
     assert_eq!(error.kind(), ErrorKind::NotPending);
     assert_eq!(error.message, format!("task {held} is not pending: it completed"));
     let nothing = SelectParams::default();
-    assert_eq!(refusal::<TaskHold>(&daemon, &nothing).message, "no task given: give `ids` or `matching`");
+    assert_eq!(daemon.refusal::<TaskHold>(&nothing).message, "no task given: give `ids` or `matching`");
     daemon.cancel(&[free]);
 }
 
@@ -469,10 +455,8 @@ fn r107_conditions_of_a_pending_task_can_be_edited() {
     assert_eq!(waits_for(&daemon, task), WaitingFor::Until);
     change(EditParams { delay_ms: Some(0), after: Some(vec![after(first, Condition::Ok)]), ..edit(task) });
     assert_eq!(waits_for(&daemon, task), WaitingFor::After);
-    let error = refusal::<TaskEdit>(
-        &daemon,
-        &EditParams { group: Some("free".into()), slots: Some(2), ..edit(task) },
-    );
+    let error =
+        daemon.refusal::<TaskEdit>(&EditParams { group: Some("free".into()), slots: Some(2), ..edit(task) });
     assert_eq!(error.message, "group free has 1 slot, but the task takes 2");
     assert_eq!(daemon.task(task).group, "default", "nothing is half done");
     change(EditParams { after: Some(Vec::new()), ..edit(task) });
@@ -480,10 +464,10 @@ fn r107_conditions_of_a_pending_task_can_be_edited() {
     change(EditParams { group: Some("free".into()), ..edit(task) });
     assert_eq!(daemon.block(&[task])[0].status, Status::Completed);
     assert_eq!(
-        refusal::<TaskEdit>(&daemon, &EditParams { priority: Some(1), ..edit(task) }).kind(),
+        daemon.refusal::<TaskEdit>(&EditParams { priority: Some(1), ..edit(task) }).kind(),
         ErrorKind::NotPending
     );
-    let nothing = refusal::<TaskEdit>(&daemon, &edit(first));
+    let nothing = daemon.refusal::<TaskEdit>(&edit(first));
     assert_eq!(nothing.message, "nothing to change: give at least one of the fields besides `id`");
     daemon.cancel(&[first]);
 }
@@ -511,14 +495,14 @@ fn r113_calls_select_tasks_by_group_tag_session_and_status() {
     let cancelled = daemon.client().call::<TaskCancel>(&cancel).expect("task.cancel").tasks;
     assert_eq!(cancelled.iter().map(|task| task.id).collect::<Vec<_>>(), [ab]);
     let empty = CancelParams { matching: Some(Matching::default()), ..CancelParams::default() };
-    assert!(refusal::<TaskCancel>(&daemon, &empty).message.starts_with("`matching` is empty"));
+    assert!(daemon.refusal::<TaskCancel>(&empty).message.starts_with("`matching` is empty"));
     let twice = CancelParams {
         ids: vec![a.into()],
         matching: Some(Matching { session: Some("s".into()), ..Matching::default() }),
         ..CancelParams::default()
     };
     assert_eq!(
-        refusal::<TaskCancel>(&daemon, &twice).message,
+        daemon.refusal::<TaskCancel>(&twice).message,
         "`ids` and `matching` can't be combined: give one of them"
     );
     daemon.cancel(&[a, b]);

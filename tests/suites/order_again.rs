@@ -3,16 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use bgd_tests::shared::client::ClientError;
-use bgd_tests::shared::error::RpcError;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::NoticeKind;
 use bgd_tests::shared::order::{Restart, Retry, WaitingFor};
 use bgd_tests::shared::request::{
-    ClearParams, EditParams, InboxRead, InboxReadParams, Method, Stdin, SubmitParams, TaskClear, TaskEdit,
-    TaskSubmit,
+    ClearParams, EditParams, InboxRead, InboxReadParams, Stdin, SubmitParams, TaskClear, TaskEdit, TaskSubmit,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
@@ -24,14 +21,6 @@ fn retry(times: u32) -> Retry {
 
 fn tried(daemon: &TestDaemon, line: &str, retry: Retry) -> TaskId {
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), retry: Some(retry), ..daemon.params() }).id
-}
-
-#[track_caller]
-fn refusal(daemon: &TestDaemon, params: &SubmitParams) -> RpcError {
-    match daemon.client().call::<TaskSubmit>(params) {
-        Err(ClientError::Rpc(error)) => error,
-        other => panic!("{} is not refused: {other:?}", TaskSubmit::NAME),
-    }
 }
 
 #[test]
@@ -190,7 +179,7 @@ fn r108_invalid_retry_params_are_named() {
         ),
         (SubmitParams { stdin: Some(Stdin::Fd), ..with(retry(1)) }, "descriptors can be used only once"),
     ] {
-        let error = refusal(&daemon, &params);
+        let error = daemon.refusal::<TaskSubmit>(&params);
         assert!(error.message.contains(part), "{error}");
     }
 }

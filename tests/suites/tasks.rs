@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fs;
 
-use bgd_shared::client::ClientError;
-use bgd_shared::error::{ErrorKind, RpcError};
+use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{
-    CancelParams, ClearParams, DaemonShutdown, Encoding, IdParams, ListParams, Method, SessionEnd,
-    SessionEndParams, ShutdownParams, SignalParams, Stdin, SubmitParams, TaskCancel, TaskClear, TaskGet,
-    TaskList, TaskResultOf, TaskSignal, TaskWrite, WriteParams,
+    CancelParams, ClearParams, DaemonShutdown, Encoding, IdParams, ListParams, SessionEnd, SessionEndParams,
+    ShutdownParams, SignalParams, Stdin, SubmitParams, TaskCancel, TaskClear, TaskGet, TaskList,
+    TaskResultOf, TaskSignal, TaskWrite, WriteParams,
 };
 use bgd_shared::task::{Exit, Kind, Origin, Status, Task};
 use bgd_tests::{Process, TestDaemon, wait};
@@ -38,14 +37,6 @@ fn open(daemon: &TestDaemon, gate: TaskId) {
 
 fn one_at_once() -> TestDaemon {
     TestDaemon::builder().config("max_concurrent_tasks = 1").start()
-}
-
-#[track_caller]
-fn refusal<M: Method<Result: std::fmt::Debug>>(daemon: &TestDaemon, params: &M::Params) -> RpcError {
-    match daemon.client().call::<M>(params) {
-        Err(ClientError::Rpc(error)) => error,
-        other => panic!("{} is not refused: {other:?}", M::NAME),
-    }
 }
 
 fn list(daemon: &TestDaemon, params: &ListParams) -> Vec<Task> {
@@ -281,7 +272,7 @@ fn r07_result_of_uncompleted_task_is_an_error() {
     for (id, status) in
         [(failed, "failed"), (running, "running"), (pending, "pending"), (cancelled, "cancelled")]
     {
-        let error = refusal::<TaskResultOf>(&daemon, &IdParams { id: id.into() });
+        let error = daemon.refusal::<TaskResultOf>(&IdParams { id: id.into() });
         assert_eq!(error.kind(), ErrorKind::NotComplete);
         assert!(error.message.contains(status) && error.message.contains(&id.to_string()), "{error}");
         assert_eq!(daemon.task(id).retrieved_at, None);
@@ -321,7 +312,7 @@ fn r09_restart_leaves_no_task_process_or_output_behind() {
     assert!(!process.is_alive());
     assert!(!fs::exists(&output).unwrap());
     for id in [done, running] {
-        let error = refusal::<TaskGet>(&daemon, &IdParams { id: id.into() });
+        let error = daemon.refusal::<TaskGet>(&IdParams { id: id.into() });
         assert_eq!(error.kind(), ErrorKind::TaskNotFound);
     }
     assert_eq!(daemon.status().summary.total(), 0);
@@ -338,12 +329,12 @@ fn r10_a_finished_task_stays_until_it_is_cleared() {
         ids: Some(ids.iter().copied().map(TaskRef::from).collect()),
         ..ClearParams::default()
     };
-    let error = refusal::<TaskClear>(&daemon, &of(&[ids[0], running]));
+    let error = daemon.refusal::<TaskClear>(&of(&[ids[0], running]));
     assert!(error.message.contains(&running.to_string()), "{error}");
     assert_eq!(daemon.status().summary.total(), 3, "an error clears nothing");
     assert_eq!(clear(&of(&ids[..1])), 1);
     wait::for_no_file(tasks[0].output.path.as_ref());
-    let error = refusal::<TaskGet>(&daemon, &IdParams { id: ids[0].into() });
+    let error = daemon.refusal::<TaskGet>(&IdParams { id: ids[0].into() });
     assert_eq!(error.kind(), ErrorKind::TaskNotFound);
     assert_eq!(daemon.output(ids[1]), b"b\n");
     assert_eq!(clear(&ClearParams::default()), 1);
@@ -453,7 +444,7 @@ fn signal_reaches_leader_or_whole_tree_of_running_task() {
     wait::for_line(path.as_ref(), "child too");
     daemon.cancel(&[id]);
     let params = SignalParams { id: id.into(), signal: "15".into(), tree: false };
-    assert_eq!(refusal::<TaskSignal>(&daemon, &params).kind(), ErrorKind::NotRunning);
+    assert_eq!(daemon.refusal::<TaskSignal>(&params).kind(), ErrorKind::NotRunning);
     let params = SignalParams { signal: "NOSUCH".into(), ..params };
-    assert_eq!(refusal::<TaskSignal>(&daemon, &params).kind(), ErrorKind::InvalidParams);
+    assert_eq!(daemon.refusal::<TaskSignal>(&params).kind(), ErrorKind::InvalidParams);
 }

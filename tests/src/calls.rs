@@ -19,7 +19,7 @@ use bgd_shared::text::Env;
 
 use crate::daemon::TestDaemon;
 use crate::process::Process;
-use crate::wait::{PATIENCE, for_change, for_line};
+use crate::wait::{PATIENCE, for_change, for_line, poll_until};
 use crate::watch::Watch;
 
 impl TestDaemon {
@@ -163,6 +163,16 @@ impl TestDaemon {
             Err(ClientError::Rpc(error)) => error,
             other => panic!("{} is not refused: {other:?}", M::NAME),
         }
+    }
+
+    /// Waits until the daemon has this many connections, including the one that asks.
+    #[track_caller]
+    pub fn until_connections(&self, count: u64) {
+        let mut client = self.client();
+        poll_until(&format!("{count} connections"), || {
+            let connections = client.call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status").connections;
+            (connections == count).then_some(())
+        });
     }
 
     /// Opens the process whose pid something in the home writes to this file.

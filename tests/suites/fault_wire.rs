@@ -29,21 +29,6 @@ fn peak(process: &Process) -> u64 {
     process.status_value("VmHWM").unwrap()
 }
 
-/// Polls until the daemon counts this many connections, including the one that asks. Each query is a round
-/// trip through the dispatcher, so this does not spin.
-#[track_caller]
-fn until_connections(daemon: &TestDaemon, count: u64) {
-    let mut client = daemon.client();
-    let end = std::time::Instant::now() + bgd_tests::wait::PATIENCE;
-    loop {
-        let status = client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
-        if status.connections == count {
-            return;
-        }
-        assert!(std::time::Instant::now() < end, "{} connections are left", status.connections);
-    }
-}
-
 #[test]
 fn frames_up_to_limit_are_accepted_and_longer_ones_refused() {
     let daemon = TestDaemon::start();
@@ -81,7 +66,7 @@ fn incomplete_frame_is_dropped_when_connection_closes() {
     let mut client = connect(&daemon);
     client.send(br#"{"jsonrpc":"2.0","id":1,"method":"daemon.shutdown""#).unwrap();
     drop(client);
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
 
     // After a half-close, earlier requests are answered, but half a line is not.
     let stream = UnixStream::connect(daemon.socket()).unwrap();
@@ -169,7 +154,7 @@ fn endless_frame_is_refused_without_growing_memory() {
     }
     let most = peak(&process);
     assert!(most < idle + 8 * 1024, "{idle} kB grew to {most} kB");
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
 }
 
 #[test]
@@ -271,7 +256,7 @@ fn client_that_never_reads_costs_little_memory_and_delays_nobody() {
     // If it disconnects instead, its requests are dropped.
     deaf.send(requests.as_bytes()).unwrap();
     drop(deaf);
-    until_connections(&daemon, 2);
+    daemon.until_connections(2);
     assert!(peak(&process) < before + 30 * 1024);
 }
 
@@ -417,7 +402,7 @@ fn connections_above_the_limit_are_refused_and_others_served() {
     drop((refused, kept));
     clients.truncate(1000);
     assert!(clients[0].is_served());
-    until_connections(&daemon, 1001);
+    daemon.until_connections(1001);
     daemon.run(&["list"]).success();
 }
 
@@ -439,7 +424,7 @@ fn two_thousand_connections_are_served_when_limit_allows() {
     let used = memory() - before;
     assert!(used < 2000 * 4, "{used} kB for 2,000 quiet connections");
     drop(clients);
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
 }
 
 #[test]
@@ -451,7 +436,7 @@ fn r22_disconnected_waiter_is_forgotten() {
         client.request(number, "task.block", &json!({"ids": [id], "timeout_ms": null}));
         client.request(number, "events.subscribe", &json!({}));
     }
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
     assert_eq!(daemon.status().subscriptions, 0);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     let mut client: Client = daemon.client();

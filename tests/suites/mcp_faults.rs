@@ -4,14 +4,12 @@
 use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, NoParams, SubmitParams};
+use bgd_shared::request::{Hello, HelloParams, SubmitParams};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
-use bgd_tests::wait::PATIENCE;
 use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -24,17 +22,10 @@ const WAITS: u64 = 48;
 
 const ENDED: &str = "The bgd daemon ended and was restarted.";
 
+/// Waits until the daemon has this many connections besides the one that asks.
 #[track_caller]
 fn until_connections(daemon: &TestDaemon, wanted: u64) {
-    let mut client = daemon.client();
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let connections = client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
-        if connections == wanted + 1 {
-            return;
-        }
-        assert!(Instant::now() < end, "{connections} connections, and not {wanted} and this one");
-    }
+    daemon.until_connections(wanted + 1);
 }
 
 fn block(mcp: &mut Mcp, id: &str) -> i64 {

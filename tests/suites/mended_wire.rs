@@ -28,12 +28,6 @@ fn until(daemon: &TestDaemon, what: &str, mut is_so: impl FnMut(&mut Client) -> 
     wait::poll_until(what, || is_so(&mut client).then_some(()));
 }
 
-#[track_caller]
-fn until_connections(daemon: &TestDaemon, count: u64) {
-    let connections = |client: &mut Client| client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
-    until(daemon, &format!("{count} connections"), |client| connections(client) == count);
-}
-
 /// Returns the number of the daemon's open descriptors while one more client is connected.
 fn descriptors_now(daemon: &TestDaemon) -> usize {
     let mut client = daemon.client();
@@ -154,7 +148,7 @@ fn descriptor_sent_with_a_known_key_is_closed() {
     let id = client.call_with_fds::<TaskSubmit>(&params, &[reader.as_fd()]).unwrap().task.id;
     drop(reader);
     daemon.wait_running(id);
-    until_connections(&daemon, 2);
+    daemon.until_connections(2);
     let before = descriptors_now(&daemon);
     for _ in 0..20 {
         let (reader, writer) = pipe();
@@ -177,7 +171,7 @@ fn descriptor_of_refused_or_unstarted_submit_is_closed() {
     let first = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(first);
     let mut client = daemon.client();
-    until_connections(&daemon, 2);
+    daemon.until_connections(2);
     let before = descriptors_now(&daemon);
     let params = with_stdin(&daemon, None);
     let (reader, waiting) = pipe();
@@ -232,7 +226,7 @@ fn too_many_descriptors_for_one_line_are_refused_and_closed() {
     send_with(&client, b"{", &reader, 8).unwrap();
     drop((reader, client));
     is_abandoned(writer);
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
     until_descriptors(&daemon, before);
 }
 
@@ -264,9 +258,9 @@ fn half_closed_client_that_disconnects_is_forgotten() {
         })
         .collect();
     // They wait for their answers, so they are still connected.
-    until_connections(&daemon, 21);
+    daemon.until_connections(21);
     drop(clients);
-    until_connections(&daemon, 1);
+    daemon.until_connections(1);
     assert_eq!(daemon.status().subscriptions, 0);
     daemon.cancel(&[id]);
 }
@@ -283,7 +277,7 @@ fn half_closed_client_that_still_reads_gets_its_reply() {
     gone.request(1, "task.block", &endless_block(id));
     close_writing_side(&gone);
     drop(gone);
-    until_connections(&daemon, 2);
+    daemon.until_connections(2);
     let params = WriteParams { id: id.into(), data: String::new(), encoding: Encoding::default(), eof: true };
     daemon.client().call::<TaskWrite>(&params).unwrap();
     let answer = waiting.receive().expect("its answer");
@@ -336,7 +330,7 @@ fn subscriptions_per_connection_are_bounded() {
     let _watch = daemon.watch();
     assert_eq!(daemon.status().subscriptions, 65, "others have their own");
     drop(client);
-    until_connections(&daemon, 2);
+    daemon.until_connections(2);
     assert_eq!(daemon.status().subscriptions, 1);
 }
 

@@ -64,6 +64,12 @@ impl TestDaemon {
         self.submit_with(&SubmitParams { shell: Some(line.into()), ..self.params() }).id
     }
 
+    /// Runs `bgctl submit` with these arguments, and returns the task.
+    #[track_caller]
+    pub fn submitted(&self, args: &[&str]) -> TaskId {
+        self.run(&[&["submit"], args].concat()).success().word()
+    }
+
     /// Waits until all of these tasks have ended.
     #[track_caller]
     pub fn block(&self, ids: &[TaskId]) -> Vec<Task> {

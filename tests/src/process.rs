@@ -136,6 +136,15 @@ impl Process {
         names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// Returns how often its threads have gone to sleep so far.
+    pub fn switches(&self) -> u64 {
+        let of = |thread: i32| {
+            let status = fs::read_to_string(self.proc(&format!("task/{thread}/status"))).ok()?;
+            value_of(&status, "voluntary_ctxt_switches")
+        };
+        self.threads().into_iter().filter_map(of).sum()
+    }
+
     /// Returns the names of the threads, sorted.
     pub fn thread_names(&self) -> Vec<String> {
         let comm = |id: &i32| fs::read_to_string(self.proc(&format!("task/{id}/comm"))).ok();
@@ -213,12 +222,17 @@ fn value_of(text: &str, name: &str) -> Option<u64> {
 /// Returns every living process whose environment names this folder or that runs in it. The folder has a random name,
 /// so these are exactly the processes that the test has started.
 pub fn processes_of(home: &Path) -> Vec<Process> {
+    living_processes(|process| process.belongs_to(home))
+}
+
+/// Returns every living process that `is_meant` accepts.
+pub(crate) fn living_processes(is_meant: impl Fn(&Process) -> bool) -> Vec<Process> {
     let names = fs::read_dir("/proc").expect("/proc is there").flatten();
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(Process::open)
         // The process was inspected after it was opened and is still alive, so the pid was not reused in between.
-        .filter(|process| process.belongs_to(home) && process.is_alive())
+        .filter(|process| is_meant(process) && process.is_alive())
         .collect()
 }
 

@@ -28,6 +28,12 @@ pub fn fake_agent(flags: &[&str], more: &str) -> String {
     format!("[agents.fake]\ncommand = {words:?}\n{more}\n")
 }
 
+/// Starts a daemon with the fake agent without flags.
+#[track_caller]
+pub fn fake() -> FakeDaemon {
+    FakeDaemon::start(&[], "")
+}
+
 /// A daemon with the agent `fake`. Dropping it asserts that no fake agent has recorded a violation, so every test shows
 /// that the daemon does nothing that the protocol forbids.
 #[derive(Debug)]

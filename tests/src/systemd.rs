@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::binaries::bgd_path;
 use crate::cgroups;
 use crate::outcome::Outcome;
-use crate::process::Process;
+use crate::process::{Process, living_processes};
 use crate::user::must_be_root;
 use crate::wait;
 
@@ -143,15 +143,9 @@ impl Systemd {
     pub fn processes(&self) -> Vec<Process> {
         let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let own = namespace(self.init.pid());
-        let is_alices = |process: &Process| {
+        living_processes(|process| {
             namespace(process.pid()) == own && process.status_value("Uid") == Some(ALICE.into())
-        };
-        let names = fs::read_dir("/proc").expect("/proc is there").flatten();
-        names
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter_map(Process::open)
-            .filter(|process| is_alices(process) && process.is_alive())
-            .collect()
+        })
     }
 
     /// Returns the process of alice with this pid inside the machine.

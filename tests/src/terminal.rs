@@ -159,19 +159,19 @@ impl Terminal {
     /// Waits until `is_so` holds for the screen.
     #[track_caller]
     pub fn wait(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !is_so(self.emulator.screen()) {
-            let left = end.saturating_duration_since(Instant::now());
-            assert!(readable(self.master().as_fd(), left), "waited for {what}; {self:?}");
-            assert!(self.read(), "the terminal was closed before {what}; {self:?}");
-        }
+        self.read_until(what, |terminal| is_so(terminal.emulator.screen()));
     }
 
     /// Waits until `is_so` holds for all output, including overwritten parts.
     #[track_caller]
     pub fn wait_shown(&mut self, what: &str, is_so: impl Fn(&[u8]) -> bool) {
+        self.read_until(what, |terminal| is_so(&terminal.shown()));
+    }
+
+    #[track_caller]
+    fn read_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
-        while !is_so(&self.shown()) {
+        while !is_so(self) {
             let left = end.saturating_duration_since(Instant::now());
             assert!(readable(self.master().as_fd(), left), "waited for {what}; {self:?}");
             assert!(self.read(), "the terminal was closed before {what}; {self:?}");

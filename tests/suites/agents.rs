@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::io::Read as _;
 use std::process::Stdio;
 
+use bgd_tests::prompts::fake;
 use bgd_tests::shared::client::{Client, ClientError};
 use bgd_tests::shared::error::{ErrorKind, RpcError};
 use bgd_tests::shared::event::EventKind;
@@ -16,10 +17,6 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Kind, Status, Task};
 use bgd_tests::{FakeDaemon, processes_of};
-
-fn fake() -> FakeDaemon {
-    FakeDaemon::start(&[], "")
-}
 
 /// Asks for the result, which the daemon must refuse to give.
 #[track_caller]

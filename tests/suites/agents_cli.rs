@@ -2,15 +2,17 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use bgd_shared::agent::AgentListResult;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockResult, ResultResult, TaskResult};
 use bgd_shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
-use bgd_tests::{Terminal, TestDaemon, bgctl_path, wait};
+use bgd_tests::{Terminal, TestDaemon, wait};
 use serde_json::Value;
+
+use super::cli::on_a_terminal;
 
 /// A home with an agent that remembers, and waits at a gate on request, and one that does not remember.
 fn daemon() -> TestDaemon {
@@ -24,13 +26,8 @@ fn daemon() -> TestDaemon {
 }
 
 #[track_caller]
-fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
-    daemon.run(&[&["submit"], args].concat()).success().word()
-}
-
-#[track_caller]
 fn answered(daemon: &TestDaemon, args: &[&str]) -> String {
-    let id = submitted(daemon, args).to_string();
+    let id = daemon.submitted(args).to_string();
     daemon.run(&["block", &id]).success();
     id
 }
@@ -153,8 +150,8 @@ fn every_refusal_has_exit_code_error_kind_and_message() {
     let command = answered(&daemon, &["--", "true"]);
     let nameless = answered(&daemon, &["--agent", "echo", "-d", "x", "hello"]);
     let done = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
-    let waiting = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
-    let cancelled = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
+    let waiting = daemon.submitted(&["--agent", "mem", "-d", "x", "wait"]).to_string();
+    let cancelled = daemon.submitted(&["--agent", "mem", "-d", "x", "wait"]).to_string();
     daemon.run(&["cancel", &cancelled]).success();
     let only = "only completed tasks can be resumed";
     for (args, code, kind, parts) in [
@@ -262,21 +259,10 @@ fn agents_verb_prints_columns_json_or_table() {
     let result: AgentListResult = daemon.run(&["--json", "agents", "mem"]).success().json();
     let program = result.agents[0].program.as_ref().map(|file| file.to_string_lossy().into_owned());
     assert!(program.is_some_and(|file| file.ends_with("/sh")) && result.agents.len() == 1);
-    let table = on_a_terminal(&daemon, "agents mem goose");
+    let table = on_a_terminal(&daemon, "agents mem goose", &[("NO_COLOR", "1")]);
     assert!(table.contains("NAME") && table.contains("not installed"), "{table}");
     assert!(table.contains("goose is not installed; install it with: brew install"), "{table}");
     assert!(daemon.task_processes().is_empty(), "no agent was started");
-}
-
-/// Returns the output of `bgctl` on a terminal, which util-linux's `script` provides.
-fn on_a_terminal(daemon: &TestDaemon, args: &str) -> String {
-    let mut script = Command::new("script");
-    let line = format!("{} {args}", bgctl_path().display());
-    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    script.env_clear().envs(daemon.environment()).env("TERM", "xterm").env("NO_COLOR", "1");
-    let output = script.stdin(Stdio::null()).output().expect("`script` of Debian's bsdutils");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -324,7 +310,7 @@ fn r25_block_after_resume_waits_for_new_answer() {
     assert!(child.wait().unwrap().success(), "an agent's task has no code of its own: 0 if it completed");
     let result: ResultResult = daemon.run(&["--json", "output", "--result", &id]).success().json();
     assert_eq!(result.result, "one;wait;");
-    let bad = submitted(&daemon, &["--agent", "mem", "-d", "x", "wait"]).to_string();
+    let bad = daemon.submitted(&["--agent", "mem", "-d", "x", "wait"]).to_string();
     daemon.run(&["cancel", &bad]).success();
     daemon.run(&["block", "--exit-code", &bad]).expect_code(1);
     daemon.run(&["block", &bad, &id]).expect_code(1);
@@ -357,7 +343,7 @@ fn submit_options_reach_the_agent() {
     let task = daemon.task(id.parse().unwrap());
     assert_eq!((task.session.as_deref(), task.tags.len()), (Some("s"), 1));
     let again: Vec<String> = (0..2)
-        .map(|_| submitted(&daemon, &["--agent", "x", "-d", "x", "--key", "k", "hi"]).to_string())
+        .map(|_| daemon.submitted(&["--agent", "x", "-d", "x", "--key", "k", "hi"]).to_string())
         .collect();
     assert_eq!(again[0], again[1], "a key makes a submit repeatable");
     daemon.run(&["block", &again[0]]).expect_code(1);

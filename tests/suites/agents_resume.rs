@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use bgd_tests::prompts::fake;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::{TaskId, TaskRef};
@@ -12,10 +13,6 @@ use serde_json::json;
 
 /// The agent's process ends with its last turn.
 const COLD: &str = "keep_warm = \"0s\"";
-
-fn fake() -> FakeDaemon {
-    FakeDaemon::start(&[], "")
-}
 
 #[track_caller]
 fn completed_and_gone(daemon: &FakeDaemon, prompt: &str) -> Task {

@@ -1,6 +1,7 @@
 //! Which process a prompt goes to and how long that process lives; and `agent.list`: agents that are unknown, not
 //! installed or not logged in.
 
+use bgd_tests::prompts::fake;
 use bgd_tests::shared::agent::{AgentInfo, AgentListParams, AgentListResult, Continuation};
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
@@ -8,10 +9,6 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{AgentList, SubmitParams, TaskSubmit};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{FakeDaemon, Outcome, Process, TestDaemon, helper_path};
-
-fn fake() -> FakeDaemon {
-    FakeDaemon::start(&[], "")
-}
 
 fn waiting(daemon: &FakeDaemon, params: &SubmitParams) -> (TaskId, i32) {
     let id = daemon.submit_with(params).id;

@@ -50,10 +50,7 @@ fn failure(daemon: &TestDaemon) -> String {
 /// Returns the status of the hook, once its queue is empty.
 #[track_caller]
 fn settled(daemon: &TestDaemon) -> ChannelStatus {
-    wait::poll_until("an empty queue", || {
-        let status = daemon.status().channels.into_iter().find(|channel| channel.name == "ops");
-        status.filter(|status| status.queued == 0)
-    })
+    wait::poll_until("an empty queue", || Some(daemon.channel("ops")).filter(|status| status.queued == 0))
 }
 
 /// Returns the recorded notices, once there are at least `count`.

@@ -14,10 +14,6 @@ use bgd_tests::templates::remembering_agent;
 use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, executable, wait};
 use serde_json::Value;
 
-fn submitted(daemon: &TestDaemon, args: &[&str]) -> TaskId {
-    daemon.run(&[&["submit"], args].concat()).success().word()
-}
-
 /// Verbs with arguments that make them succeed: `ID` stands for a task that has ended, `RUNNING` for one that runs and
 /// has a pipe, `HELD` for one that is held, and `AGENT` for an answered prompt. The other verbs are in [`OTHERS`].
 const GOOD: &[&[&str]] = &[
@@ -89,13 +85,13 @@ fn json_output_of_verbs_is_exactly_one_line() {
     let config = format!("default_agent = \"echo\"\n{}", remembering_agent("echo", line));
     let mut daemon = TestDaemon::builder().config(config).start();
     for args in GOOD {
-        let done = submitted(&daemon, &["--", "echo", "x"]).to_string();
-        let agent = submitted(&daemon, &["--agent", "echo", "-d", "text", "a prompt"]).to_string();
-        let running = submitted(&daemon, &["--stdin-pipe", "--", "cat"]);
+        let done = daemon.submitted(&["--", "echo", "x"]).to_string();
+        let agent = daemon.submitted(&["--agent", "echo", "-d", "text", "a prompt"]).to_string();
+        let running = daemon.submitted(&["--stdin-pipe", "--", "cat"]);
         daemon.run(&["block", &done, &agent]).success();
         daemon.wait_running(running);
         let running = running.to_string();
-        let held = submitted(&daemon, &["--hold", "--", "true"]).to_string();
+        let held = daemon.submitted(&["--hold", "--", "true"]).to_string();
         let word = |arg: &&'static str| match *arg {
             "ID" => done.clone(),
             "RUNNING" => running.clone(),
@@ -121,7 +117,7 @@ fn json_output_of_verbs_is_exactly_one_line() {
 fn errors_go_to_stderr_with_hint_and_leave_stdout_empty() {
     let daemon = TestDaemon::start();
     let unknown = TaskId::random().to_string();
-    let failed = submitted(&daemon, &["--", "false"]).to_string();
+    let failed = daemon.submitted(&["--", "false"]).to_string();
     daemon.run(&["block", &failed]).expect_code(1);
     for (args, kind, code) in [
         (&["status", &unknown][..], "task_not_found", 66),
@@ -194,7 +190,7 @@ fn common_aliases_work_or_suggest_the_right_verb() {
     assert!(home.processes().is_empty(), "nothing of this starts a daemon");
 
     let daemon = TestDaemon::start();
-    let id = submitted(&daemon, &["--", "echo", "x"]);
+    let id = daemon.submitted(&["--", "echo", "x"]);
     daemon.block(&[id]);
     let id = id.to_string();
     for (word, verb) in
@@ -252,9 +248,9 @@ fn restart_reports_cancelled_and_removed_tasks() {
     let home = TestDaemon::home_only();
     assert!(home.run(&["daemon", "restart"]).success().stdout_text().starts_with("restarted, pid "));
     let first = home.process();
-    let done = submitted(&home, &["--", "true"]);
+    let done = home.submitted(&["--", "true"]);
     home.block(&[done]);
-    let runs = submitted(&home, &["--", "sleep", "1000"]);
+    let runs = home.submitted(&["--", "sleep", "1000"]);
     home.wait_running(runs);
     let outcome = home.run(&["daemon", "restart"]).success();
     let (program, version) = (bgd_tests::bgd_path().display().to_string(), env!("CARGO_PKG_VERSION"));
@@ -287,7 +283,7 @@ fn no_start_flag_starts_no_daemon() {
 #[test]
 fn submit_starts_daemon_if_none_is_running() {
     let home = TestDaemon::home_only();
-    let id = submitted(&home, &["--", "echo", "hello"]);
+    let id = home.submitted(&["--", "echo", "hello"]);
     home.run(&["block", &id.to_string()]).success();
     assert_eq!(home.run(&["output", &id.to_string()]).success().stdout, b"hello\n");
     let process = home.process();
@@ -331,8 +327,8 @@ fn socket_comes_from_option_environment_or_default() {
 #[test]
 fn list_prints_columns_or_ids_only() {
     let daemon = TestDaemon::start();
-    let good = submitted(&daemon, &["-d", "a good one", "--session", "s", "--", "true"]);
-    let bad = submitted(&daemon, &["--shell", "exit 3"]);
+    let good = daemon.submitted(&["-d", "a good one", "--session", "s", "--", "true"]);
+    let bad = daemon.submitted(&["--shell", "exit 3"]);
     daemon.block(&[good, bad]);
     let text = daemon.run(&["list"]).success().stdout_text();
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
@@ -376,8 +372,7 @@ fn list_all_fetches_every_page() {
 #[test]
 fn status_has_no_colour_outside_terminal_and_uses_local_time() {
     let daemon = TestDaemon::start();
-    let id =
-        submitted(&daemon, &["-d", "two\nlines \u{1b}[31m", "--tag", "t", "--shell", "echo out; exit 3"]);
+    let id = daemon.submitted(&["-d", "two\nlines \u{1b}[31m", "--tag", "t", "--shell", "echo out; exit 3"]);
     daemon.block(&[id]);
     let text = daemon.run(&["status", &id.to_string()[..8]]).success().stdout_text();
     for part in [&id.to_string(), "failed", "exited with code 3", "echo out; exit 3", "out"] {
@@ -399,7 +394,7 @@ fn time_limit_is_reported_consistently_as_timeout() {
     let daemon = TestDaemon::start();
     let limited = |limit: &str, line: &str| {
         let words = ["--session", "s", "--key", line, "--time-limit", limit, "--shell", line];
-        submitted(&daemon, &words).to_string()
+        daemon.submitted(&words).to_string()
     };
     let runs = limited("1h", "sleep 1000");
     daemon.wait_running(runs.parse().unwrap());
@@ -427,7 +422,7 @@ fn time_limit_is_reported_consistently_as_timeout() {
 }
 
 /// Runs `bgctl` on a terminal, provided by util-linux's `script`.
-fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) -> String {
+pub(super) fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) -> String {
     let mut script = Command::new("script");
     let line = format!("{} {args}", bgctl_path().display());
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
@@ -440,7 +435,7 @@ fn on_a_terminal(daemon: &TestDaemon, args: &str, environment: &[(&str, &str)]) 
 #[test]
 fn colour_is_used_only_on_terminals_and_respects_no_color() {
     let daemon = TestDaemon::start();
-    let id = submitted(&daemon, &["--", "false"]);
+    let id = daemon.submitted(&["--", "false"]);
     daemon.block(&[id]);
     let table = on_a_terminal(&daemon, "list", &[]);
     assert!(table.contains("\u{1b}[") && table.contains("ID"), "{table:?}");
@@ -456,7 +451,7 @@ fn colour_is_used_only_on_terminals_and_respects_no_color() {
 #[test]
 fn list_fits_narrow_terminals_and_watch() {
     let daemon = TestDaemon::start();
-    let id = submitted(&daemon, &["-d", "a description of more than forty characters", "--", "false"]);
+    let id = daemon.submitted(&["-d", "a description of more than forty characters", "--", "false"]);
     daemon.block(&[id]);
     let in_columns = |columns: u16, words: &[&str]| {
         let mut terminal = Terminal::sized(&daemon.bgctl(words), (10, columns));
@@ -492,7 +487,7 @@ fn list_fits_narrow_terminals_and_watch() {
 #[test]
 fn locale_without_utf8_gets_ascii_signs_and_unchanged_text_of_the_user() {
     let daemon = TestDaemon::start();
-    submitted(&daemon, &["--hold", "-d", "é and more than forty other characters, to be cut", "--", "true"]);
+    daemon.submitted(&["--hold", "-d", "é and more than forty other characters, to be cut", "--", "true"]);
     for (locale, sign, other) in [("C.UTF-8", "…", "..."), ("C", "...", "…")] {
         let table = on_a_terminal(&daemon, "list", &[("LC_ALL", locale), ("COLUMNS", "60")]);
         let row = table.lines().find(|line| line.contains("é and more")).unwrap_or_else(|| panic!("{table}"));
@@ -503,7 +498,7 @@ fn locale_without_utf8_gets_ascii_signs_and_unchanged_text_of_the_user() {
 #[test]
 fn write_signal_cancel_clear_and_session_end_take_effect() {
     let daemon = TestDaemon::start();
-    let id = submitted(&daemon, &["--stdin-pipe", "--", "cat"]).to_string();
+    let id = daemon.submitted(&["--stdin-pipe", "--", "cat"]).to_string();
     daemon.run(&["write", &id, "no newline "]).success();
     daemon.run(&["write", &id, "-n", "newline"]).success();
     let mut from_stdin = daemon.bgctl(&["write", &id]);
@@ -513,7 +508,7 @@ fn write_signal_cancel_clear_and_session_end_take_effect() {
     daemon.run(&["block", &id]).success();
     assert_eq!(daemon.run(&["output", &id]).success().stdout, b"no newline newline\n\xff\0from stdin");
 
-    let ids = [submitted(&daemon, &["--", "sleep", "1000"]), submitted(&daemon, &["--", "sleep", "1000"])];
+    let ids = [daemon.submitted(&["--", "sleep", "1000"]), daemon.submitted(&["--", "sleep", "1000"])];
     daemon.wait_running(ids[0]);
     let (one, two) = (ids[0].to_string(), ids[1].to_string());
     daemon.run(&["signal", &one, "KILL"]).success();

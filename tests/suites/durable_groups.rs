@@ -11,10 +11,6 @@ use bgd_tests::shared::task::Status;
 
 use super::durable_damaged::query;
 
-fn submitted(daemon: &TestDaemon, words: &[&str]) -> TaskId {
-    daemon.run(&[&["submit"], words].concat()).success().word()
-}
-
 /// Returns each group with its slots and whether it is paused.
 fn groups(daemon: &TestDaemon) -> Vec<(String, u64, bool)> {
     let told = daemon.run(&["--json", "group", "list"]).success().stdout_text();
@@ -34,13 +30,13 @@ fn r130_groups_and_batches_whose_limits_are_lost_start_nothing_until_continued()
     let mut daemon = TestDaemon::builder().config(config).start();
     daemon.run(&["group", "set", "mine", "--slots", "2"]).success();
     daemon.run(&["group", "pause", "mine"]).success();
-    let waiting = submitted(&daemon, &["--group", "mine", "--", "true"]);
-    let runs = submitted(&daemon, &["--group", "gpu", "--", "sleep", "1000"]);
+    let waiting = daemon.submitted(&["--group", "mine", "--", "true"]);
+    let runs = daemon.submitted(&["--group", "gpu", "--", "sleep", "1000"]);
     daemon.wait_running(runs);
     let items = daemon.home().join("items");
     fs::write(&items, "1\n2\n3\n").unwrap();
     let words = ["--each", items.to_str().unwrap(), "--jobs", "1", "--", "sleep", "100{}"];
-    let batch = submitted(&daemon, &words).to_string();
+    let batch = daemon.submitted(&words).to_string();
     let members = |daemon: &TestDaemon| -> Vec<TaskId> {
         let ids = daemon.run(&["list", "--quiet", "--batch", &batch]).success().stdout_text();
         ids.lines().rev().map(|id| id.parse().expect("an id")).collect()
@@ -85,7 +81,7 @@ fn r125_group_removed_from_configuration_outlives_restart_only_with_tasks() {
         let config = DURABLE.to_owned() + &groups_of(&["busy", "free", "kept"]);
         let mut daemon = TestDaemon::builder().config(config).start();
         daemon.run(&["group", "set", "mine", "--slots", "2"]).success();
-        let task = submitted(&daemon, &["--group", "busy", "--hold", "--", "true"]);
+        let task = daemon.submitted(&["--group", "busy", "--hold", "--", "true"]);
         daemon.write_config(&(DURABLE.to_owned() + &groups_of(&["kept"])));
         if reloads {
             daemon.run(&["daemon", "reload"]).success();

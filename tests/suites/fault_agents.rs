@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::Instant;
 
+use bgd_tests::prompts::fake;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::{Status, Task};
@@ -13,10 +14,6 @@ use serde_json::json;
 
 /// Enforces an ignored cancel quickly.
 const HURRY: &str = "[grace]\ncancel = \"300ms\"";
-
-fn fake() -> FakeDaemon {
-    FakeDaemon::start(&[], "")
-}
 
 /// Submits a prompt that the agent must complete in spite of everything, and then another one.
 #[track_caller]

@@ -220,17 +220,6 @@ fn r70_handed_over_output_file_is_read_in_place_and_left_alone() {
     assert_eq!(fs::read(&path).unwrap()[..15], *b"before\none\ntwo\n");
 }
 
-/// Returns how often the daemon's threads have gone to sleep so far.
-fn pauses(daemon: &TestDaemon) -> u64 {
-    let process = daemon.process();
-    let of = |thread: i32| {
-        let status = fs::read_to_string(process.proc(&format!("task/{thread}/status"))).ok()?;
-        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        count.trim().parse::<u64>().ok()
-    };
-    process.threads().into_iter().filter_map(of).sum()
-}
-
 #[test]
 fn r70_quiet_output_file_is_not_polled_after_another_output_has_grown() {
     let daemon = TestDaemon::start();
@@ -241,9 +230,9 @@ fn r70_quiet_output_file_is_not_polled_after_another_output_has_grown() {
     let other = daemon.submit_shell("echo something");
     daemon.block(&[other]);
     // A look at files takes place four times a second, if at all.
-    let mut last = (pauses(&daemon), Instant::now());
+    let mut last = (daemon.process().switches(), Instant::now());
     wait::poll_until("a second in which the daemon sleeps", || {
-        let now = pauses(&daemon);
+        let now = daemon.process().switches();
         if now != last.0 {
             last = (now, Instant::now());
         }

@@ -22,13 +22,13 @@ fn shell(daemon: &TestDaemon, line: &str) -> SubmitParams {
 }
 
 /// A task that runs until [`open`] is called.
-fn gate(daemon: &TestDaemon, params: SubmitParams) -> TaskId {
+pub(super) fn gate(daemon: &TestDaemon, params: SubmitParams) -> TaskId {
     let params =
         SubmitParams { argv: Some(vec!["cat".into()]), shell: None, stdin: Some(Stdin::Pipe), ..params };
     daemon.submit_with(&params).id
 }
 
-fn open(daemon: &TestDaemon, gate: TaskId) {
+pub(super) fn open(daemon: &TestDaemon, gate: TaskId) {
     daemon.wait_running(gate);
     let eof = WriteParams { id: gate.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
     daemon.client().call::<TaskWrite>(&eof).expect("task.write");

@@ -10,10 +10,6 @@ fn ids(outcome: Outcome) -> Vec<TaskId> {
     outcome.success().stdout_text().lines().map(|line| line.parse().expect("an id")).collect()
 }
 
-fn submitted(daemon: &TestDaemon, words: &[&str]) -> TaskId {
-    daemon.run(&[&["submit"], words].concat()).success().word()
-}
-
 #[test]
 fn r116_rerun_repeats_command_in_original_folder_and_environment() {
     let daemon = TestDaemon::start();
@@ -70,7 +66,7 @@ fn r116_rerun_failed_repeats_failed_tasks_of_batch() {
     // Fails for all but `a` until the file exists.
     let line = "[ \"$1\" = a ] || [ -e good ]";
     let words = ["--each", items.to_str().unwrap(), "--jobs", "1", "--cwd", daemon.home().to_str().unwrap()];
-    let batch = submitted(&daemon, &[&words[..], &["--", "sh", "-c", line, "-"]].concat());
+    let batch = daemon.submitted(&[&words[..], &["--", "sh", "-c", line, "-"]].concat());
     daemon.run(&["block", "--timeout", "none", &format!("@{batch}")]).expect_code(1);
     std::fs::write(daemon.home().join("good"), "").unwrap();
     let again = ids(daemon.run(&["rerun", "--failed", "--batch", &batch.to_string()]));
@@ -90,9 +86,9 @@ fn r116_rerun_failed_repeats_failed_tasks_of_batch() {
 fn r116_rerun_with_dependents_repeats_tasks_cancelled_by_failure() {
     let daemon = TestDaemon::start();
     let home = daemon.home().to_str().unwrap().to_owned();
-    let build = submitted(&daemon, &["--cwd", &home, "--shell", "[ -e fixed ]"]);
-    let tests = submitted(&daemon, &["--after", &build.to_string(), "--", "echo", "tests"]);
-    let deploy = submitted(&daemon, &["--after", &tests.to_string(), "--", "echo", "deploy"]);
+    let build = daemon.submitted(&["--cwd", &home, "--shell", "[ -e fixed ]"]);
+    let tests = daemon.submitted(&["--after", &build.to_string(), "--", "echo", "tests"]);
+    let deploy = daemon.submitted(&["--after", &tests.to_string(), "--", "echo", "deploy"]);
     daemon.block(&[build, tests, deploy]);
     assert_eq!(daemon.task(deploy).status, Status::Cancelled);
     std::fs::write(daemon.home().join("fixed"), "").unwrap();
@@ -108,8 +104,8 @@ fn r116_rerun_with_dependents_repeats_tasks_cancelled_by_failure() {
 #[test]
 fn r116_rerun_of_ineligible_task_is_refused_and_submits_nothing() {
     let daemon = TestDaemon::start();
-    let running = submitted(&daemon, &["--stdin-pipe", "--", "cat"]);
-    let done = submitted(&daemon, &["--", "false"]);
+    let running = daemon.submitted(&["--stdin-pipe", "--", "cat"]);
+    let done = daemon.submitted(&["--", "false"]);
     daemon.block(&[done]);
     let mut given = daemon.bgctl(&["submit", "--stdin", "--", "true"]);
     let given: TaskId = Outcome::of(given.stdin(std::process::Stdio::null())).success().word();

@@ -7,12 +7,14 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{
-    CancelParams, ClearParams, DaemonShutdown, Encoding, IdParams, ListParams, SessionEnd, SessionEndParams,
-    ShutdownParams, SignalParams, Stdin, SubmitParams, TaskCancel, TaskClear, TaskGet, TaskList,
-    TaskResultOf, TaskSignal, TaskWrite, WriteParams,
+    CancelParams, ClearParams, DaemonShutdown, IdParams, ListParams, SessionEnd, SessionEndParams,
+    ShutdownParams, SignalParams, SubmitParams, TaskCancel, TaskClear, TaskGet, TaskList, TaskResultOf,
+    TaskSignal,
 };
 use bgd_shared::task::{Exit, Kind, Origin, Status, Task};
 use bgd_tests::{Process, TestDaemon, wait};
+
+use super::order::{self, open};
 
 /// A task that runs until [`open`] is called.
 fn gate(daemon: &TestDaemon) -> TaskId {
@@ -20,19 +22,7 @@ fn gate(daemon: &TestDaemon) -> TaskId {
 }
 
 fn gate_of(daemon: &TestDaemon, session: Option<&str>) -> TaskId {
-    let params = SubmitParams {
-        argv: Some(vec!["cat".into()]),
-        stdin: Some(Stdin::Pipe),
-        session: session.map(Into::into),
-        ..daemon.params()
-    };
-    daemon.submit_with(&params).id
-}
-
-fn open(daemon: &TestDaemon, gate: TaskId) {
-    daemon.wait_running(gate);
-    let eof = WriteParams { id: gate.into(), data: String::new(), encoding: Encoding::Utf8, eof: true };
-    daemon.client().call::<TaskWrite>(&eof).expect("task.write");
+    order::gate(daemon, SubmitParams { session: session.map(Into::into), ..daemon.params() })
 }
 
 fn one_at_once() -> TestDaemon {

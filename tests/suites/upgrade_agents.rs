@@ -10,16 +10,11 @@ use bgd_tests::real::cases::Shell;
 use bgd_tests::shared::agent::AnswerParams;
 use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{AgentAnswer, DaemonUpgrade, Stream, UpgradeParams, UpgradeResult};
+use bgd_tests::shared::request::{AgentAnswer, Stream};
 use bgd_tests::shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
-use bgd_tests::upgrades::{has_only_threads, lasting_threads, upgrade_under_load};
+use bgd_tests::upgrades::{has_only_threads, lasting_threads, upgrade, upgrade_under_load};
 use bgd_tests::{FakeDaemon, TestDaemon, Watch, wait};
-
-#[track_caller]
-fn upgrade(daemon: &TestDaemon) -> UpgradeResult {
-    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded")
-}
 
 #[track_caller]
 fn answer(daemon: &TestDaemon, id: TaskId, request: u64, option: &str) {

@@ -9,19 +9,14 @@ use bgd_tests::chats::{Api, ChatServer, Message};
 use bgd_tests::hooks::{HookServer, Reply};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::Notice;
-use bgd_tests::shared::request::{ChannelStatus, DaemonUpgrade, SubmitParams, UpgradeParams};
+use bgd_tests::shared::request::{ChannelStatus, SubmitParams};
 use bgd_tests::templates::{self, shell_agent};
-use bgd_tests::upgrades::{in_time, upgrade_under_load};
+use bgd_tests::upgrades::{in_time, upgrade, upgrade_under_load};
 use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{
     BASH, DONE, Gate, HELD, occupied_has_no_notice, occupy, open, origin, submit_from, told_there,
 };
-
-#[track_caller]
-fn upgrade(daemon: &TestDaemon) {
-    daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
-}
 
 #[track_caller]
 fn with_hook(script: &str, settings: &str) -> TestDaemon {
@@ -68,7 +63,7 @@ fn r121_running_channel_command_and_queue_survive_upgrade() {
     let process = daemon.recorded_process("begun");
     let others = [ended(&daemon, "true"), ended(&daemon, "true")];
 
-    (0..3).for_each(|_| upgrade(&daemon));
+    (0..3).for_each(|_| _ = upgrade(&daemon));
 
     assert!(process.is_alive());
     assert_eq!(daemon.channel("ops").queued, 3);
@@ -389,7 +384,7 @@ fn r121_held_terminal_notices_stay_held_after_upgrade() {
     gate.open();
     wait::poll_until("a line is missed", || (daemon.channel("tty").failed == 1).then_some(()));
 
-    (0..2).for_each(|_| upgrade(&daemon));
+    (0..2).for_each(|_| _ = upgrade(&daemon));
 
     assert_eq!(daemon.channel("tty").queued, 2);
     occupied_has_no_notice(&mut terminal);
@@ -415,7 +410,7 @@ fn r121_empty_and_half_typed_prompts_are_told_apart_after_upgrade() {
     wait::for_lines(&daemon.state_dir().join("bgd.log"), 1, "the keys of a terminal are watched");
     terminal.type_line("seq 5");
     terminal.wait_text("\n5\n$");
-    (0..2).for_each(|_| upgrade(&daemon));
+    (0..2).for_each(|_| _ = upgrade(&daemon));
     first.open();
     terminal.wait_text(DONE);
     terminal.wait_line("$");
@@ -425,7 +420,7 @@ fn r121_empty_and_half_typed_prompts_are_told_apart_after_upgrade() {
     submit_from(&daemon, &from, "read x <second");
     terminal.type_keys("echo half-typed");
     terminal.wait_line("$ echo half-typed");
-    (0..2).for_each(|_| upgrade(&daemon));
+    (0..2).for_each(|_| _ = upgrade(&daemon));
     second.open();
     terminal.wait("two lines", |screen| screen.contents().matches(DONE).count() == 2);
     terminal.wait_line("$ echo half-typed");

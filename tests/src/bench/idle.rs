@@ -52,9 +52,9 @@ pub fn count(daemon: &TestDaemon, time: Duration) -> Result<(u64, String)> {
     {
         return Ok(counted);
     }
-    let before = switches(&process);
+    let before = process.switches();
     thread::sleep(time);
-    Ok((switches(&process) - before, "wake-ups of its threads; strace could not look".into()))
+    Ok((process.switches() - before, "wake-ups of its threads; strace could not look".into()))
 }
 
 /// Counts the calls that begin later than [`ATTACH`] after strace has attached. `None` if strace may not attach.
@@ -94,15 +94,6 @@ fn call(line: &str, begin: f64, end: f64) -> Option<&str> {
     let (at, call) = rest.split_once(' ')?;
     let at: f64 = at.parse().ok()?;
     (at > begin && at < end && !call.starts_with("+++")).then_some(call)
-}
-
-fn switches(process: &Process) -> u64 {
-    let of = |thread: i32| {
-        let status = fs::read_to_string(process.proc(&format!("task/{thread}/status"))).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
-    process.threads().into_iter().filter_map(of).sum()
 }
 
 #[cfg(test)]

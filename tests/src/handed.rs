@@ -1,18 +1,34 @@
 //! Child processes of the tests that are handed over to a daemon (R70).
 
-use std::io::{self, PipeReader, Read, Write as _};
+use std::io::{self, PipeReader, PipeWriter, Read, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::RpcError;
 use bgd_shared::handoff;
+use bgd_shared::id::TaskId;
 use bgd_shared::request::{DetachResult, HandoffParams, HandoffStream, TaskHandoff};
 use bgd_shared::task::Task;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::daemon::TestDaemon;
 use crate::wait;
+
+/// Starts a shell command in a terminal and hands it over.
+const IN_TERMINAL: &str = "import json, os, pty, socket, sys
+pid, master = pty.fork()
+if pid == 0:
+    os.execvp('sh', ['sh', '-c', sys.argv[1]])
+params = {'pid': pid, 'description': 'in a terminal', 'streams': ['pty']}
+call = {'jsonrpc': '2.0', 'id': 1, 'method': 'task.handoff', 'params': params}
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect(os.environ['BGD_SOCKET'])
+socket.send_fds(daemon, [json.dumps(call).encode() + b'\\n'], [os.pidfd_open(pid), master])
+print(json.loads(daemon.makefile().readline())['result']['task']['id'], flush=True)
+os.close(master)
+sys.stdin.readline()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
 
 /// A child of this process with its standard input and a handle to it.
 #[derive(Debug)]
@@ -60,6 +76,17 @@ impl Job {
         // Otherwise the command would keep the write end open.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         (job, reader)
+    }
+
+    /// Starts a shell command in a terminal, and hands it over. Returns its parent, a program that waits for a line
+    /// before it prints the command's exit code.
+    #[track_caller]
+    pub fn in_terminal(daemon: &TestDaemon, line: &str) -> (Self, PipeReader, TaskId) {
+        let mut command = Command::new("python3");
+        command.args(["-c", IN_TERMINAL, line]).env_clear().envs(daemon.environment());
+        let (job, mut said) = Self::piped(daemon, &mut command);
+        let id = line_of(&mut said).parse().expect("the id of a task");
+        (job, said, id)
     }
 
     pub fn pid(&self) -> i32 {
@@ -126,6 +153,24 @@ pub fn refused(client: &mut Client, params: &HandoffParams, fds: &[BorrowedFd<'_
         Err(ClientError::Rpc(error)) => error,
         other => panic!("{params:?} is not refused: {other:?}"),
     }
+}
+
+/// Hands over a shell that writes `first` and exits with 3. Returns its task, which has ended, and the pipe that is its
+/// output: a process outside its tree, this one, still has it open.
+#[track_caller]
+pub fn ended_with_open_pipe(daemon: &TestDaemon) -> (TaskId, PipeWriter) {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let mut command = Command::new("sh");
+    command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));
+    let mut job = Job::start(daemon, &mut command);
+    drop(command);
+    let id = job.hand_over_pipe(daemon, &reader).id;
+    drop(reader);
+    job.say("go");
+    job.wait_dead();
+    job.wait();
+    daemon.block(&[id]);
+    (id, writer)
 }
 
 /// Opens a pidfd for a process.

@@ -1,7 +1,7 @@
 //! Processes handed over by other programs to a durable daemon (R126, R131): they continue when it is killed or
 //! stopped, with their output and true exit codes.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bgd_tests::handed::{Job, line_of};
+use bgd_tests::handed::{Job, ended_with_open_pipe, line_of};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::HandoffStream;
 use bgd_tests::shared::task::{Exit, Status};
@@ -184,18 +184,7 @@ fn r126_whole_handed_over_tree_is_cancelled_after_kill() {
 #[test]
 fn r126_pipes_outliving_their_task_are_still_drained_after_kill() {
     let mut daemon = durable();
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut command = Command::new("sh");
-    command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));
-    let mut job = Job::start(&daemon, &mut command);
-    drop(command);
-    let id = job.hand_over_pipe(&daemon, &reader).id;
-    drop(reader);
-    job.say("go");
-    job.wait_dead();
-    job.wait();
-    daemon.block(&[id]);
-    let mut writer = File::from(OwnedFd::from(writer));
+    let (id, mut writer) = ended_with_open_pipe(&daemon);
     for word in ["second\n", "third\n"] {
         daemon.kill9();
         writer.write_all(word.as_bytes()).expect("somebody has it open");
@@ -207,29 +196,11 @@ fn r126_pipes_outliving_their_task_are_still_drained_after_kill() {
     daemon.run(&["clear", &id.to_string()]).success();
 }
 
-/// Starts a shell command in a terminal and hands it over.
-const IN_TERMINAL: &str = "import json, os, pty, socket, sys
-pid, master = pty.fork()
-if pid == 0:
-    os.execvp('sh', ['sh', '-c', sys.argv[1]])
-params = {'pid': pid, 'description': 'in a terminal', 'streams': ['pty']}
-call = {'jsonrpc': '2.0', 'id': 1, 'method': 'task.handoff', 'params': params}
-daemon = socket.socket(socket.AF_UNIX)
-daemon.connect(os.environ['BGD_SOCKET'])
-socket.send_fds(daemon, [json.dumps(call).encode() + b'\\n'], [os.pidfd_open(pid), master])
-print(json.loads(daemon.makefile().readline())['result']['task']['id'], flush=True)
-os.close(master)
-sys.stdin.readline()
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
-
 #[test]
 fn r126_handed_over_terminal_survives_kill_and_stop() {
     let mut daemon = durable();
     let line = "echo ready; while read word; do test $word = end && exit 9; echo \"<$word>\"; done";
-    let mut command = Command::new("python3");
-    command.args(["-c", IN_TERMINAL, line]).env_clear().envs(daemon.environment());
-    let (mut job, mut said) = Job::piped(&daemon, &mut command);
-    let id = line_of(&mut said).parse().expect("the id of a task");
+    let (mut job, mut said, id) = Job::in_terminal(&daemon, line);
     wait::poll_until("it is ready", || (daemon.output(id) == b"ready\r\n").then_some(()));
     for (end, word) in End::ALL.into_iter().zip(["one", "two"]) {
         end.again(&mut daemon);

@@ -26,6 +26,14 @@ fn after(site: &Site, condition: &str, line: &str) -> TaskId {
     site.submit(&["--after", condition], line)
 }
 
+/// A batch of three tasks after another one.
+fn three_after(site: &Site, first: TaskId) -> TaskId {
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "1\n2\n3\n").unwrap();
+    let (first, items) = (first.to_string(), items.to_str().unwrap());
+    site.run(&["submit", "--on", "hpc", "--after", &first, "--each", items, "--", "echo", "{}"]).word()
+}
+
 #[track_caller]
 fn assert_cancelled_for(site: &Site, id: TaskId, other: TaskId) -> Task {
     let task = site.ended(id);
@@ -48,21 +56,7 @@ fn r150_success_dependencies_are_delegated_to_cluster_as_root() {
     site.job(second);
     let third = after(&site, &second.to_string(), "echo third");
     site.job(third);
-    let items = site.daemon.home().join("items");
-    fs::write(&items, "1\n2\n3\n").unwrap();
-    let many = [
-        "submit",
-        "--on",
-        "hpc",
-        "--after",
-        &first.to_string(),
-        "--each",
-        items.to_str().unwrap(),
-        "--",
-        "echo",
-        "{}",
-    ];
-    let batch: TaskId = site.run(&many).word();
+    let batch = three_after(&site, first);
     let depends = |id: TaskId| site.cluster.field(&site.job(id), "Dependency").unwrap();
     assert!(depends(second).starts_with(&format!("afterok:{}", site.job(first))), "{}", depends(second));
     assert!(depends(third).starts_with(&format!("afterok:{}", site.job(second))), "{}", depends(third));
@@ -88,21 +82,7 @@ fn r103_unsatisfiable_dependency_cancels_cluster_tasks_as_root() {
     let (first, gate) = gated(&site, 3);
     let second = after(&site, &first.to_string(), "true");
     let third = after(&site, &second.to_string(), "true");
-    let items = site.daemon.home().join("items");
-    fs::write(&items, "1\n2\n3\n").unwrap();
-    let many = [
-        "submit",
-        "--on",
-        "hpc",
-        "--after",
-        &first.to_string(),
-        "--each",
-        items.to_str().unwrap(),
-        "--",
-        "echo",
-        "{}",
-    ];
-    let batch: TaskId = site.run(&many).word();
+    let batch = three_after(&site, first);
     for id in [second, third] {
         site.until(id, "it waits there", |task| {
             task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Dependency"))

@@ -3,13 +3,13 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use bgd_tests::handed::{Job, line_of};
+use bgd_tests::handed::{Job, ended_with_open_pipe, line_of};
 use bgd_tests::shared::request::{
     Encoding, ExitParams, HandoffStream, ListParams, ResizeParams, SignalParams, SubmitParams, TaskExit,
     TaskList, TaskResize, TaskSignal, TaskWrite, WriteParams, WriteResult,
@@ -325,19 +325,7 @@ fn r121_handed_over_process_tree_and_exit_stay_tracked_after_upgrade() {
 #[test]
 fn r121_pipes_outliving_their_task_are_drained_after_upgrade() {
     let daemon = TestDaemon::start();
-    // A process outside the tree has the pipe, too.
-    let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut command = Command::new("sh");
-    command.args(["-c", "read go; echo first; exit 3"]).stdout(writer.try_clone().expect("a copy"));
-    let mut job = Job::start(&daemon, &mut command);
-    drop(command);
-    let id = job.hand_over_pipe(&daemon, &reader).id;
-    drop(reader);
-    job.say("go");
-    job.wait_dead();
-    job.wait();
-    daemon.block(&[id]);
-    let mut writer = File::from(OwnedFd::from(writer));
+    let (id, mut writer) = ended_with_open_pipe(&daemon);
     for word in ["second\n", "third\n"] {
         upgrade(&daemon);
         writer.write_all(word.as_bytes()).expect("somebody drains it");
@@ -353,23 +341,7 @@ fn r121_pipes_outliving_their_task_are_drained_after_upgrade() {
 #[test]
 fn r121_handed_over_terminal_survives_upgrade() {
     let daemon = TestDaemon::start();
-    let parent = "import json, os, pty, socket, sys
-pid, master = pty.fork()
-if pid == 0:
-    os.execvp('sh', ['sh', '-c', sys.argv[1]])
-params = {'pid': pid, 'description': 'in a terminal', 'streams': ['pty']}
-call = {'jsonrpc': '2.0', 'id': 1, 'method': 'task.handoff', 'params': params}
-daemon = socket.socket(socket.AF_UNIX)
-daemon.connect(os.environ['BGD_SOCKET'])
-socket.send_fds(daemon, [json.dumps(call).encode() + b'\\n'], [os.pidfd_open(pid), master])
-print(json.loads(daemon.makefile().readline())['result']['task']['id'], flush=True)
-os.close(master)
-sys.stdin.readline()
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)";
-    let mut command = Command::new("python3");
-    command.args(["-c", parent, REPEATS]).env_clear().envs(daemon.environment());
-    let (mut job, mut said) = Job::piped(&daemon, &mut command);
-    let id = line_of(&mut said).parse().expect("the id of a task");
+    let (mut job, mut said, id) = Job::in_terminal(&daemon, REPEATS);
     upgrade(&daemon);
     let mut viewer = Viewer::attach(&daemon, id, Some((24, 80)));
     viewer.until_seen("ready");

@@ -452,9 +452,14 @@ fn r151_stopped_controller_leaves_jobs_undecided_as_root() {
 
 #[test]
 fn r151_submission_with_lost_reply_runs_once_as_root() {
-    let site = Site::start();
-    let file = site.daemon.home().join("times");
-    let once = site.cluster.path("once");
+    for site in [Site::start(), Site::far(Builder::default())] {
+        runs_once_without_reply(&site);
+    }
+}
+
+#[track_caller]
+fn runs_once_without_reply(site: &Site) {
+    let (file, once) = (site.cluster.path("times"), site.cluster.path("once"));
     // It is submitted, but the answer is lost.
     let lines = format!(
         "if [ ! -e {once} ]; then touch {once}; SLURM_CONF={conf} /usr/bin/sbatch \"$@\" >&2; \

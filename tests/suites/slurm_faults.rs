@@ -238,7 +238,13 @@ fn r147_reused_job_id_is_recognized_as_another_job_as_root() {
 
 #[test]
 fn r147_wrong_node_clock_keeps_task_times_in_order_as_root() {
-    let site = Site::start();
+    for site in [Site::start(), Site::far(Builder::default())] {
+        keeps_times_in_order(&site);
+    }
+}
+
+#[track_caller]
+fn keeps_times_in_order(site: &Site) {
     for shift in ["1 hour", "1 hour ago"] {
         // A job moves its records to their places with this program, and a record's time is that of its file.
         let text = format!("#!/bin/sh\ntouch -d '{shift}' \"$3\"\nexec /bin/mv \"$@\"\n");

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bgd_shared::task::Status;
 use bgd_tests::agents::Permission;
 use bgd_tests::real::Real;
 use bgd_tests::real::cases::{self, Shell};
@@ -81,20 +80,11 @@ fn r05_cancel_ends_turn_with_its_commands() {
 #[test]
 fn turn_beside_cancelled_one_completes_before_process_and_command_end() {
     let real = codex();
-    let neighbour = real.submit_until_asked("HOLD neighbour");
-    let (id, command) = cases::with_a_command(&real, &Shell::CODEX);
-    let process = real.process(id);
-    assert_eq!(real.process(neighbour).pid(), process.pid());
     // codex lets the command of a cancelled turn run on, and that command could belong to any session of the process.
-    cases::is_cancelled(&real, id);
-    assert_eq!(real.daemon.task(neighbour).status, Status::Running);
-    let fresh = real.turn("SAY elsewhere");
-    assert_ne!(real.process(fresh).pid(), process.pid(), "no new turn comes into it");
-    real.model.release("neighbour");
-    real.completed(neighbour);
-    assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
-    process.gone();
-    command.gone();
+    cases::a_turn_beside_a_cancelled_one_completes(&real, &Shell::CODEX, |process, _| {
+        let fresh = real.turn("SAY elsewhere");
+        assert_ne!(real.process(fresh).pid(), process.pid(), "no new turn comes into it");
+    });
 }
 
 #[test]

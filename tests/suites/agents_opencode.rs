@@ -1,7 +1,6 @@
 //! opencode as an agent, over the Agent Client Protocol: the real program, started by the daemon, with a scripted model
 //! on loopback.
 
-use bgd_shared::task::Status;
 use bgd_tests::agents::Permission;
 use bgd_tests::real::Real;
 use bgd_tests::real::cases::{self, Shell};
@@ -54,20 +53,10 @@ fn r05_cancel_ends_turn_with_its_commands() {
 
 #[test]
 fn turn_beside_cancelled_one_completes() {
-    let real = opencode();
-    let neighbour = real.submit_until_asked("HOLD neighbour");
-    let (id, command) = cases::with_a_command(&real, &Shell::OPENCODE);
-    let process = real.process(id);
-    assert_eq!(real.process(neighbour).pid(), process.pid());
-    cases::is_cancelled(&real, id);
-    command.gone();
-    assert_eq!(real.daemon.task(neighbour).status, Status::Running);
-    assert!(process.is_alive());
-    real.model.release("neighbour");
-    real.completed(neighbour);
-    assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
-    // A turn was cancelled in this process, so it gets no new turns.
-    process.gone();
+    cases::a_turn_beside_a_cancelled_one_completes(&opencode(), &Shell::OPENCODE, |process, command| {
+        command.gone();
+        assert!(process.is_alive());
+    });
 }
 
 #[test]

@@ -191,6 +191,28 @@ pub fn a_turn_is_cancelled_with_its_command(real: &Real, shell: &Shell) {
     real.nothing_left();
 }
 
+/// A turn in the process of a cancelled one completes, and then that process ends, as it gets no new turns. `meanwhile`
+/// is called with the process and the cancelled turn's command.
+#[track_caller]
+pub fn a_turn_beside_a_cancelled_one_completes(
+    real: &Real,
+    shell: &Shell,
+    meanwhile: impl FnOnce(&Process, &Process),
+) {
+    let neighbour = real.submit_until_asked("HOLD neighbour");
+    let (id, command) = with_a_command(real, shell);
+    let process = real.process(id);
+    assert_eq!(real.process(neighbour).pid(), process.pid());
+    is_cancelled(real, id);
+    meanwhile(&process, &command);
+    assert_eq!(real.daemon.task(neighbour).status, Status::Running);
+    real.model.release("neighbour");
+    real.completed(neighbour);
+    assert_eq!(real.answer(neighbour), "answer to: HOLD neighbour");
+    process.gone();
+    command.gone();
+}
+
 fn session_of(process: &Process) -> Option<i32> {
     let pid = nix::unistd::Pid::from_raw(process.pid());
     nix::unistd::getsid(Some(pid)).ok().map(nix::unistd::Pid::as_raw)

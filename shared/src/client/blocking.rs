@@ -405,28 +405,39 @@ impl Client {
     }
 
     fn look(&mut self, may_write: bool) -> Result<(), ClientError> {
-        let now = Instant::now();
-        match self.watchdog.tick(now) {
-            Step::Wait => Ok(()),
-            Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
-                Err(ClientError::Closed)
-            }
-            Step::Probe => {
-                if may_write {
-                    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-                    // If the socket has no room for a probe, the daemon does not read anyway. A read reports a broken
-                    // connection.
-                    let _ = send(self.stream.as_fd().as_raw_fd(), &Protocol::probe(), flags);
-                }
-                Ok(())
-            }
-            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.watchdog, now, after),
+        let must_probe = check(&mut self.watchdog, self.listener.as_ref(), self.socket.as_ref())?;
+        if must_probe && may_write {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            // If the socket has no room for a probe, the daemon does not read anyway. A read reports a broken
+            // connection.
+            let _ = send(self.stream.as_fd().as_raw_fd(), &Protocol::probe(), flags);
         }
+        Ok(())
     }
 }
 
 fn timeval(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
+}
+
+/// Checks on a daemon that has been silent for long. Returns whether to send a probe.
+///
+/// # Errors
+/// The daemon has ended or does not answer.
+pub(super) fn check(
+    watchdog: &mut Watchdog,
+    listener: Option<&Listener>,
+    socket: Option<&SocketPath>,
+) -> Result<bool, ClientError> {
+    let now = Instant::now();
+    match watchdog.tick(now) {
+        Step::Wait => Ok(false),
+        Step::Probe | Step::GiveUp(_) if listener.is_some_and(Listener::has_ended) => {
+            Err(ClientError::Closed)
+        }
+        Step::Probe => Ok(true),
+        Step::GiveUp(after) => give_up(socket, watchdog, now, after).map(|()| false),
+    }
 }
 
 /// Gives up on a silent daemon, unless it reports itself as starting or ending.

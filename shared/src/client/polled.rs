@@ -9,10 +9,10 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg};
 
-use super::blocking::{Client, Parts, give_up};
+use super::blocking::{Client, Parts, check};
 use super::error::ClientError;
 use super::protocol::{Call, Protocol, Received};
-use super::watchdog::{Step, Watchdog};
+use super::watchdog::Watchdog;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{Listener, Stream};
@@ -65,18 +65,11 @@ impl PolledClient {
         if !self.protocol.has_pending() {
             return Ok(());
         }
-        let now = Instant::now();
-        match self.watchdog.tick(now) {
-            Step::Wait => Ok(()),
-            Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
-                Err(ClientError::Closed)
-            }
-            Step::Probe => {
-                self.outbox.extend_from_slice(&Protocol::probe());
-                self.write()
-            }
-            Step::GiveUp(after) => give_up(self.socket.as_ref(), &mut self.watchdog, now, after),
+        if check(&mut self.watchdog, self.listener.as_ref(), self.socket.as_ref())? {
+            self.outbox.extend_from_slice(&Protocol::probe());
+            return self.write();
         }
+        Ok(())
     }
 
     /// Sends a call and returns its number, which the answer will carry. Bytes that the kernel does not accept at

@@ -6,17 +6,12 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub use bgd_shared::dirs::{
-    known_config_home as config_home, known_data_home as data_home, known_home as home,
+    known_config_home as config_home, known_data_home as data_home, known_home as home, variable,
 };
 use bgd_shared::replace;
 
 use crate::exit::Code;
 use crate::failure::Failure;
-
-/// Returns the path in an environment variable, unless the variable is empty.
-pub fn set(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-}
 
 /// Writes a file that others may read, and creates its folder. Concurrent readers see the old file or the new one.
 ///

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::ShellName;
-use crate::files::{config_home, data_home, home, set};
+use crate::files::{config_home, data_home, home, variable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shell(pub ShellName);
@@ -76,7 +76,7 @@ impl Shell {
     pub fn startup_file(self) -> Option<PathBuf> {
         Some(match self.0 {
             ShellName::Bash => home()?.join(".bashrc"),
-            ShellName::Zsh => set("ZDOTDIR").or_else(home)?.join(".zshrc"),
+            ShellName::Zsh => variable("ZDOTDIR").or_else(home)?.join(".zshrc"),
             ShellName::Fish => config_home()?.join("fish/config.fish"),
             ShellName::Nushell => config_home()?.join("nushell/config.nu"),
         })

@@ -14,6 +14,11 @@ fn folder(variable: &str, below_home: &str) -> Option<PathBuf> {
     absolute(std::env::var_os(variable)).or_else(|| Some(known_home()?.join(below_home)))
 }
 
+/// Returns the path in an environment variable. An empty one counts as unset.
+pub fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 /// Returns the user's home directory: `$HOME`, else the one in the user database. `None` if neither is set.
 pub fn known_home() -> Option<PathBuf> {
     absolute(std::env::var_os("HOME")).or_else(|| {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
+use crate::dirs::variable;
+
 /// The path of a daemon's socket: absolute and short enough for a socket address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPath {
@@ -62,11 +64,6 @@ pub enum SocketError {
         /// The system's error.
         source: io::Error,
     },
-}
-
-/// Returns the value of an environment variable; empty counts as unset.
-fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 impl SocketPath {

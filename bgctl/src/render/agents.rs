@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
-use comfy_table::{Cell, Color, Row};
+use comfy_table::Color;
 
 use super::look::ListFormat;
 use super::page::quoted;
-use super::table::fitted;
+use super::table::coloured;
 use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
@@ -21,7 +21,9 @@ const STATE: usize = 2;
 /// Lists the agents in the given order.
 pub fn list(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
     if look.table {
-        return table(agents, checked, look) + &notes(agents);
+        let left_out = (!checked).then_some(OF_CHECK);
+        let rows = agents.iter().map(|agent| (columns(agent), colour(agent)));
+        return coloured(HEADER, left_out, STATE, rows, look) + &notes(agents);
     }
     let mut text = String::new();
     for agent in agents {
@@ -34,20 +36,6 @@ pub fn list(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
         text.push('\n');
     }
     text
-}
-
-fn table(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
-    let shown = |place: &usize| checked || !OF_CHECK.contains(place);
-    let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
-    let rows = agents.iter().map(|agent| {
-        let cells = columns(agent).into_iter().enumerate().filter(|(place, _)| shown(place));
-        let cells = cells.map(|(place, text)| match place {
-            STATE if look.colour => Cell::new(text).fg(colour(agent)),
-            _ => Cell::new(text),
-        });
-        Row::from(cells.collect::<Vec<_>>())
-    });
-    fitted(header, rows, look)
 }
 
 fn colour(agent: &AgentInfo) -> Color {

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use bgd_shared::request::ExecutorInfo;
-use comfy_table::{Cell, Color, Row};
+use comfy_table::Color;
 
 use super::look::ListFormat;
-use super::table::fitted;
+use super::table::coloured;
 use super::{clean, clean_lines};
 
 const HEADER: [&str; 7] = ["NAME", "TYPE", "HOST", "PENDING", "RUNNING", "STATE", "VERSION"];
@@ -20,7 +20,9 @@ const STATE: usize = 5;
 /// Lists the executors in the given order.
 pub fn list(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> String {
     if look.table {
-        return table(executors, checked, look) + &notes(executors);
+        let left_out = (!checked).then_some(OF_CHECK);
+        let rows = executors.iter().map(|executor| (columns(executor), colour(executor)));
+        return coloured(HEADER, left_out, STATE, rows, look) + &notes(executors);
     }
     let mut text = String::new();
     for executor in executors {
@@ -44,20 +46,6 @@ fn more(executor: &ExecutorInfo) -> String {
     let facts = check.facts.iter().map(|(fact, value)| format!("{}: {}", clean(fact), clean(value)));
     let all: Vec<String> = check.hint.iter().map(|hint| clean(hint)).chain(facts).collect();
     if all.is_empty() { "-".to_owned() } else { all.join("; ") }
-}
-
-fn table(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> String {
-    let shown = |place: &usize| checked || !OF_CHECK.contains(place);
-    let header = (0..HEADER.len()).filter(shown).map(|place| HEADER[place]);
-    let rows = executors.iter().map(|executor| {
-        let cells = columns(executor).into_iter().enumerate().filter(|(place, _)| shown(place));
-        let cells = cells.map(|(place, text)| match place {
-            STATE if look.colour => Cell::new(text).fg(colour(executor)),
-            _ => Cell::new(text),
-        });
-        Row::from(cells.collect::<Vec<_>>())
-    });
-    fitted(header, rows, look)
 }
 
 fn colour(executor: &ExecutorInfo) -> Color {

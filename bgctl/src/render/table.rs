@@ -1,6 +1,7 @@
 //! Renders lists of tasks: a table for people, tab-separated columns for programs.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
@@ -369,6 +370,27 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
         }
     }
     widths
+}
+
+/// Renders a table like [`fitted`], without some columns, whose column `state` has the colour of its row.
+pub fn coloured(
+    header: [&'static str; 7],
+    left_out: Option<Range<usize>>,
+    state: usize,
+    rows: impl Iterator<Item = ([String; 7], Color)>,
+    look: &ListFormat,
+) -> String {
+    let is_shown = |place: usize| left_out.as_ref().is_none_or(|places| !places.contains(&place));
+    let header = (0..header.len()).filter(|place| is_shown(*place)).map(|place| header[place]);
+    let rows = rows.map(|(columns, colour)| {
+        let cells = columns.into_iter().enumerate().filter(|(place, _)| is_shown(*place));
+        let cells = cells.map(|(place, text)| match Cell::new(text) {
+            cell if place == state && look.colour => cell.fg(colour),
+            cell => cell,
+        });
+        Row::from(cells.collect::<Vec<_>>())
+    });
+    fitted(header, rows, look)
 }
 
 /// Renders a table that fits the width: each row and the header take one line, and the last column is truncated to

@@ -27,6 +27,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 use self::kept::Kept;
 pub use self::read::{Part, last_line, read_part};
 use crate::core::Spec;
+use crate::os::files::remove_if_there;
 
 /// Holes are punched in whole blocks of this size, so that they really free space.
 const BLOCK: u64 = 64 * 1024;
@@ -217,10 +218,7 @@ impl OutputFolder {
     /// Returns the system error, such as a full disk.
     pub fn create_prompt(&self, task: TaskId) -> io::Result<(PathBuf, fs::File)> {
         let path = self.prompt(task);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
+        remove_if_there(&path)?;
         let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         Ok((path, file))
     }
@@ -256,10 +254,8 @@ impl OutputFolder {
         let files = [Stream::Stdout, Stream::Stderr].map(|stream| self.path.join(name(task, stream)));
         let results = (1..=runs).map(|run| self.result(task, run));
         for path in files.into_iter().chain(results).chain([self.prompt(task)]) {
-            match fs::remove_file(&path) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => tracing::warn!(path = %path.display(), %error, "output not removed"),
+            if let Err(error) = remove_if_there(&path) {
+                tracing::warn!(path = %path.display(), %error, "output not removed");
             }
         }
     }

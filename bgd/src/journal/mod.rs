@@ -14,9 +14,7 @@ mod store;
 mod tests;
 
 use std::fmt;
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +31,7 @@ pub use self::salvage::Damage;
 pub use self::store::{COUNTED, FORMAT, Head, READS};
 use self::store::{FILE, LOG, Merged, Read, Store};
 use crate::core::durable::{Changes, Kept};
+use crate::os::files::private_folder;
 use crate::os::lock::{FileId, ProcessLock};
 
 /// Maximum number of steps per transaction.
@@ -158,7 +157,7 @@ fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
         folder: folder.to_owned(),
         why: refused(path, error),
     };
-    let made = DirBuilder::new().mode(0o700).recursive(true).create(folder);
+    let made = private_folder(folder);
     made.map_err(|error| unusable(folder, &error))?;
     let path = folder.join("lock");
     let deadline = Instant::now() + LEAVING;

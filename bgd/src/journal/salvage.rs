@@ -4,9 +4,8 @@
 //! The new journal is written in a subfolder first and moved into place in one step. Whenever the daemon is killed, the
 //! next one restarts or continues the salvage: an empty journal would claim that nothing had ever run.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::show;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::begin::{Fault, begin};
 use super::store::{FILE, Head, Merged, Read, Store};
 use crate::os::clock::Stamp;
+use crate::os::files::private_folder;
 
 /// The subfolder in which the new journal is written.
 const NEW: &str = "salvaged.new";
@@ -48,7 +48,7 @@ impl Damage {
     pub fn keep_outputs(&self, outputs: impl Iterator<Item = PathBuf>) -> io::Result<()> {
         let kept = self.folder.join(&self.aside).join(OUTPUTS);
         for output in outputs {
-            make(&kept)?;
+            private_folder(&kept)?;
             fs::rename(&output, kept.join(output.file_name().unwrap_or_default()))?;
         }
         Ok(())
@@ -58,10 +58,6 @@ impl Damage {
     pub fn settle(&self) {
         let _ = fs::remove_dir_all(self.folder.join(DONE));
     }
-}
-
-fn make(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).recursive(true).create(folder)
 }
 
 fn files() -> [String; 4] {
@@ -87,7 +83,7 @@ fn write_new(
     (why, instance): (&str, Option<&str>),
     sync: bool,
 ) -> Result<(), Fault> {
-    make(new).map_err(|error| Fault::of_disk(&error))?;
+    private_folder(new).map_err(|error| Fault::of_disk(&error))?;
     let Read { head, mut kept, has_counters, has_groups, unread } = read_copy(folder, &new.join("copy"))?;
     if !has_counters {
         // Events and inbox items were reported under numbers that are lost now.
@@ -158,7 +154,7 @@ pub(super) fn finish(folder: &Path) -> io::Result<Option<Damage>> {
     let aside = folder.join(&damage.aside);
     // Moved last: until then, the files in the folder are the damaged journal's.
     if done.join(FILE).exists() {
-        make(&aside)?;
+        private_folder(&aside)?;
         for name in files() {
             match fs::rename(folder.join(&name), aside.join(&name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -180,7 +176,7 @@ fn unused_name(folder: &Path) -> String {
 /// Reads the readable parts from a copy of the damaged journal in this folder. Fails if the disk can't hold the copy or
 /// does not yield the journal: what a part of it lacks would count as lost.
 fn read_copy(folder: &Path, copy: &Path) -> Result<Read, Fault> {
-    make(copy).map_err(|error| Fault::of_disk(&error))?;
+    private_folder(copy).map_err(|error| Fault::of_disk(&error))?;
     for name in files() {
         match fs::copy(folder.join(&name), copy.join(&name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Fault::of_disk(&error)),

@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpa
 pub use super::reach::{NotFound, dismiss};
 use super::reach::{Reached, new_socket, set_timeouts, with_address};
 use super::{ARGUMENT, BACKLOG, Kept, Key, Message, MessageKind, PATIENCE, SOCKET};
+use crate::os::files::remove_if_there;
 use crate::os::pidfd::{PidFd, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
 use crate::os::watch;
@@ -441,10 +442,7 @@ fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
 /// between, the next daemon would restart what has just been started. Also returns the inode number of the socket.
 fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
     let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
+    remove_if_there(&new)?;
     with_address(folder, NEW_SOCKET, |address| bind(&listener, address))?;
     listen(&listener, BACKLOG)?;
     let number = std::fs::metadata(&new)?.ino();

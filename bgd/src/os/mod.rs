@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod descriptors;
+pub mod files;
 pub mod inherited;
 pub mod limit;
 pub mod lock;

@@ -23,6 +23,7 @@ use crate::exec::left::SparedProcesses;
 use crate::exec::members::{self, INSTANCE_MARK};
 use crate::exec::{cgroup, mark};
 use crate::keeper;
+use crate::os::files::private_folder;
 use crate::os::lock::ProcessLock;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 
@@ -77,7 +78,7 @@ impl Instance {
     /// The state directory can't be written, or another daemon is starting for longer than [`TURN`], or is stopped.
     pub fn begin(state: &Path, id: String, is_kept: bool, spared: &SparedProcesses) -> io::Result<Self> {
         let folder = state.join("instances");
-        DirBuilder::new().mode(0o700).recursive(true).create(&folder)?;
+        private_folder(&folder)?;
         spread(&folder);
         // Held while instances are created and cleaned up, so that a directory without a lock file yet is never
         // mistaken for a dead one's.
@@ -155,7 +156,7 @@ impl Instance {
             (folder, folder.with_file_name(format!("{}.new", self.id)))
         });
         let place = new.as_ref().map_or(&self.path, |(_, new)| new);
-        DirBuilder::new().mode(0o700).recursive(true).create(place.join("output"))?;
+        private_folder(place.join("output"))?;
         let lock = place.join("lock");
         if !held.lock.is_at(&lock) {
             held.lock = ProcessLock::take(&lock)?;
@@ -173,7 +174,7 @@ impl Instance {
             note_cgroup(place, cgroup.as_os_str())?;
         }
         if let Some((folder, new)) = &new {
-            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+            private_folder(folder)?;
             fs::rename(new, &self.path)?;
         }
         Ok(())

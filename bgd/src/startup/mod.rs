@@ -16,11 +16,10 @@ mod running;
 pub mod scope;
 mod takeover;
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::num::NonZeroI32;
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -46,6 +45,7 @@ use crate::exec::terminal::leader;
 use crate::exec::{awaited, mark};
 use crate::keeper;
 use crate::keeper::client::Keeper;
+use crate::os::files::private_folder;
 use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
 use crate::os::{inherited, log, scheduling, signals};
@@ -139,7 +139,7 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     };
     let address = Address::new(socket.clone(), lock);
     let state = dirs::state();
-    DirBuilder::new().mode(0o700).recursive(true).create(&state).map_err(state_unusable(&state))?;
+    private_folder(&state).map_err(state_unusable(&state))?;
     if let Some(pid) = instance::serving(&state, socket.as_path()) {
         ready.say("taken\n");
         let path = socket.as_path().display();

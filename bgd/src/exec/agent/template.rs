@@ -31,6 +31,7 @@ use crate::exec::context::Context;
 use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
 use crate::exec::output::OutputFolder;
+use crate::os::files::remove_if_there;
 
 /// How many bytes at the end of the program's output are searched for the answer and the session.
 const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
@@ -316,9 +317,7 @@ impl PromptFile {
 impl Drop for PromptFile {
     fn drop(&mut self) {
         // The file is also removed with its task.
-        if let Err(error) = std::fs::remove_file(&self.0)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_if_there(&self.0) {
             tracing::warn!(path = %self.0.display(), %error, "a prompt's file was not removed");
         }
     }

@@ -252,7 +252,7 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
 
 #[test]
 fn tasks_of_a_removed_journal_are_not_reported_as_kept() {
-    let mut daemon = durable();
+    let mut daemon = TestDaemon::durable("");
     daemon.run(&["submit", "--hold", "--", "true"]).success();
     fs::write(daemon.config_path(), "").unwrap();
     assert!(daemon.stop().success());

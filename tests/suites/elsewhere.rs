@@ -418,7 +418,7 @@ fn r145_tasks_of_ended_local_daemon_are_ended_on_remote_machine() {
 fn r145_tasks_of_killed_daemon_are_ended_on_the_previous_host() {
     // The daemon's connection to it ends first.
     let near = Far::named("near", TestDaemon::start());
-    let mut far = two();
+    let mut far = Far::with_here("");
     far.join(&near);
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);

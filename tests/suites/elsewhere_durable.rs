@@ -451,7 +451,7 @@ fn r151_task_for_a_changed_host_survives_kill_before_the_first_connection() {
 fn r151_remote_task_survives_kill_and_change_of_host() {
     // The daemon's connection to it ends first.
     let near = Far::named("near", TestDaemon::start());
-    let mut far = two();
+    let mut far = Far::with_here("durable = true");
     far.join(&near);
     let (open, until_open) = gate(&far, "open");
     let old = far.submit_on(&[], &format!("{until_open}; echo \"$HOME\"; exit 4"));

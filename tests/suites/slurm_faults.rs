@@ -292,7 +292,9 @@ fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
     let id = site.submit(&ready, &line);
     let job = site.running(id);
     let task = site.until(id, "another attempt", |task| task.ready_at.is_some());
-    assert_eq!((task.attempts.len(), task.status), (1, Status::Running));
+    // On a busy machine, the second attempt may not be seen to be ready in time either.
+    assert!(!task.attempts.is_empty(), "{task:?}");
+    assert_eq!(task.status, Status::Running);
     assert_ne!(site.job(id), job);
     assert_eq!(site.cluster.field(&job, "JobState").as_deref(), Some("RUNNING"), "nobody could end it");
     let programs = site.cluster.programs();
@@ -300,7 +302,7 @@ fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
     programs.restore("scancel");
     site.cluster.wait_for_state(&job, "CANCELLED");
     let now = site.daemon.task(id);
-    assert_eq!((now.status, now.run, now.attempts.len()), (Status::Running, task.run, 1));
+    assert_eq!((now.status, now.run, now.attempts.len()), (Status::Running, task.run, task.attempts.len()));
     site.daemon.cancel(&[id]);
     let folder = site.folders().remove(0);
     wait::poll_until("no files of jobs are left", || {

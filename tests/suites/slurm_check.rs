@@ -15,16 +15,13 @@ fn connections(daemon: &TestDaemon) -> Vec<Process> {
     daemon.processes().into_iter().filter(holds).collect()
 }
 
-#[test]
-fn r151_connection_to_login_node_is_closed_a_minute_after_last_check() {
-    let clock = MonotonicClock::new();
+/// A login node with programs that stand for Slurm's: no job is needed, and so no cluster. `scontrol` runs these lines.
+/// Returns it with the configuration of a daemon that can only reach this node.
+fn login_node(scontrol: &str) -> (Far, String) {
     let login = Far::of(TestDaemon::home_only());
-    // No job is needed, and so no cluster.
     let programs = login.daemon.home().join("programs");
     fs::create_dir(&programs).unwrap();
-    let [begun, gate] = ["begun", "gate"].map(|name| login.daemon.home().join(name));
-    let scontrol = format!(": >{}; until [ -e {} ]; do sleep 0.02; done", begun.display(), gate.display());
-    for (name, lines) in [("scontrol", &*scontrol), ("squeue", ""), ("scancel", ""), ("sbatch", "")] {
+    for (name, lines) in [("scontrol", scontrol), ("squeue", ""), ("scancel", ""), ("sbatch", "")] {
         executable::write(&programs.join(name), &format!("#!/bin/sh\n{lines}\n"));
     }
     login.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
@@ -33,6 +30,36 @@ fn r151_connection_to_login_node_is_closed_a_minute_after_last_check() {
         login.daemon.home().display(),
         login.path("ssh").display()
     );
+    (login, config)
+}
+
+#[test]
+fn r146_reload_keeps_connection_to_login_node_unless_what_it_is_made_of_changes() {
+    let (login, config) = login_node("");
+    let daemon = TestDaemon::builder().config(&config).start();
+    let check = || daemon.run(&["executors", "--check", "hpc"]).success();
+    let pids = || -> Vec<i32> { connections(&daemon).iter().map(Process::pid).collect() };
+    check();
+    let open = pids();
+    for more in ["", "partition = \"x\"\n"] {
+        daemon.write_config(&format!("{config}{more}"));
+        daemon.run(&["daemon", "reload"]).success();
+        check();
+        assert_eq!((login.connections(), pids()), (1, open.clone()), "{more:?}");
+    }
+    daemon.write_config(&format!("{config}[executors.hpc.env]\nSLURM_TIME_FORMAT = \"standard\"\n"));
+    daemon.run(&["daemon", "reload"]).success();
+    check();
+    assert_eq!(login.connections(), 2);
+}
+
+#[test]
+fn r151_connection_to_login_node_is_closed_a_minute_after_last_check() {
+    let clock = MonotonicClock::new();
+    let files = tempfile::tempdir().unwrap();
+    let [begun, gate] = ["begun", "gate"].map(|name| files.path().join(name));
+    let scontrol = format!(": >{}; until [ -e {} ]; do sleep 0.02; done", begun.display(), gate.display());
+    let (login, config) = login_node(&scontrol);
     let daemon = TestDaemon::builder().config(config).prelude(clock.prelude()).start();
     fs::write(&gate, "").unwrap();
     daemon.run(&["executors", "--check", "hpc"]).success();

@@ -36,7 +36,10 @@ impl Cluster {
                 (next, known) => next.clone_from(known),
             }
         }
-        self.tools.programs = self.programs(&settings);
+        // Another connection would have the control socket of the present one, which work in progress still uses.
+        if (&settings.shell, &settings.env) != (&self.settings.shell, &self.settings.env) {
+            self.tools.programs = self.programs(&settings);
+        }
         self.settings = settings;
         // The known settings remain valid for existing jobs until the cluster has answered.
         if self.runs.is_empty() {

@@ -336,3 +336,32 @@ fn r151_jobs_without_a_known_task_are_cancelled_as_root() {
     });
     site.cluster.wait_for_state(&job, "CANCELLED");
 }
+
+#[test]
+fn r151_job_is_found_in_its_work_folder_after_restart_with_another_one_as_root() {
+    let mut site = Site::durable(Builder::default());
+    let (open, until_open) = gate(&site, "open");
+    let id = site.submit(&[], &format!("echo begun; {until_open}; echo over; exit 3"));
+    let job = site.running(id);
+    site.until(id, "its output is here", |task| task.output.bytes == 6);
+    let (before, after) = (site.cluster.work(), site.cluster.path("other"));
+    fs::create_dir(&after).unwrap();
+    kill(&mut site, |site| {
+        let config = fs::read_to_string(site.daemon.config_path()).unwrap();
+        let [from, to] = [&before, &after].map(|folder| folder.display().to_string());
+        site.daemon.write_config(&config.replace(&from, &to));
+    });
+    assert_eq!((site.daemon.task(id).status, site.job(id)), (Status::Running, job));
+    fs::write(open, "").unwrap();
+    let task = site.ended(id);
+    assert_eq!(task.exit, Some(Exit::Code(3)), "{task:?}");
+    assert_eq!(site.output(id), "begun\nover\n");
+    assert!(site.run(&["daemon", "reload"]).success().stdout_text().contains("executors.hpc.work_folder"));
+    // With nothing left, the next daemon uses the new folder.
+    site.daemon.stop();
+    assert!(fs::read_dir(&before).unwrap().next().is_none());
+    site.daemon.launch();
+    let next = site.submit(&[], "echo there");
+    assert_eq!((site.ended(next).status, site.output(next)), (Status::Completed, "there\n".to_owned()));
+    assert!(fs::read_dir(&after).unwrap().next().is_some());
+}

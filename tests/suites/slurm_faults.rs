@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::request::{DaemonUpgrade, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::{executable, wait};
@@ -124,14 +125,21 @@ fn r147_corrected_work_folder_applies_without_restart_as_root() {
     let task = site.ended(site.submit(&[], "true"));
     assert!(task.error.as_ref().unwrap().contains("/proc/wrong"), "{task:?}");
     site.daemon.write_config(&right);
-    site.run(&["daemon", "reload"]).success();
+    let reloaded = site.run(&["daemon", "reload"]).success().stdout_text();
+    assert!(reloaded.contains("changed: executors.hpc.work_folder\n"), "{reloaded}");
     site.run(&["executors", "--check", "hpc"]).success();
     let id = site.submit(&[], "echo works");
     assert_eq!((site.ended(id).status, site.output(id)), (Status::Completed, "works\n".to_owned()));
     // Jobs and outputs are there now, so the folder stays until a restart; other keys apply at once.
     site.daemon
         .write_config(&wrong.replace("[executors.hpc.env]", "partition = \"nowhere\"\n[executors.hpc.env]"));
-    site.run(&["daemon", "reload"]).success();
+    let reloaded = site.run(&["daemon", "reload"]).success().stdout_text();
+    let waits = "needs a restart: executors.hpc.work_folder\n";
+    assert!(
+        reloaded.contains(waits) && !reloaded.contains("changed: executors.hpc.work_folder"),
+        "{reloaded}"
+    );
+    assert_eq!(site.run(&["daemon", "reload"]).success().stdout_text(), waits, "until it is in effect");
     let task = site.ended(site.submit(&[], "true"));
     assert!(task.error.as_ref().unwrap().contains("`partition`"), "{task:?}");
     assert_eq!(site.output(id), "works\n");
@@ -277,20 +285,25 @@ fn r151_jobs_of_removed_executor_are_cancelled_as_root() {
     }
 }
 
-#[test]
-fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
-    let site = Site::start();
+/// Submits a task whose first attempt is never ready, and can't be ended on the cluster as every `scancel` fails.
+/// Returns the task, and the job of that attempt.
+fn gives_up_first_attempt(site: &Site) -> (TaskId, String) {
     let config = fs::read_to_string(site.daemon.config_path()).unwrap();
     site.daemon.write_config(&format!("[grace]\ncancel = \"100ms\"\n{config}"));
     site.run(&["daemon", "reload"]).success();
     let fails = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
     site.cluster.programs().before("scancel", fails);
-    // The first attempt is never ready.
     let first = site.daemon.home().join("first");
     let line = format!("[ ! -e {0} ] || echo up; touch {0}; exec sleep 1000", first.display());
     let ready = ["--restart", "always", "--ready", "line:^up$", "--ready-timeout", "1s"];
     let id = site.submit(&ready, &line);
-    let job = site.running(id);
+    (id, site.running(id))
+}
+
+#[test]
+fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
+    let site = Site::start();
+    let (id, job) = gives_up_first_attempt(&site);
     let task = site.until(id, "another attempt", |task| task.ready_at.is_some());
     // On a busy machine, the second attempt may not be seen to be ready in time either.
     assert!(!task.attempts.is_empty(), "{task:?}");
@@ -308,4 +321,20 @@ fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
     wait::poll_until("no files of jobs are left", || {
         fs::read_dir(folder.join("jobs")).unwrap().next().is_none().then_some(())
     });
+}
+
+#[test]
+fn r151_job_that_was_given_up_before_upgrade_is_ended_although_scancel_fails_once_as_root() {
+    let site = Site::start();
+    let (id, job) = gives_up_first_attempt(&site);
+    let task = site.until(id, "another attempt", |task| task.ready_at.is_some());
+    assert_ne!(site.job(id), job);
+    site.daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+    let programs = site.cluster.programs();
+    // When the second call begins, the first has failed.
+    programs.wait_for_calls("scancel", programs.calls("scancel").len() as u64 + 2);
+    programs.restore("scancel");
+    site.cluster.wait_for_state(&job, "CANCELLED");
+    let now = site.daemon.task(id);
+    assert_eq!((now.status, now.run), (Status::Running, task.run));
 }

@@ -48,8 +48,10 @@ pub enum Done {
     Looked(Instant, FolderScan, Result<Looked, CommandError>),
     /// Parts of outputs that were copied from a login node.
     Copied(Vec<Piece>, Result<Vec<Copied>, CommandError>),
-    /// Work without a result to handle: files removed or jobs ended, if possible.
+    /// Work without a result to handle, such as files removed if possible.
     Abandoned,
+    /// Jobs of no known run were ended; `false` if that must be repeated.
+    EndedUnknown(bool),
     /// Orders, and whether they succeeded.
     Acted(Vec<Act>, Result<(), CommandError>),
     /// The last facts about a run, and its files.
@@ -402,11 +404,16 @@ pub async fn settle_copy(
 /// Ends jobs that have this daemon's name but belong to no known run.
 pub async fn end_unknown(tools: Tools, jobs: Vec<JobId>) -> Done {
     tracing::info!(jobs = jobs.len(), "cancelling jobs that nobody is waiting for");
+    let mut are_all_ended = true;
     for command in commands::cancel_named(&tools.origin.job_name, jobs) {
         match tools.programs.run(command).await {
             Ok(_) | Err(CommandError::Gone) => {}
-            Err(trouble) => tracing::warn!(?trouble, "jobs that nobody is waiting for were not cancelled"),
+            Err(trouble) => {
+                let what = "jobs that nobody is waiting for were not cancelled, which is tried again";
+                tracing::warn!(?trouble, "{what}");
+                are_all_ended = false;
+            }
         }
     }
-    Done::Abandoned
+    Done::EndedUnknown(are_all_ended)
 }

@@ -144,6 +144,8 @@ pub struct Cluster {
     has_scanned: bool,
     /// Whether there may be jobs with this daemon's name that belong to no known run.
     may_have_left: bool,
+    /// Whether such jobs are being ended.
+    is_ending_unknown: bool,
     /// Whether a submission has, or may have, reached the cluster.
     has_submitted: bool,
 }
@@ -206,6 +208,7 @@ impl Cluster {
             is_held: false,
             has_scanned: false,
             may_have_left,
+            is_ending_unknown: false,
             has_submitted: false,
         }
     }
@@ -245,15 +248,15 @@ impl Cluster {
 
     /// Cancels this daemon's remaining jobs, and removes its files, unless they are left to the next daemon.
     async fn close(self) {
-        let has_runs = !self.runs.is_empty() || !self.unsure.is_empty();
-        if self.leaves && (has_runs || !self.ended.is_empty() || self.may_have_left) {
+        let has_jobs = !self.runs.is_empty() || !self.unsure.is_empty() || self.may_have_left;
+        if self.leaves && (has_jobs || !self.ended.is_empty()) {
             return;
         }
-        if self.known.is_none() && !has_runs {
+        if self.known.is_none() && !has_jobs {
             return;
         }
         let Tools { programs, origin, is_durable, .. } = &self.tools;
-        if has_runs {
+        if has_jobs {
             let cancelled = programs.run(commands::cancel_all(&origin.job_name));
             match tokio::time::timeout(LAST_WITHIN, cancelled).await {
                 Ok(Ok(_) | Err(CommandError::Gone)) => {}
@@ -527,6 +530,7 @@ impl Cluster {
                 }
             }
             Done::Based(task, run) => self.based(task, run),
+            Done::EndedUnknown(are_all_ended) => self.ended_unknown(now, are_all_ended),
             Done::Swept(true) | Done::Abandoned => {}
             Done::Swept(false) => self.sweep_at = Some(now + CONFIRMED_WITHIN),
         }

@@ -79,9 +79,9 @@ impl Cluster {
     }
 
     /// Handles an answer of the cluster: ends the jobs in it that have this daemon's name but belong to no known run.
-    /// Only done once, as all other jobs were submitted by this daemon.
+    /// Only done until it has succeeded, as all other jobs were submitted by this daemon.
     pub(super) fn end_unknown(&mut self, text: &str) {
-        if !std::mem::take(&mut self.may_have_left) {
+        if !self.may_have_left || self.is_ending_unknown {
             return;
         }
         let keys: HashSet<&str> = self.by_place.keys().map(|(key, _)| &**key).collect();
@@ -98,8 +98,18 @@ impl Cluster {
             !is_over && !is_known
         };
         let unknown: Vec<JobId> = parse::queue(text).filter(is_unknown).map(|line| line.id).collect();
-        if !unknown.is_empty() {
+        self.may_have_left = !unknown.is_empty();
+        if self.may_have_left {
+            self.is_ending_unknown = true;
             self.works.push(Box::pin(work::end_unknown(self.tools.clone(), unknown)));
+        }
+    }
+
+    /// Notes whether all jobs of no known run were ended. If not, the cluster's next answer shows those that are left.
+    pub(super) fn ended_unknown(&mut self, now: Instant, are_all_ended: bool) {
+        (self.is_ending_unknown, self.may_have_left) = (false, !are_all_ended);
+        if !are_all_ended {
+            self.pace.answered(now, false, true);
         }
     }
 

@@ -27,6 +27,12 @@ const REQUEUE_WITHIN: Duration = Duration::from_mins(1);
 /// How long to wait for the note of a job that has ended: file servers show files with a delay.
 const NOTE_WITHIN: Duration = Duration::from_secs(3);
 
+/// The pause before an order to end a job is repeated that the cluster has refused for the first time.
+const END_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often that pause doubles, up to some minutes: the reason may never pass.
+const END_AGAIN_DOUBLINGS: u32 = 6;
+
 /// How many consecutive answers must lack a job before it counts as missing.
 const MISSING: u32 = 2;
 
@@ -134,6 +140,8 @@ pub struct Run {
     script: Option<Exit>,
     /// Whether the cluster was asked how its script has ended.
     was_asked: bool,
+    /// How often in a row the cluster has refused to end it, and the reason that was reported.
+    refused_ends: (u32, Box<str>),
 }
 
 /// A job's note about its end.
@@ -195,6 +203,7 @@ impl Run {
             paused_at: None,
             script: None,
             was_asked: false,
+            refused_ends: Default::default(),
         }
     }
 
@@ -335,6 +344,28 @@ impl Run {
             self.noted = Some(NotedEnd { end, at, seen: now });
         }
         facts
+    }
+
+    /// Notes that it is ordered to end: what follows is news.
+    pub fn is_to_end(&mut self, signal: i32) {
+        if self.stop != Some(SIGKILL) {
+            self.stop = Some(signal);
+        }
+        self.refused_ends = Default::default();
+    }
+
+    /// Notes that the cluster has refused to end it. Returns the pause before that is ordered again, and whether the
+    /// reason is news.
+    pub fn end_refused(&mut self, why: &str) -> (Duration, bool) {
+        let (count, known) = &mut self.refused_ends;
+        let pause = END_AGAIN * (1 << (*count).min(END_AGAIN_DOUBLINGS));
+        *count = count.saturating_add(1);
+        self.told = None;
+        let is_news = **known != *why;
+        if is_news {
+            *known = why.into();
+        }
+        (pause, is_news)
     }
 
     /// Notes that its processes were ordered to stop or to continue.

@@ -2,7 +2,7 @@
 //! daemon's.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bgd_shared::id::TaskId;
 use tokio::sync::oneshot;
@@ -15,9 +15,6 @@ use crate::exec::slurm::batch::JobRequest;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
-
-/// The pause before an order to end a job is repeated that the cluster has refused.
-const END_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why a priority above 0 is refused.
 pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
@@ -170,11 +167,16 @@ impl Cluster {
                 (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),
                 (Some(why), Some(run)) if !matches!(result, Err(CommandError::Gone)) || !deed.ends() => {
                     // One refusal stands for all jobs of a command, and its reason may pass.
+                    let mut is_news = true;
                     if deed.ends() {
-                        run.told = None;
-                        self.end_again.insert((now + END_AGAIN, task));
+                        let (pause, is_other) = run.end_refused(why);
+                        is_news = is_other;
+                        self.end_again.retain(|(_, other)| *other != task);
+                        self.end_again.insert((now + pause, task));
                     }
-                    self.refused(task, number, deed.control(), why);
+                    if is_news {
+                        self.refused(task, number, deed.control(), why);
+                    }
                 }
                 (_, Some(run)) => {
                     if matches!(deed, Action::Pause(_)) {

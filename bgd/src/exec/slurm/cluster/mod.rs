@@ -339,9 +339,7 @@ impl Cluster {
 
     fn end(&mut self, now: Instant, task: TaskId, number: u32, signal: i32) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
-        if run.stop != Some(SIGKILL) {
-            run.stop = Some(signal);
-        }
+        run.is_to_end(signal);
         let is_last = signal == SIGKILL || run.is_waiting();
         if self.gathering.withdraw(task) || self.parked.remove(&task) {
             let failure = "it was cancelled before it was submitted".into();

@@ -224,3 +224,18 @@ fn r147_start_note_read_after_exit_note_changes_nothing() {
     run.noted(now, START, b"n1 7\n", None);
     assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(0)));
 }
+
+#[test]
+fn r150_refused_end_is_repeated_less_and_less_often_and_told_once() {
+    let (mut run, _) = run();
+    run.is_to_end(SIGTERM);
+    let refusals: Vec<(Duration, bool)> = (0..9).map(|_| run.end_refused("permission denied")).collect();
+    assert_eq!(refusals[0], (second(5), true));
+    assert!(refusals[1..].iter().all(|(_, is_news)| !is_news), "{refusals:?}");
+    let pauses: Vec<u64> = refusals.iter().map(|(pause, _)| pause.as_secs()).collect();
+    assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 320, 320]);
+    assert_eq!(run.end_refused("invalid partition"), (second(320), true));
+    // Whoever cancels it again hears the answer.
+    run.is_to_end(SIGTERM);
+    assert_eq!(run.end_refused("invalid partition"), (second(5), true));
+}

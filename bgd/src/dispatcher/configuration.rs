@@ -42,10 +42,12 @@ impl Dispatcher {
                 return;
             }
         };
-        let ReloadResult { changed, defaulted, needs_restart } = self.config.take_over(config);
-        tracing::info!(?changed, ?needs_restart, "configuration read");
+        let mut result = self.config.take_over(config);
         self.agents = Arc::new(self.config.agents().unwrap_or_default());
         self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
+        self.wait_for_restart(&mut result);
+        let ReloadResult { changed, defaulted: _, needs_restart } = &result;
+        tracing::info!(?changed, ?needs_restart, "configuration read");
         self.executors.all().for_each(|executor| executor.configure(&self.agents, &self.remotes));
         // Agents may now have a mode that makes the warnings obsolete.
         self.agent_warnings.clear();
@@ -58,8 +60,19 @@ impl Dispatcher {
         (self.identity.config_loaded, self.identity.config_modified) = (modified.is_some(), modified);
         self.identity.config_error = None;
         if let Some(answer) = asked {
-            answer.give(&ReloadResult { changed, defaulted, needs_restart });
+            answer.give(&result);
         }
+    }
+
+    /// Names the changes that an executor does not apply before a restart, such as the folder of files in use.
+    fn wait_for_restart(&mut self, result: &mut ReloadResult) {
+        let executors = self.executors.all();
+        let keys: Vec<String> =
+            executors.flat_map(|executor| executor.needs_restart(&self.remotes)).collect();
+        for applied in [&mut result.changed, &mut result.defaulted] {
+            applied.retain(|key| !keys.contains(key));
+        }
+        result.needs_restart.extend(keys);
     }
 
     /// Ensures that the folder for outputs exists: recreates it if it was removed.

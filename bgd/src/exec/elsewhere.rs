@@ -67,6 +67,12 @@ pub trait Kind: Sized + 'static {
         settings: Option<&Self::Settings>,
     ) -> Result<Self::Run, NotConfigured>;
 
+    /// Returns the names of the settings of a place that take effect only after a restart of the daemon.
+    fn needs_restart(&self, name: &str, settings: &Self::Settings) -> Vec<&'static str> {
+        let _ = (name, settings);
+        Vec::new()
+    }
+
     /// Reports whether a run that may never have been submitted needs its submitter's environment for that.
     fn needs_env(on: &On) -> bool;
 
@@ -250,6 +256,15 @@ impl<K: Kind> Lifecycle for PlaceExecutor<K> {
         for (name, settings) in remotes.all().filter_map(|remote| K::settings(remote)) {
             self.places.configure(name, settings.clone());
         }
+    }
+
+    fn needs_restart(&self, remotes: &Remotes) -> Vec<String> {
+        let places = remotes.all().filter_map(|remote| K::settings(remote));
+        let keys = places.flat_map(|(name, settings)| {
+            let keys = self.kind.needs_restart(name, settings).into_iter();
+            keys.map(move |key| format!("executors.{name}.{key}"))
+        });
+        keys.collect()
     }
 
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {

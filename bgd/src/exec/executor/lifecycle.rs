@@ -15,6 +15,12 @@ pub trait Lifecycle {
         let _ = (agents, remotes);
     }
 
+    /// Returns the keys of the configuration whose values here take effect only after a restart of the daemon.
+    fn needs_restart(&self, remotes: &Remotes) -> Vec<String> {
+        let _ = remotes;
+        Vec::new()
+    }
+
     /// Waits for the next event from this executor's own workers and handles it. Cancel-safe: the future may be
     /// dropped while it waits, and nothing is lost.
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {

@@ -1,7 +1,8 @@
 //! The parts shared by all clusters of a daemon, and the parts that each needs for its work. This module runs nothing.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::folder::WorkFolder;
 use super::origin::Origin;
@@ -9,6 +10,7 @@ use super::program::Programs;
 use super::tools::Tools;
 use crate::exec::context::Context;
 use crate::exec::host::Host;
+use crate::exec::places::Elsewhere;
 use crate::remotes::Slurm;
 
 /// Clusters with Slurm.
@@ -19,9 +21,45 @@ pub struct Clusters {
     pub(super) state: PathBuf,
     pub(super) instance: String,
     pub(super) is_durable: bool,
+    /// The places of the clusters that must stay where they are until a restart.
+    in_use: Arc<Mutex<HashMap<Arc<str>, Place>>>,
+}
+
+/// Where a cluster's jobs and their files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    host: Option<String>,
+    work_folder: Option<PathBuf>,
+}
+
+impl Place {
+    pub(super) fn of(slurm: &Slurm) -> Self {
+        let host = slurm.shell.as_ref().map(|shell| shell.host.clone());
+        Self { host, work_folder: slurm.work_folder.clone() }
+    }
 }
 
 impl Clusters {
+    pub(super) fn at(elsewhere: &Elsewhere, host: &Host) -> Self {
+        let Elsewhere { context, state, instance, is_durable, .. } = elsewhere.clone();
+        Self { context, host: host.clone(), state, instance, is_durable, in_use: Arc::default() }
+    }
+
+    /// Notes that jobs or files of a cluster may be where these settings say.
+    pub(super) fn uses(&self, name: &Arc<str>, slurm: &Slurm) {
+        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.entry(Arc::clone(name)).or_insert_with(|| Place::of(slurm));
+    }
+
+    /// Returns the names of the settings that don't take effect while jobs or files may be elsewhere.
+    pub(super) fn waiting(&self, name: &str, slurm: &Slurm) -> Vec<&'static str> {
+        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(used) = in_use.get(name) else { return Vec::new() };
+        let place = Place::of(slurm);
+        let host = (used.host != place.host).then_some("host");
+        host.into_iter().chain((used.work_folder != place.work_folder).then_some("work_folder")).collect()
+    }
+
     pub(super) fn origin(&self, name: &str, slurm: &Slurm) -> Origin {
         Origin::new(&self.state, &self.context.socket, &self.instance, name, slurm)
     }

@@ -59,8 +59,7 @@ impl Kind for Clusters {
     type Settings = Slurm;
 
     fn new(elsewhere: &Elsewhere, host: &Host) -> Self {
-        let Elsewhere { context, state, instance, is_durable, .. } = elsewhere.clone();
-        Self { context, host: host.clone(), state, instance, is_durable }
+        Self::at(elsewhere, host)
     }
 
     fn settings(remote: &Remote) -> Option<(&Arc<str>, &Slurm)> {
@@ -103,6 +102,10 @@ impl Kind for Clusters {
     fn run_again(&self, known: &KnownRun, _: &On, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
         Ok(Run::restore(Instant::now(), known, env))
+    }
+
+    fn needs_restart(&self, name: &str, slurm: &Slurm) -> Vec<&'static str> {
+        self.waiting(name, slurm)
     }
 
     fn needs_env(_: &On) -> bool {

@@ -22,7 +22,9 @@ impl Cluster {
         let stop = run.stop.take();
         // A run that was never submitted has no job to be compared with.
         run.is_to_compare = place.is_some();
-        self.has_submitted |= place.is_some();
+        if place.is_some() {
+            self.uses_place();
+        }
         self.runs.insert(task, run);
         match place {
             None => self.gather(now, task),

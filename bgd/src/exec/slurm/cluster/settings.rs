@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Cluster;
+use crate::exec::slurm::clusters::Place;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Availability;
@@ -18,12 +19,11 @@ impl Cluster {
     /// Uses these settings from now on. The host and the work folder stay the same as long as there may be jobs or
     /// files.
     pub(super) fn configure(&mut self, mut settings: Box<Slurm>) {
-        let is_moved = host(&settings) != host(&self.settings)
-            || settings.shell.is_some() != self.is_far()
-            || settings.work_folder != self.settings.work_folder;
-        self.next = is_moved.then(|| settings.clone());
+        let is_moved = Place::of(&settings) != Place::of(&self.settings);
+        let before = std::mem::replace(&mut self.next, is_moved.then(|| settings.clone()));
         if is_moved {
-            if self.has_submitted {
+            let is_known = before.is_some_and(|before| Place::of(&before) == Place::of(&settings));
+            if self.has_submitted && !is_known {
                 let name = &*self.tools.name;
                 tracing::warn!(
                     name,
@@ -47,6 +47,12 @@ impl Cluster {
         } else {
             self.learn();
         }
+    }
+
+    /// Notes that there may be jobs and files from now on, so that the host and the work folder stay until a restart.
+    pub(super) fn uses_place(&mut self) {
+        self.has_submitted = true;
+        self.kind.uses(&self.tools.name, &self.settings);
     }
 
     /// Returns the tools for settings that do not apply yet. Two connections to the same host would share one control

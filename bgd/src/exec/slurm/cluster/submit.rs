@@ -101,7 +101,7 @@ impl Cluster {
                     inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
                 self.reached();
                 self.room.answered();
-                self.has_submitted = true;
+                self.uses_place();
                 let is_array = batch.tasks.len() > 1;
                 self.accepted(now, &batch, job, is_array);
             }
@@ -124,7 +124,7 @@ impl Cluster {
             }
             Err(NotSubmitted::CommandError(CommandError::Unanswered(why))) => {
                 tracing::warn!(why, "it is not known whether jobs were submitted");
-                self.has_submitted = true;
+                self.uses_place();
                 self.unsure.insert(Arc::clone(&batch.key), UnconfirmedSubmission::new(now, batch));
                 self.failed(now, &CommandError::Unanswered(why));
             }

@@ -45,10 +45,18 @@ use crate::core::{KnownRun, On};
 use crate::remotes::{Remote, Remotes, Slurm};
 
 impl Clusters {
-    /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left.
+    /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left. If this very instance may
+    /// have jobs at another place than the configured one, that is served first.
     fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
-        let (tools, slurm, kind) = (self.tools(name, slurm), slurm.clone(), self.clone());
-        places.serve(name, |orders| Cluster::new(slurm, kind, tools, orders).run(sweeps));
+        let left = self.origin(name, slurm).left_settings(slurm);
+        let (kind, served) = (self.clone(), left.as_ref().unwrap_or(slurm).clone());
+        let tools = self.tools(name, &served);
+        places.serve(name, |orders| Cluster::new(served, kind, tools, orders).run(sweeps));
+        if left.is_some() {
+            let name = &**name;
+            tracing::info!(name, "jobs may be on the previous `host` or in the previous `work_folder`");
+            places.configure(name, slurm.clone());
+        }
     }
 }
 

@@ -86,6 +86,31 @@ impl Origin {
         self.note.exists()
     }
 
+    /// Returns these settings with the host and the work folder of this very instance's jobs, if it may have left some
+    /// at another place than the configured one.
+    pub fn left_settings(&self, configured: &Slurm) -> Option<Slurm> {
+        let Note { folder, shell, .. } = read(&self.note)?;
+        let folder = PathBuf::from(std::ffi::OsString::from_vec(folder));
+        // No damaged note can name a folder of something else.
+        let parent = folder.parent().filter(|_| folder.file_name() == Some(self.job_name.as_ref()))?;
+        let state = self.note.parent()?.parent()?;
+        let is_same_folder = configured.work_folder.as_deref().unwrap_or(state) == parent;
+        let host = |shell: &Option<Shell>| shell.as_ref().map(|shell| shell.host.clone());
+        let is_same_host = host(&configured.shell) == host(&shell);
+        if is_same_folder && is_same_host {
+            return None;
+        }
+        let mut left = configured.clone();
+        if !is_same_folder {
+            left.work_folder = (parent != state).then(|| parent.to_owned());
+        }
+        match (&mut left.shell, shell) {
+            (Some(left), Some(noted)) => left.host = noted.host,
+            (left, noted) => *left = noted,
+        }
+        Some(left)
+    }
+
     /// Records that nothing is left on the cluster.
     pub fn forget(&self) {
         remove(&self.note);
@@ -181,22 +206,53 @@ fn remove(note: &Path) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn r151_next_daemon_finds_jobs_and_files_of_a_killed_one() {
-        let home = tempfile::tempdir().unwrap();
-        let shell = Shell {
+    fn slurm(host: Option<&str>, work_folder: Option<&Path>) -> Slurm {
+        let shell = |host: &str| Shell {
             ssh: "ssh".into(),
-            host: "login".into(),
+            host: host.into(),
             connect_timeout: std::time::Duration::from_secs(30),
             bootstrap: false,
         };
-        let slurm = Slurm {
-            shell: Some(shell),
+        Slurm {
+            shell: host.map(shell),
             resources: Resources::default(),
             time_limit_ms: None,
             env: BTreeMap::new(),
-            work_folder: Some(home.path().to_owned()),
-        };
+            work_folder: work_folder.map(Path::to_owned),
+        }
+    }
+
+    #[test]
+    fn r151_own_jobs_are_looked_for_where_they_were_submitted() {
+        let home = tempfile::tempdir().unwrap();
+        let origin = |slurm: &Slurm| Origin::new(home.path(), Path::new("/run/bgd.sock"), "a1", "hpc", slurm);
+        let all = [
+            slurm(None, None),
+            slurm(None, Some(Path::new("/shared"))),
+            slurm(Some("login"), Some(Path::new("/shared"))),
+            slurm(Some("login"), Some(Path::new("/other"))),
+            slurm(Some("new"), Some(Path::new("/other"))),
+        ];
+        for before in &all {
+            let old = origin(before);
+            old.remember(&before.work_folder.as_deref().unwrap_or(home.path()).join(&old.job_name)).unwrap();
+            for now in &all {
+                let left = origin(now).left_settings(now);
+                assert_eq!(left.as_ref(), (before != now).then_some(before), "{before:?} {now:?}");
+            }
+            old.forget();
+            assert_eq!(origin(before).left_settings(&all[4]), None);
+        }
+        // A damaged note names no folder.
+        let old = origin(&all[1]);
+        old.remember(Path::new("/etc")).unwrap();
+        assert_eq!(old.left_settings(&all[0]), None);
+    }
+
+    #[test]
+    fn r151_next_daemon_finds_jobs_and_files_of_a_killed_one() {
+        let home = tempfile::tempdir().unwrap();
+        let slurm = slurm(Some("login"), Some(home.path()));
         let socket = Path::new("/run/bgd.sock");
         let origin = |instance, executor| Origin::new(home.path(), socket, instance, executor, &slurm);
         let (old, new) = (origin("a1", "hpc"), origin("b2", "hpc"));

@@ -252,7 +252,7 @@ impl Cluster {
         if self.leaves && (has_jobs || !self.ended.is_empty()) {
             return;
         }
-        if self.known.is_none() && !has_jobs {
+        if self.known.is_none() && !self.has_submitted && !has_jobs {
             return;
         }
         let Tools { programs, origin, is_durable, .. } = &self.tools;

@@ -3,13 +3,16 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bgd_tests::prompts::fake;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::SubmitParams;
 use bgd_tests::shared::task::{Status, Task};
-use bgd_tests::{FakeDaemon, Raw, wait};
+use bgd_tests::templates::shell_agent;
+use bgd_tests::upgrades::in_time;
+use bgd_tests::{FakeDaemon, Raw, TestDaemon, wait};
+use rustix::process::Signal;
 use serde_json::json;
 
 /// Enforces an ignored cancel quickly.
@@ -329,4 +332,37 @@ fn r05_agent_that_hung_opening_cancelled_session_is_not_reused() {
     // Turns in that process may finish.
     daemon.touch("go");
     assert_eq!(daemon.ends_as(neighbour, Status::Completed).pid, hung);
+}
+
+/// As when the machine has more to do than it can.
+#[test]
+fn turn_that_ended_in_time_while_its_daemon_stood_still_has_not_timed_out() {
+    let line = "echo >begun; until [ -e go ]; do sleep 0.02; done; echo over; echo >ended";
+    let daemon = TestDaemon::builder().config(shell_agent("x", line, "")).start();
+    in_time(|limit| {
+        let begun = Instant::now();
+        for name in ["begun", "go", "ended"] {
+            let _ = fs::remove_file(daemon.home().join(name));
+        }
+        let time_limit_ms = u64::try_from(limit.as_millis()).ok();
+        let params = SubmitParams { time_limit_ms, ..daemon.prompt_for("x", "hello") };
+        let task = daemon.submit_with(&params).id;
+        let runs = wait::poll_until("its program runs, or was too late", || {
+            let runs = daemon.home().join("begun").exists();
+            (runs || !daemon.task(task).status.is_active()).then_some(runs)
+        });
+        let process = daemon.process();
+        process.signal(Signal::STOP).unwrap();
+        let is_in_time = runs && begun.elapsed() < limit;
+        fs::write(daemon.home().join("go"), "").unwrap();
+        if is_in_time {
+            wait::for_file(&daemon.home().join("ended"));
+            let late = limit + Duration::from_secs(2);
+            wait::poll_until("the time to pass", || (begun.elapsed() > late).then_some(()));
+        }
+        process.signal(Signal::CONT).unwrap();
+        let ended = daemon.block(&[task]);
+        assert!(!is_in_time || ended[0].status == Status::Completed, "{ended:?}");
+        is_in_time
+    });
 }

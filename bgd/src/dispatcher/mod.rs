@@ -68,6 +68,12 @@ const FACTS: usize = 64;
 /// The same for calls. Few, as the starts and ends of tasks wait meanwhile.
 const CALLS: usize = 16;
 
+/// How late a timer must be for this process to have stood still, in milliseconds.
+const LATE_MS: u64 = 1000;
+
+/// How soon other executors find out what has ended while this process stood still, in milliseconds.
+const FOUND_OUT_WITHIN_MS: u64 = 10_000;
+
 /// The answer to a call that removed tasks.
 #[derive(Debug)]
 enum Clear {
@@ -270,6 +276,10 @@ impl Dispatcher {
     /// Runs the core's due timers; the wall clock may have been set.
     fn fire_deadlines(&mut self) {
         let now = self.now();
+        if self.core.deadline().is_some_and(|due| due.plus_ms(LATE_MS) < now.mono) {
+            // After a long stop of this process, other executors find out as late as this one what has ended in time.
+            self.core.put_off_passed_limits(now, FOUND_OUT_WITHIN_MS);
+        }
         // After a restart, an upgrade or a long stop of this process, a run may have ended in time long ago.
         for task in self.core.past_time_limits(now) {
             if self.has_ended_here(task) {

@@ -165,6 +165,30 @@ impl Core {
         due.filter(|task| task.spec.is_here() && has_passed_limit(task, now)).map(|task| task.id).collect()
     }
 
+    /// Puts off the time limits that have passed of runs with other executors: the core comes so late that they may have
+    /// ended in time, and their executors have yet to find out.
+    pub fn put_off_passed_limits(&mut self, now: Now, by_ms: u64) {
+        let due = self.timers.iter().take_while(|(at, _)| *at <= now.mono);
+        let due = due.filter_map(|(_, timer)| match timer {
+            Timer::Task(ordinal) => Some(*ordinal),
+            Timer::Waiter(_) | Timer::Inbox(_) => None,
+        });
+        let is_passed = |task: &Task| {
+            !task.spec.is_here() && !is_limit_left_to_place(task) && has_passed_limit(task, now)
+        };
+        let passed: Vec<Ordinal> =
+            due.filter(|ordinal| self.registry.get(*ordinal).is_some_and(is_passed)).collect();
+        for ordinal in passed {
+            if let Some(State::Running { pid, started_at, .. }) =
+                self.registry.get(ordinal).map(|task| &task.state)
+            {
+                let (pid, started_at) = (*pid, *started_at);
+                let time_limit = Some(now.mono.plus_ms(by_ms));
+                self.set_state(ordinal, State::Running { pid, started_at, time_limit });
+            }
+        }
+    }
+
     /// Lifts the time limit of a run that has ended, although its end is not known yet.
     pub fn lift_time_limit(&mut self, id: TaskId) {
         let Some(ordinal) = self.registry.ordinal(id) else { return };

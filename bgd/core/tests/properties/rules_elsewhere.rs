@@ -17,7 +17,7 @@ use bgd_shared::task::{Exit, Status};
 use bgd_shared::time::Timestamp;
 
 use super::support::{
-    Desk, TERM, command, configure, ends, events, id, ids, limits, only_reply, refusal, starts,
+    Desk, TERM, command, configure, ends, events, exited, id, ids, limits, only_reply, refusal, starts,
 };
 
 /// Submits a task for a cluster, with a slot of its own in the default group.
@@ -448,6 +448,28 @@ fn r121_start_elsewhere_keeps_its_environment_until_its_place_starts_it() {
     desk.fact(task, started(None));
     assert_eq!(env_of(&desk), None);
     assert!(desk.core.held() < waiting, "it counted as memory");
+}
+
+#[test]
+fn r151_time_limit_that_passed_unseen_waits_for_news_of_other_executors() {
+    let mut desk = Desk::new(4);
+    let far = submitted(&mut desk, 1, |command| command.spec.time_limit_ms = Some(1000));
+    let ends_in_time = submitted(&mut desk, 2, |command| command.spec.time_limit_ms = Some(1000));
+    for task in [far, ends_in_time] {
+        desk.fact(task, started(None));
+    }
+    let mut here = command(id(3));
+    here.spec.time_limit_ms = Some(1000);
+    desk.ask(Request::Submit(Box::new(here)));
+    desk.fact(id(3), Fact::Started { pid: Some(100) });
+    desk.now.mono = desk.now.mono.plus_ms(60_000);
+    desk.core.put_off_passed_limits(desk.now, 10_000);
+    assert_eq!(ends(&desk.wait(0)), [(id(3), TERM)], "only the executor of this machine knows already");
+    desk.fact(id(3), exited(0, false));
+    desk.fact(ends_in_time, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert_eq!(desk.status(ends_in_time), Status::Completed);
+    assert!(ends(&desk.wait(9_999)).is_empty());
+    assert_eq!(ends(&desk.wait(1)), [(far, TERM)]);
 }
 
 /// The cluster enforces it, too; it may have ended the job in time, or the job may have ended by itself.

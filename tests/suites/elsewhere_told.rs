@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 
 /// Two machines; this one's daemon sends notices to a hook.
 fn with_hook() -> Far {
-    let far = Far::with_here(
+    Far::with_here(
         "default_deliver_to = [\"ops\"]\n[channels.ops]\ntype = \"exec\"\n\
          command = [\"/bin/sh\", \"-c\", 'cat >>\"$HOME/told\"']\n",
-    );
-    far
+    )
 }
 
 /// Returns the notices that the hook received, once there are at least `count`.

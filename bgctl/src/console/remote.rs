@@ -27,6 +27,16 @@ use crate::terminal::{LinkWants, Wants};
 /// Maximum number of bytes of a path, or of a shell's message about it.
 const PATH_BYTES: u64 = 8192;
 
+/// A task of the console's own that has ended.
+struct EndedHelper {
+    /// `None` if it was removed meanwhile.
+    task: Option<Task>,
+    /// The beginning of its output.
+    found: Vec<u8>,
+    /// The beginning of its errors.
+    said: Vec<u8>,
+}
+
 impl Console {
     /// Changes the folder for later lines.
     pub(super) fn change_folder(&mut self, words: &str) -> Result<(), Failure> {
@@ -38,8 +48,8 @@ impl Console {
         let params = SubmitParams { foreground: true, split: true, cwd: None, ..params };
         let task = self.call_about::<TaskSubmit>(&params, None, Jobs::give_up_helper)?.task;
         let ended = self.ended_helper(task.id).inspect_err(|_| self.jobs.drop_helper(task.id));
-        let (ended, found, said) = ended?;
-        let (status, error) = ended.map(|task| (task.status, task.error)).unzip();
+        let EndedHelper { task, found, said } = ended?;
+        let (status, error) = task.map(|task| (task.status, task.error)).unzip();
         match status {
             Some(Status::Completed) => {
                 self.folder.changed(found);
@@ -52,9 +62,8 @@ impl Console {
         }
     }
 
-    /// Waits for the end of a task of the console's own. Returns the task, and the beginnings of its output and of its
-    /// errors.
-    fn ended_helper(&mut self, task: TaskId) -> Result<(Option<Task>, Vec<u8>, Vec<u8>), Failure> {
+    /// Waits for the end of a task of the console's own, and removes it.
+    fn ended_helper(&mut self, task: TaskId) -> Result<EndedHelper, Failure> {
         let until_ended = BlockParams::until_ended(task);
         let ended = self.call_about::<TaskBlock>(&until_ended, Some(task), Jobs::give_up::<TaskBlock>)?;
         let found = self.output_of(task, Stream::Stdout)?;
@@ -62,7 +71,7 @@ impl Console {
         // Keep this task out of lists.
         let clear = ClearParams { ids: Some(vec![task.into()]), ..ClearParams::default() };
         self.call::<TaskClear>(&clear)?;
-        Ok((ended.tasks.into_iter().next_back(), found, said))
+        Ok(EndedHelper { task: ended.tasks.into_iter().next_back(), found, said })
     }
 
     /// Returns the beginning of one of a task's outputs.

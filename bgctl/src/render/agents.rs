@@ -23,7 +23,7 @@ pub fn list(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
     if look.table {
         let left_out = (!checked).then_some(OF_CHECK);
         let rows = agents.iter().map(|agent| (columns(agent), colour(agent)));
-        return coloured(HEADER, left_out, STATE, rows, look) + &notes(agents);
+        return coloured(HEADER, left_out.as_ref(), STATE, rows, look) + &notes(agents);
     }
     let mut text = String::new();
     for agent in agents {

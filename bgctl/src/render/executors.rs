@@ -22,7 +22,7 @@ pub fn list(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> Str
     if look.table {
         let left_out = (!checked).then_some(OF_CHECK);
         let rows = executors.iter().map(|executor| (columns(executor), colour(executor)));
-        return coloured(HEADER, left_out, STATE, rows, look) + &notes(executors);
+        return coloured(HEADER, left_out.as_ref(), STATE, rows, look) + &notes(executors);
     }
     let mut text = String::new();
     for executor in executors {

@@ -375,12 +375,12 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
 /// Renders a table like [`fitted`], without some columns, whose column `state` has the colour of its row.
 pub fn coloured(
     header: [&'static str; 7],
-    left_out: Option<Range<usize>>,
+    left_out: Option<&Range<usize>>,
     state: usize,
     rows: impl Iterator<Item = ([String; 7], Color)>,
     look: &ListFormat,
 ) -> String {
-    let is_shown = |place: usize| left_out.as_ref().is_none_or(|places| !places.contains(&place));
+    let is_shown = |place: usize| left_out.is_none_or(|places| !places.contains(&place));
     let header = (0..header.len()).filter(|place| is_shown(*place)).map(|place| header[place]);
     let rows = rows.map(|(columns, colour)| {
         let cells = columns.into_iter().enumerate().filter(|(place, _)| is_shown(*place));

@@ -50,7 +50,7 @@ use crate::exec::executor::{Ask, Executors};
 use crate::exec::messages::{ExecutorMessage, Inherited};
 use crate::exec::unread::UnreadBytes;
 use crate::notify::Notifier;
-use crate::os::clock::Clock;
+use crate::os::clock::{Clock, sleep_until};
 use crate::os::wall_clock::WallClock;
 use crate::remotes::{OnRequest, Remotes};
 use crate::wire::calls::{Body, Call};
@@ -593,11 +593,4 @@ async fn let_woken_run() {
         Poll::Pending
     })
     .await;
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }

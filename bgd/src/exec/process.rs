@@ -29,7 +29,7 @@ use super::thread_pool::ThreadPool;
 use super::tree::Tree;
 use super::tree::pause::Paused;
 use crate::core::Fact;
-use crate::os::clock::Stamp;
+use crate::os::clock::{Stamp, sleep_until};
 use crate::os::pidfd::{PidFd, SIGKILL};
 use crate::os::watch;
 
@@ -463,7 +463,7 @@ impl Supervisor {
                         order => self.handle_control(order).await,
                     }
                 }
-                () = at(self.give_up_at) => self.give_up().await,
+                () = sleep_until(self.give_up_at) => self.give_up().await,
                 () = rest_if(self.missed) => {
                     self.shown.works();
                     // Some process could not be reached for lack of descriptors, but the leader's pidfd is open.
@@ -492,7 +492,7 @@ impl Supervisor {
             tokio::select! {
                 biased;
                 Some(order) = self.orders.recv() => self.handle_control(order).await,
-                () = at(self.give_up_at) => self.give_up().await,
+                () = sleep_until(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST) => {}
             }
         }
@@ -521,7 +521,7 @@ impl Supervisor {
                         self.handle_control(order).await;
                         self.end_held(&watched);
                     }
-                    () = at(self.give_up_at) => self.give_up().await,
+                    () = sleep_until(self.give_up_at) => self.give_up().await,
                     () = rest_if(self.missed) => {
                         self.shown.works();
                         if let Some(signal) = self.ending {
@@ -577,7 +577,7 @@ impl Supervisor {
             }
             tokio::select! {
                 biased;
-                () = at(self.give_up_at) => self.give_up().await,
+                () = sleep_until(self.give_up_at) => self.give_up().await,
                 () = tokio::time::sleep(REST) => {}
             }
         }
@@ -594,11 +594,4 @@ async fn ended(process: Option<&AsyncFd<PidFd>>) {
 /// Waits for [`REST`]; for ever, and without a timer, if nothing is due.
 async fn rest_if(is_due: bool) {
     if is_due { tokio::time::sleep(REST).await } else { std::future::pending().await }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }

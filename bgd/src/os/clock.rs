@@ -1,11 +1,19 @@
-//! The clocks that the dispatcher reads, and moments of the monotonic clock as numbers that stay valid when the daemon
-//! executes another program.
+//! The clocks that the dispatcher reads, sleeping until a moment, and moments of the monotonic clock as numbers that stay
+//! valid when the daemon executes another program.
 
 use std::time::{Duration, Instant};
 
 use bgd_shared::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+
+/// Sleeps until this moment; for ever without one.
+pub async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
 
 /// The clocks that the dispatcher reads. Both advance with tokio's clock, which simulations pause.
 #[derive(Clone, Copy, Debug, Default)]

@@ -27,6 +27,7 @@ use crate::core::{Fact, Note, Report};
 use crate::exec::context::Context;
 use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
+use crate::os::clock::sleep_until;
 
 /// The shortest time between two reports of activity to the core.
 const MOVED_EVERY: Duration = Duration::from_millis(500);
@@ -168,13 +169,7 @@ impl Recorder {
 
     /// Waits until [`Self::send_pending`] is due for the reports pending now; never resolves if there are none.
     pub fn until_due(&self) -> impl Future<Output = ()> + use<> {
-        let due = self.pending.due();
-        async move {
-            match due {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        }
+        sleep_until(self.pending.due())
     }
 
     /// Sends the pending reports to the core.

@@ -33,6 +33,7 @@ use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
 use crate::exec::remote::run::{Ending, Run, Step, Stop};
 use crate::exec::remote::sweep::{self, Origin};
+use crate::os::clock::sleep_until;
 use crate::remotes::Ssh;
 
 /// The maximum number of pending calls, except those that end runs, which may take long. A daemon accepts 256 by
@@ -562,12 +563,5 @@ impl Machine {
             }
             Link::Idle | Link::Opening(_) | Link::Open(..) | Link::Broken(..) => {}
         }
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }

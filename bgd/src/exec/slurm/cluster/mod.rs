@@ -46,6 +46,7 @@ use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
+use crate::os::clock::sleep_until;
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
 
@@ -557,11 +558,4 @@ async fn changed(watch: Option<&AsyncFd<Changes>>) {
     let Ok(mut ready) = watch.readable().await else { return std::future::pending().await };
     while watch.get_ref().0.read_events().is_ok() {}
     ready.clear_ready();
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }

@@ -12,7 +12,7 @@ use bgd_shared::request::{Chosen, Stdin};
 use bgd_shared::resources::{ExecutorKind, Resources};
 use serde::{Deserialize, Serialize};
 
-use crate::core::{Command, On, Work};
+use crate::core::{Command, Placement, Work};
 
 /// The default time limit for a machine's response.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -127,7 +127,7 @@ impl Remote {
     ///
     /// # Errors
     /// It can't run such a task; the error names the unsupported part.
-    fn takes(&self, command: &Command, request: OnRequest) -> Result<On, RpcError> {
+    fn takes(&self, command: &Command, request: OnRequest) -> Result<Placement, RpcError> {
         let refuse = |what: &str, hint: &str| {
             let message = format!(
                 "{what} is not supported on {}, an executor of type {:?}",
@@ -171,7 +171,7 @@ impl Remote {
             }
         }
         let OnRequest { name: _, resources, chosen } = request;
-        Ok(On { name: Arc::clone(&self.name), kind: self.kind(), resources, chosen })
+        Ok(Placement { name: Arc::clone(&self.name), kind: self.kind(), resources, chosen })
     }
 }
 

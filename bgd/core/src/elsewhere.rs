@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which executor runs a task elsewhere, and the requests to it. Tasks with equal values share them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct On {
+pub struct Placement {
     /// The configured name of the executor.
     pub name: Arc<str>,
     pub kind: ExecutorKind,

@@ -17,7 +17,7 @@ use serde::ser::{Serialize, SerializeStruct as _, Serializer};
 
 use super::agent::AgentPart;
 use super::consumed::Consumed;
-use super::elsewhere::{Elsewhere, On};
+use super::elsewhere::{Elsewhere, Placement};
 use super::plan::{Attempt, AttemptError, Dependency, Plan, Repetition, Rule};
 use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
 
@@ -73,10 +73,10 @@ fn rlimits_bytes(rlimits: &Rlimits) -> usize {
     TEXT_BYTES + rlimits.len() * RLIMIT_BYTES
 }
 
-fn on_bytes(on: &On) -> usize {
+fn on_bytes(on: &Placement) -> usize {
     let texts = on.resources.options.iter().chain(&on.chosen.env).count() + 4;
     let chosen: usize = on.chosen.env.iter().map(String::len).sum();
-    size_of::<On>() + texts * TEXT_BYTES + on.name.len() + on.resources.text_bytes() + chosen
+    size_of::<Placement>() + texts * TEXT_BYTES + on.name.len() + on.resources.text_bytes() + chosen
 }
 
 impl Spec {

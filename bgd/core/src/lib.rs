@@ -50,7 +50,7 @@ pub use control::Control;
 pub use effect::{
     AfterTask, Begin, CoreError, Effect, OrderError, Reply, RunPlace, Unmovable, Unpausable, Unrepeatable,
 };
-pub use elsewhere::{Cause, Conclusion, Elsewhere, On, Verdict};
+pub use elsewhere::{Cause, Conclusion, Elsewhere, Placement, Verdict};
 pub use filter::Filter;
 pub use group::GroupState;
 pub use held::env_bytes;

@@ -11,7 +11,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
-use super::elsewhere::On;
+use super::elsewhere::Placement;
 use super::filter::Filter;
 use super::held::{Changing, Held};
 use super::history::{History, HistoryLimits};
@@ -60,7 +60,7 @@ pub struct Registry {
     #[serde(skip)]
     places: Interner<Place>,
     #[serde(skip)]
-    ons: Interner<On>,
+    ons: Interner<Placement>,
 }
 
 /// The values already shared while kept tasks are read: only these are often one allocation.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::agent::{AgentPart, AgentWork};
 use super::caller::ReplyTo;
-use super::elsewhere::{Elsewhere, On};
+use super::elsewhere::{Elsewhere, Placement};
 pub use super::ended::{Failure, Finished, Lingering, Outcome, SpawnFailure, StopReason};
 pub use super::ordinal::Ordinal;
 use super::plan::{NotBefore, PLAIN, Plan};
@@ -82,7 +82,7 @@ pub struct Spec {
     pub description: Option<Box<str>>,
     pub work: Work,
     /// Where it runs, if not on this machine.
-    pub on: Option<Arc<On>>,
+    pub on: Option<Arc<Placement>>,
     pub session: Option<Arc<str>>,
     /// The channel for its notices.
     pub channel: Option<Arc<str>>,

@@ -21,7 +21,7 @@ use super::places::{self, Elsewhere, Places};
 use crate::agents::Agents;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::client::Client;
-use crate::core::{Begin, Control, Fact, KnownRun, On, RunPlace, Spec, UsagePending};
+use crate::core::{Begin, Control, Fact, KnownRun, Placement, RunPlace, Spec, UsagePending};
 use crate::remotes::{Remote, Remotes};
 
 /// A kind of place, which makes its runs and serves its places.
@@ -63,7 +63,7 @@ pub trait Kind: Sized + 'static {
     fn run_again(
         &self,
         known: &KnownRun,
-        on: &On,
+        on: &Placement,
         settings: Option<&Self::Settings>,
     ) -> Result<Self::Run, NotConfigured>;
 
@@ -74,7 +74,7 @@ pub trait Kind: Sized + 'static {
     }
 
     /// Reports whether a run that may never have been submitted needs its submitter's environment for that.
-    fn needs_env(on: &On) -> bool;
+    fn needs_env(on: &Placement) -> bool;
 
     /// Reports whether clients may write to the standard input of a run.
     fn accepts_input() -> bool {
@@ -97,7 +97,7 @@ pub struct New<'a> {
     pub task: TaskId,
     pub number: u32,
     pub spec: &'a Arc<Spec>,
-    pub on: &'a On,
+    pub on: &'a Placement,
     pub env: Arc<Env>,
     pub place: Box<RunPlace>,
 }
@@ -160,7 +160,7 @@ impl<K: Kind> PlaceExecutor<K> {
     }
 }
 
-fn not_configured(on: &On) -> String {
+fn not_configured(on: &Placement) -> String {
     format!("the executor {} is no longer configured", on.name)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bgd_core::{
     Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, Input,
-    Lingering, Mono, Now, On, Outcome, PlaceFact, ReplyTo, Request, Rule, Selection, Snapshot, State,
+    Lingering, Mono, Now, Placement, Outcome, PlaceFact, ReplyTo, Request, Rule, Selection, Snapshot, State,
     StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
@@ -127,7 +127,7 @@ impl World {
         self.submitted += 1;
         let mut command: Command = command(TaskId::from_u128(u128::from(self.submitted) << 64));
         if let Some((name, kind)) = PLACES.get(usize::from(place % 4)) {
-            let on = On {
+            let on = Placement {
                 name: (*name).into(),
                 kind: *kind,
                 resources: Resources::default(),

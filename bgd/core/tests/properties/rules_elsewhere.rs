@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Cause, Conclusion, Control, CoreError, CoreLimits, Edit, Effect, Fact, Lingering, On, OrderError,
+    Cause, Conclusion, Control, CoreError, CoreLimits, Edit, Effect, Fact, Lingering, Placement, OrderError,
     Outcome, PlaceFact, Reply, Request, Rule, StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
@@ -33,7 +33,7 @@ fn submitted_to(
     change: impl FnOnce(&mut bgd_core::Command),
 ) -> TaskId {
     let mut command = command(id(number));
-    let on = On { name: "cluster".into(), kind, resources: Resources::default(), chosen: Chosen::default() };
+    let on = Placement { name: "cluster".into(), kind, resources: Resources::default(), chosen: Chosen::default() };
     command.spec.on = Some(Arc::new(on));
     change(&mut command);
     let id = command.id;

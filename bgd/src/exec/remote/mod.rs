@@ -26,7 +26,7 @@ use super::context::Context;
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
 use super::places::{Elsewhere, Places};
-use crate::core::{KnownRun, On, Spec, Work};
+use crate::core::{KnownRun, Placement, Spec, Work};
 use crate::remotes::{Remote, Remotes, Ssh};
 
 /// Machines that are reached through ssh.
@@ -51,7 +51,7 @@ impl Machines {
         &self,
         run: (TaskId, u32),
         spec: &Spec,
-        on: &On,
+        on: &Placement,
         env: &Env,
         ssh: Option<&Ssh>,
     ) -> Result<SubmitParams, NotConfigured> {
@@ -110,13 +110,13 @@ impl Kind for Machines {
         Ok(Run::new(number, Arc::clone(spec), params))
     }
 
-    fn run_again(&self, known: &KnownRun, on: &On, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
+    fn run_again(&self, known: &KnownRun, on: &Placement, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
         let params = self.params((known.task, known.run), &known.spec, on, &env, ssh)?;
         Ok(Run::restore(Instant::now(), known, params))
     }
 
-    fn needs_env(on: &On) -> bool {
+    fn needs_env(on: &Placement) -> bool {
         !on.chosen.env.is_empty()
     }
 
@@ -130,7 +130,7 @@ impl Kind for Machines {
 fn params(
     (task, run): (TaskId, u32),
     spec: &Spec,
-    on: &On,
+    on: &Placement,
     env: &Env,
     ssh: &Ssh,
     origin: &Origin,

@@ -41,7 +41,7 @@ use self::run::{Job, Run};
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
 use super::places::{Elsewhere, Places};
-use crate::core::{KnownRun, On};
+use crate::core::{KnownRun, Placement};
 use crate::remotes::{Remote, Remotes, Slurm};
 
 impl Clusters {
@@ -107,7 +107,7 @@ impl Kind for Clusters {
         Ok(Run::new(number, Job::new(Arc::clone(spec), env, place)))
     }
 
-    fn run_again(&self, known: &KnownRun, _: &On, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
+    fn run_again(&self, known: &KnownRun, _: &Placement, _: Option<&Slurm>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
         Ok(Run::restore(Instant::now(), known, env))
     }
@@ -116,7 +116,7 @@ impl Kind for Clusters {
         self.waiting(name, slurm)
     }
 
-    fn needs_env(_: &On) -> bool {
+    fn needs_env(_: &Placement) -> bool {
         true
     }
 

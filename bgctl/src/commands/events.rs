@@ -44,7 +44,7 @@ struct End {
 }
 
 /// A new subscription, or the instance of the running daemon if that is not the one of the cursor.
-type Begun = Result<(SubscribeResult, Option<End>), String>;
+type SubscribeOutcome = Result<(SubscribeResult, Option<End>), String>;
 
 /// Prints events until interrupted.
 pub fn run(args: EventsArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -135,7 +135,7 @@ impl Wanted {
         }
     }
 
-    fn subscribe(&self, client: &mut Client) -> Result<Begun, ClientError> {
+    fn subscribe(&self, client: &mut Client) -> Result<SubscribeOutcome, ClientError> {
         let params = &self.params;
         if params.instance.is_some() {
             let instance = client.call::<Hello>(&HelloParams::default())?.instance;
@@ -158,7 +158,7 @@ impl Wanted {
     }
 
     /// Takes the outcome of [`Self::subscribe`].
-    fn begin(&mut self, begun: Begun) -> Result<(), Failure> {
+    fn begin(&mut self, begun: SubscribeOutcome) -> Result<(), Failure> {
         let (begun, end) = begun.map_err(|instance| {
             let message =
                 format!("the daemon that had these events has ended; another one is running, {instance}");

@@ -65,7 +65,7 @@ pub enum Streams {
 
 /// A process that has started.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StartedProcess {
     pub pid: i32,
     pub pidfd: PidFd,
     /// The daemon's end of its standard input, if it is a pipe.
@@ -117,7 +117,7 @@ pub enum Report {
         task: TaskId,
         run: u32,
         /// The process, or the reason why it did not start.
-        result: Result<Box<Begun>, SpawnFailure>,
+        result: Result<Box<StartedProcess>, SpawnFailure>,
     },
     /// A supervisor observed a fact.
     Fact { task: TaskId, run: u32, fact: Fact },

@@ -31,7 +31,7 @@ use super::cgroup;
 use super::left::Starting;
 use super::mark::{Mark, Marks, RESOURCE};
 use super::members::{INSTANCE_MARK, TASK_MARK};
-use super::messages::{Begun, Inherited, Report, Reports, StartOrder, Streams};
+use super::messages::{StartedProcess, Inherited, Report, Reports, StartOrder, Streams};
 use super::output::OutputFolder;
 use super::place;
 use super::thread_pool::{Size, ThreadPool};
@@ -182,7 +182,7 @@ struct Common {
 }
 
 impl Common {
-    fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<Begun, SpawnFailure> {
+    fn begin(&self, order: StartOrder, stack: &mut ChildStack) -> Result<StartedProcess, SpawnFailure> {
         let notify = self.notify_socket(&order)?;
         let StartOrder { task, run, spec, env, place, streams } = order;
         let name = match &streams {
@@ -210,7 +210,7 @@ impl Common {
                 pid.map(|(Spawned { pid, pidfd }, announced)| {
                     let Open { input, split, .. } = streams;
                     let (cgroup, awaited, terminal) = (None, None, None);
-                    Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
+                    StartedProcess { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
                 })
             }
             Some(size) => {
@@ -220,13 +220,13 @@ impl Common {
                     let (input, cgroup, awaited, terminal) =
                         (None, None, None, Some(Box::new(in_new.with(out))));
                     let Spawned { pid, pidfd } = leader;
-                    Begun { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
+                    StartedProcess { pid, pidfd, input, cgroup, mark, split, awaited, terminal, announced }
                 })
             }
         };
         let cgroup = cgroup.map(|(path, _)| path);
         match begun {
-            Ok(begun) => Ok(Begun { cgroup, awaited, ..begun }),
+            Ok(begun) => Ok(StartedProcess { cgroup, awaited, ..begun }),
             Err(error) => {
                 if let Some(cgroup) = cgroup {
                     cgroup::remove(&cgroup);

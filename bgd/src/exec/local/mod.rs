@@ -35,7 +35,7 @@ use super::executor::{
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
-use super::messages::{Begun, Report, StartOrder, Streams};
+use super::messages::{StartedProcess, Report, StartOrder, Streams};
 use super::process::{Processes, Supervised};
 use super::starting::Wanted;
 use super::thread_pool::ThreadPool;
@@ -126,7 +126,7 @@ impl Local {
     }
 
     /// Handles the outcome of a start.
-    fn begun(&mut self, task: TaskId, run: u32, result: Result<Box<Begun>, SpawnFailure>) {
+    fn begun(&mut self, task: TaskId, run: u32, result: Result<Box<StartedProcess>, SpawnFailure>) {
         let owner = self.owners.remove(&task);
         let fact = match result {
             Ok(mut begun) => {

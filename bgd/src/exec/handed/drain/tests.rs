@@ -13,7 +13,7 @@ use crate::core::Fact;
 use crate::exec::messages::{self, ExecutorMessage};
 
 /// A drain that has begun, and the file that it fills.
-struct Begun {
+struct StartedDrain {
     drains: Drains,
     path: PathBuf,
     /// Kept until the test ends.
@@ -30,15 +30,15 @@ async fn prepare(source: Source, via: Option<Via>) -> (Prepared, tempfile::TempD
     (tell.await.unwrap(), home)
 }
 
-async fn begin(source: Source) -> Begun {
+async fn begin(source: Source) -> StartedDrain {
     begin_through(source, None).await
 }
 
-async fn begin_through(source: Source, via: Option<Via>) -> Begun {
+async fn begin_through(source: Source, via: Option<Via>) -> StartedDrain {
     let (prepared, home) = prepare(source, via).await;
     let (facts, _reports) = messages::facts();
     let loss = Loss::new(TaskId::random(), 1, facts);
-    Begun { drains: prepared.begin(&loss), path: home.path().join("out"), home }
+    StartedDrain { drains: prepared.begin(&loss), path: home.path().join("out"), home }
 }
 
 /// Returns both ends of a TCP connection. They are blocking.

@@ -86,7 +86,7 @@ impl Dispatcher {
             // The journal is reopened; only its warning is carried.
             durable,
             // The resources acquired at startup, and the upgrade itself.
-            premises: _,
+            upgrade_context: _,
             upgrade: _,
         } = self;
         let pending = pending.iter();

@@ -36,7 +36,7 @@ use self::ending::Ending;
 use self::memory::FreedMemory;
 use self::recording::Durable;
 use self::state::Shape;
-use self::upgrading::{Premises, Upgrade};
+use self::upgrading::{UpgradeContext, Upgrade};
 use crate::agents::Agents;
 use crate::client::Client;
 use crate::client::answer::Answer;
@@ -125,7 +125,7 @@ pub struct Dispatcher {
     forced_at: Option<Instant>,
     ending: Ending,
     /// Required for upgrades in place; `None` if they are not possible.
-    premises: Option<Premises>,
+    upgrade_context: Option<UpgradeContext>,
     upgrade: Option<Upgrade>,
 }
 
@@ -174,15 +174,15 @@ impl Dispatcher {
             durable: None,
             forced_at: None,
             ending: Ending::default(),
-            premises: None,
+            upgrade_context: None,
             upgrade: None,
         }
     }
 
     /// Allows upgrades in place.
     #[must_use]
-    pub fn upgradable(self, premises: Premises) -> Self {
-        Self { premises: Some(premises), ..self }
+    pub fn upgradable(self, upgrade_context: UpgradeContext) -> Self {
+        Self { upgrade_context: Some(upgrade_context), ..self }
     }
 
     /// Uses this clock instead of the system's.

@@ -45,7 +45,8 @@ pub struct State {
     #[serde(default)]
     pub next: Option<OsText>,
     /// The resources acquired at startup.
-    pub premises: PremisesState,
+    #[serde(rename = "premises")]
+    pub resources: ResourcesState,
     pub connections: ConnectionsState,
     /// The dispatcher and everything it owns.
     pub dispatcher: DispatcherState,
@@ -72,7 +73,7 @@ impl State {
 
 /// The resources acquired at startup.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct PremisesState {
+pub struct ResourcesState {
     /// The ID of the instance.
     pub instance: String,
     /// The number of tasks started by killed daemons.

@@ -63,7 +63,7 @@ impl Dispatcher {
         if self.is_shutting_down() {
             return answer.refuse(&shutting_down());
         }
-        if self.premises.is_none() {
+        if self.upgrade_context.is_none() {
             return answer.refuse(&refusal("this daemon can't be upgraded in place"));
         }
         let own = || self.identity.program.as_ref().map(|program| program.path().to_owned());
@@ -102,8 +102,8 @@ impl Dispatcher {
     }
 
     fn hold(&mut self, program: Box<Candidate>, was_tried: bool) {
-        let (Some(upgrade), Some(premises)) = (&mut self.upgrade, &self.premises) else { return };
-        premises.connections.gate.close();
+        let (Some(upgrade), Some(upgrade_context)) = (&mut self.upgrade, &self.upgrade_context) else { return };
+        upgrade_context.connections.gate.close();
         upgrade.phase = Phase::Holding { since: Stamp::now(), program, was_tried };
         self.executors.all().for_each(|executor| executor.hold_starts(true));
         // Until the state is written, even while requests pass: sending notices may take longer than a hold.
@@ -120,8 +120,8 @@ impl Dispatcher {
 
     /// Stops holding back requests and starts.
     fn end_hold(&mut self) {
-        if let Some(premises) = &self.premises {
-            premises.connections.gate.open();
+        if let Some(upgrade_context) = &self.upgrade_context {
+            upgrade_context.connections.gate.open();
         }
         self.executors.all().for_each(|executor| executor.hold_starts(false));
         self.notifier.release();
@@ -231,7 +231,7 @@ impl Dispatcher {
         // The remaining fields end with the upgrade.
         let Upgrade { answer, waits_since: _, held, trial: _, phase: _ } = upgrade;
         let (held, asked) = (*held, answer.state());
-        let premises = self.premises.as_ref().ok_or_else(gone)?;
+        let upgrade_context = self.upgrade_context.as_ref().ok_or_else(gone)?;
         Ok(State {
             since,
             held,
@@ -239,8 +239,8 @@ impl Dispatcher {
             asked,
             next: Some(next.path.as_os_str().into()),
             dispatcher: dispatcher?,
-            premises: (premises.state)(named)?,
-            connections: ConnectionsState::of(&premises.connections, named)?,
+            resources: (upgrade_context.state)(named)?,
+            connections: ConnectionsState::of(&upgrade_context.connections, named)?,
         })
     }
 
@@ -280,8 +280,8 @@ impl Dispatcher {
 
     /// Records the daemon's phase in the lock file.
     pub(super) fn record_phase(&self, phase: holder::Phase) {
-        if let Some(premises) = &self.premises {
-            (premises.says)(phase);
+        if let Some(upgrade_context) = &self.upgrade_context {
+            (upgrade_context.says)(phase);
         }
     }
 }

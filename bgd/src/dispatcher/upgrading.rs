@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::holder;
 
-use super::state::PremisesState;
+use super::state::ResourcesState;
 use crate::carry::program::{Candidate, Trial};
 use crate::carry::{CarriedFds, Obstacle};
 use crate::client::answer::Answer;
@@ -15,14 +15,14 @@ use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
 
 /// Returns the resources that the next program takes over.
-type StateOfPremises = dyn Fn(&mut CarriedFds) -> Result<PremisesState, Obstacle>;
+type CaptureResources = dyn Fn(&mut CarriedFds) -> Result<ResourcesState, Obstacle>;
 
 /// The parts that an upgrade needs besides the dispatcher.
-pub struct Premises {
+pub struct UpgradeContext {
     /// The connections and their gate.
     pub connections: Arc<Connections<Connection>>,
     /// Returns the resources acquired at startup: locks, folders, the socket. Fails while the socket is recreated.
-    pub state: Box<StateOfPremises>,
+    pub state: Box<CaptureResources>,
     /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
 }

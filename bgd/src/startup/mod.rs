@@ -37,7 +37,7 @@ use self::cgroups::Delegation;
 use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_error, state_unusable};
 use self::instance::Instance;
 use self::manager::{notify_manager, watch_signals};
-use self::running::{Daemon, Premises};
+use self::running::{Daemon, StartupResources};
 use crate::config::Config;
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
@@ -193,7 +193,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let marks = Arc::new(Marks::new(&instance.id, first_mark));
     let tree = (place.tree(), place.reason);
     let of_journal = Arc::clone(&marks);
-    let premises = Premises {
+    let resources = StartupResources {
         config,
         config_path,
         state,
@@ -208,7 +208,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         program: Program::own(),
         fosters,
     };
-    let mut daemon = Daemon::new(premises, address, tree, Arc::default(), started)?;
+    let mut daemon = Daemon::new(resources, address, tree, Arc::default(), started)?;
     if let Some(before) = before {
         durable::begin(&mut daemon, before, &note, &of_journal)?;
     }

@@ -22,7 +22,7 @@ use crate::carry::{CarriedFds, Obstacle};
 use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
-use crate::dispatcher::state::PremisesState;
+use crate::dispatcher::state::ResourcesState;
 use crate::dispatcher::upgrading;
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
@@ -55,7 +55,7 @@ pub(super) fn runtime() -> io::Result<LocalRuntime> {
 }
 
 /// The resources acquired by the daemon.
-pub(super) struct Premises {
+pub(super) struct StartupResources {
     pub(super) config: Config,
     pub(super) config_path: PathBuf,
     pub(super) state: PathBuf,
@@ -96,17 +96,17 @@ impl Daemon {
     /// Puts the parts together. `tree` describes how process trees are tracked, and why. Must run on the process's
     /// first thread.
     pub(super) fn new(
-        premises: Premises,
+        resources: StartupResources,
         address: Address,
         tree: (&'static str, String),
         connections: Arc<Connections<Connection>>,
         started: Instant,
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
-        let (local, context) = start_executors(&premises, facts)?;
-        let Premises { config, config_path, state, socket, instance, life, cgroup, program, .. } = premises;
+        let (local, context) = start_executors(&resources, facts)?;
+        let StartupResources { config, config_path, state, socket, instance, life, cgroup, program, .. } = resources;
         let (nofile, marks, strays, keeper) =
-            (premises.nofile, premises.marks, Arc::new(premises.strays), premises.keeper);
+            (resources.nofile, resources.marks, Arc::new(resources.strays), resources.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
         // A durable daemon keeps its name across restarts.
         let name = if config.durable == Durable::No { &life } else { &instance.id };
@@ -149,7 +149,7 @@ impl Daemon {
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
         let (says, served) = (address.shown().phase_writer(), Arc::clone(&connections));
         let state = Box::new(move |named: &mut CarriedFds| taken.state(served.state().1, named));
-        let dispatcher = dispatcher.upgradable(upgrading::Premises { connections, state, says });
+        let dispatcher = dispatcher.upgradable(upgrading::UpgradeContext { connections, state, says });
         Ok(Self {
             dispatcher,
             internals,
@@ -248,11 +248,11 @@ struct Taken {
 }
 
 impl Taken {
-    fn state(&self, listener: RawFd, named: &mut CarriedFds) -> Result<PremisesState, Obstacle> {
+    fn state(&self, listener: RawFd, named: &mut CarriedFds) -> Result<ResourcesState, Obstacle> {
         let Self { address, instance, life, cgroup, nofile, marks, strays, identity, fixed, keeper } = self;
         let (durable, tree_mode) = *fixed;
         let (socket_lock, note, socket, is_given) = address.state(listener, named)?;
-        Ok(PremisesState {
+        Ok(ResourcesState {
             instance: instance.id.clone(),
             lost: instance.lost,
             life: Some(life.clone()),
@@ -321,8 +321,8 @@ fn end_all(
     }
 }
 
-fn start_executors(premises: &Premises, facts: Facts) -> Result<(Local, Context), Failure> {
-    let Premises { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = premises;
+fn start_executors(resources: &StartupResources, facts: Facts) -> Result<(Local, Context), Failure> {
+    let StartupResources { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = resources;
     if let Some(keeper) = keeper {
         apart::keep(keeper, cgroup.as_deref());
     }

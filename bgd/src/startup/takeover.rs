@@ -28,14 +28,14 @@ use super::durable;
 use super::failure::{Failure, failed, print_error};
 use super::instance::Instance;
 use super::manager::{notify_manager, watch_signals};
-use super::running::{self, Daemon, Premises};
+use super::running::{self, Daemon, StartupResources};
 use crate::carry::ReceivedFds;
 use crate::carry::handover::go_back;
 use crate::carry::image::{Head, Image};
 use crate::carry::program::{Formats, Found};
 use crate::client::answer::Answer;
 use crate::config::{Config, Durable};
-use crate::dispatcher::state::{PremisesState, State};
+use crate::dispatcher::state::{ResourcesState, State};
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
 use crate::journal;
@@ -227,24 +227,24 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let state: State = Image::read(file)
         .and_then(|image| image.decode())
         .map_err(|error| internal(io::Error::other(error)))?;
-    let State { since, held, from, asked, next, mut premises, connections, dispatcher } = state;
+    let State { since, held, from, asked, next, mut resources, connections, dispatcher } = state;
     // Otherwise this is the previous program again, whose path is unchanged.
     if args.refused.is_none() {
-        premises.program = next;
+        resources.program = next;
     }
     let mut came = ReceivedFds::new(&head.descriptors).map_err(internal)?;
     let program = came.take_number(head.program).map_err(internal)?;
     // The daemon also works without a log.
-    let state_dir = PathBuf::from(premises.state_dir.as_os_str());
+    let state_dir = PathBuf::from(resources.state_dir.as_os_str());
     let _ = log::start(args.log_target(), &state_dir);
     let (text, path) = &dispatcher.config;
     let path = PathBuf::from(path.as_os_str());
     let mut config = Config::parse(&path, text).map_err(|error| internal(io::Error::other(error)))?;
     // A reload may have set other values, which need a restart.
-    config.durable = premises.durable.unwrap_or_default();
-    config.tree = premises.tree_mode.unwrap_or(config.tree);
+    config.durable = resources.durable.unwrap_or_default();
+    config.tree = resources.tree_mode.unwrap_or(config.tree);
     let (durable, epoch) = (config.durable, dispatcher.epoch);
-    let (taken, address, tree, started) = take(premises, config, path, &mut came)?;
+    let (taken, address, tree, started) = take(resources, config, path, &mut came)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
     let all = Arc::new(Connections::restore(connections.latest));
     let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
@@ -265,17 +265,17 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
 }
 
 /// The acquired resources, the address, how process trees are tracked and why, and when the daemon started.
-type Taken = (Premises, Address, (&'static str, String), Stamp);
+type Taken = (StartupResources, Address, (&'static str, String), Stamp);
 
 /// Takes over the resources acquired by the previous program.
 fn take(
-    premises: PremisesState,
+    resources: ResourcesState,
     config: Config,
     config_path: PathBuf,
     came: &mut ReceivedFds,
 ) -> Result<Taken, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
-    let PremisesState {
+    let ResourcesState {
         instance,
         lost,
         life,
@@ -298,7 +298,7 @@ fn take(
         socket_path,
         program,
         keeper,
-    } = premises;
+    } = resources;
     // The note of an earlier version may lack both.
     let pid = NonZeroI32::new(std::process::id().cast_signed());
     let note = Note { pid, durable: durable.is_some_and(|durable| durable != Durable::No), ..note };
@@ -319,7 +319,7 @@ fn take(
         came.take(fd).and_then(|socket| Keeper::restore(&instance.path, Socket::restore(socket, pid)))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
-    let taken = Premises {
+    let taken = StartupResources {
         config,
         config_path,
         state: state_dir,

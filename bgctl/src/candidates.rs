@@ -21,7 +21,7 @@ use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter a
 use clap_complete::{ArgValueCandidates, ArgValueCompleter};
 
 use crate::hosts::{self, Named};
-use crate::link::Way;
+use crate::link::DaemonAddress;
 use crate::render::clean;
 
 /// How long the shell waits for an unresponsive daemon.
@@ -168,7 +168,7 @@ fn programs(begin: &str) -> BTreeSet<String> {
 fn daemon() -> Option<Client> {
     let here = |socket| Some((Client::connect_within(&socket, PATIENCE).ok()?, PATIENCE));
     let (mut client, patience) = match hosts::of_line().ok()? {
-        Some(Named::Host(host)) => (Way::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
+        Some(Named::Host(host)) => (DaemonAddress::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
         Some(Named::Socket(path)) => here(SocketPath::new(std::path::absolute(path).ok()?).ok()?)?,
         None => here(SocketPath::from_env().ok()?)?,
     };

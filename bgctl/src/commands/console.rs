@@ -9,7 +9,7 @@ use crate::console::{Console, Setup};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Way;
+use crate::link::DaemonAddress;
 use crate::session;
 
 /// Runs commands until the user leaves.
@@ -31,11 +31,11 @@ pub fn run(args: ConsoleArgs, context: &mut Context) -> Result<Code, Failure> {
         session.filter(|key| !key.is_empty()).unwrap_or_else(|| format!("console:{}", std::process::id()));
     let socket = context.link.named_socket()?;
     let news = context.link.existing()?;
-    let way = match context.link.host() {
-        Some(host) => Way::remote(host.clone(), context.connect_timeout(), context.bootstraps()),
-        None => Way::Local(context.link.socket()?),
+    let address = match context.link.host() {
+        Some(host) => DaemonAddress::remote(host.clone(), context.connect_timeout(), context.bootstraps()),
+        None => DaemonAddress::Local(context.link.socket()?),
     };
     let (link, instance) = (context.link.polled()?, hello.instance);
     let connect_timeout = context.connect_timeout();
-    Console::begin(Setup { link, news, key, session, socket, way, instance, connect_timeout })?.run()
+    Console::begin(Setup { link, news, key, session, socket, address, instance, connect_timeout })?.run()
 }

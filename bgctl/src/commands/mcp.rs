@@ -6,7 +6,7 @@ use crate::cli::McpArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Way;
+use crate::link::DaemonAddress;
 use crate::mcp::{self, Options, ancestors};
 use crate::remark::say;
 use crate::session;
@@ -21,7 +21,7 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         say(format_args!("{FOR_AGENTS}"));
     }
     let inherited = if args.session.is_none() { session::of_environment()? } else { None };
-    let (way, variables) = way(context)?;
+    let (address, variables) = address(context)?;
     mcp::serve(Options {
         session: session::named(args.session, context.link.is_remote())?,
         inherited,
@@ -30,21 +30,21 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
         depth: args.depth,
         all_sessions: args.all_sessions,
         structured: args.structured,
-        way,
+        address,
         variables,
         starts: context.link.starts(),
     })
 }
 
-/// Returns the way to the daemon, and the environment variables that lead to it, if they are not set in this process.
-fn way(context: &Context) -> Result<(Way, Vec<(String, String)>), Failure> {
+/// Returns the address of the daemon, and the environment variables that lead to it, if they are not set in this process.
+fn address(context: &Context) -> Result<(DaemonAddress, Vec<(String, String)>), Failure> {
     if let Some(host) = context.link.host() {
-        return Ok((Way::remote(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));
+        return Ok((DaemonAddress::remote(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));
     }
     let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
     if let Some((socket, variables)) = ancestors {
-        return Ok((Way::Local(socket), variables));
+        return Ok((DaemonAddress::Local(socket), variables));
     }
     let named = context.link.named_socket()?.map(|socket| ("BGD_SOCKET".to_owned(), socket));
-    Ok((Way::Local(context.link.socket()?), named.into_iter().collect()))
+    Ok((DaemonAddress::Local(context.link.socket()?), named.into_iter().collect()))
 }

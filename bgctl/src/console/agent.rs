@@ -17,7 +17,7 @@ use crate::terminal::{AttachmentEnd, Role, Subject, TextView};
 impl Console {
     /// Sends a prompt to an agent and shows its text until the agent ends or the key is pressed.
     pub(super) fn prompt(&mut self, agent: Option<String>, text: String) -> Result<Option<Code>, Failure> {
-        let news = self.way.client()?;
+        let news = self.address.client()?;
         let params = self.params(
             &job::beginning(&text),
             Work::Prompt { agent, prompt: text.clone(), settings: AgentSettings::default() },
@@ -31,7 +31,7 @@ impl Console {
     /// Gives an agent of this console the terminal until it ends or is left. `news` is a separate connection, which is
     /// made if there is none.
     pub(super) fn show_text(&mut self, job: Job, news: Option<Client>) -> Result<Option<Code>, Failure> {
-        let left = news.map_or_else(|| Ok(self.way.client()?), Ok).and_then(|news| {
+        let left = news.map_or_else(|| Ok(self.address.client()?), Ok).and_then(|news| {
             let (link, host) = (&mut self.link, &mut self.jobs);
             let subject = Subject { link, host, task: job.id, role: Role::Foreground, key: self.key };
             TextView::begin(subject, news)?.run()
@@ -72,7 +72,7 @@ impl Console {
     /// Shows the text of a background task without a terminal, from its beginning. The key detaches from it.
     pub(super) fn visit_text(&mut self, task: TaskRef) -> Result<Option<Code>, Failure> {
         let task = self.call::<TaskGet>(&IdParams { id: task })?.task.id;
-        let news = self.way.client()?;
+        let news = self.address.client()?;
         let mut visit = Visit::of(&mut self.jobs, task, self.key);
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task, role: Role::Attached, key: self.key };

@@ -44,7 +44,7 @@ use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
-use crate::link::Way;
+use crate::link::DaemonAddress;
 use crate::render::table;
 use crate::render::wall::Clock;
 use crate::terminal::{self, AttachmentEnd, Role, Screen, ScreenView, Signals, Subject};
@@ -90,7 +90,7 @@ pub struct Setup {
     /// The daemon's socket, if given on the command line.
     pub socket: Option<String>,
     /// How to open further connections.
-    pub way: Way,
+    pub address: DaemonAddress,
     /// The daemon's instance.
     pub instance: String,
     /// How long to try to reconnect to another machine.
@@ -106,7 +106,7 @@ pub struct Console {
     key: Key,
     session: String,
     socket: Option<String>,
-    way: Arc<Way>,
+    address: Arc<DaemonAddress>,
     instance: String,
     connect_timeout: Duration,
     shell: Vec<OsString>,
@@ -143,7 +143,7 @@ impl Console {
     /// # Errors
     /// The terminal is unsuitable, or the daemon is gone.
     pub fn begin(setup: Setup) -> Result<Self, Failure> {
-        let Setup { link, news, key, session, socket, way, instance, connect_timeout } = setup;
+        let Setup { link, news, key, session, socket, address, instance, connect_timeout } = setup;
         let signals = Signals::take(SIGNALS)?;
         let size = Screen::open()?.size();
         let (editor, trouble) = Editor::start(key, editor::history_path())?;
@@ -152,7 +152,7 @@ impl Console {
             say(&format!("bgctl: {trouble}\n"))?;
         }
         let jobs = Jobs::new(key);
-        let (folder, shell) = match way.host() {
+        let (folder, shell) = match address.host() {
             Some(host) => (Folder::there(host.to_string()), SHELL_THERE.map(OsString::from).into()),
             None => (Folder::here()?, vec![shell(), "-c".into()]),
         };
@@ -165,7 +165,7 @@ impl Console {
             key,
             session,
             socket,
-            way: Arc::new(way),
+            address: Arc::new(address),
             instance,
             connect_timeout,
             shell,
@@ -282,7 +282,7 @@ impl Console {
             env,
             ..JobArgs::default()
         };
-        let is_there = self.way.host().is_some();
+        let is_there = self.address.host().is_some();
         job::params(args, work, if is_there { Machine::Another } else { Machine::This(self.socket.clone()) })
     }
 
@@ -378,7 +378,7 @@ impl Console {
     /// Shows a background task. The key detaches from it, regardless of other foreground jobs.
     fn visit(&mut self, task: &Task) -> Result<Option<Code>, Failure> {
         let id = task.id;
-        let news = task.attempt.map(|_| self.way.client()).transpose()?;
+        let news = task.attempt.map(|_| self.address.client()).transpose()?;
         let mut visit = Visit::of(&mut self.jobs, id, self.key);
         let screen = Screen::open()?;
         let subject =

@@ -20,7 +20,7 @@ use super::prompt::interrupted;
 use super::{Console, Folder, Jobs, prompt, say};
 use crate::failure::Failure;
 use crate::job::Work;
-use crate::link::{Way, end_children, is_lost, reach};
+use crate::link::{DaemonAddress, end_children, is_lost, reach};
 use crate::render::clean;
 use crate::terminal::{LinkWants, Wants};
 
@@ -40,7 +40,7 @@ struct EndedHelper {
 impl Console {
     /// Changes the folder for later lines.
     pub(super) fn change_folder(&mut self, words: &str) -> Result<(), Failure> {
-        if self.way.host().is_none() {
+        if self.address.host().is_none() {
             return self.folder.change(words, &self.signals, &mut self.ends_with);
         }
         let params = self.params("cd", Work::Argv(self.folder.finding_there(words)))?;
@@ -88,8 +88,8 @@ impl Console {
     /// The failure itself, if it is not a lost connection or the daemon is on this machine; the machine can't be
     /// reached in time, or refuses; or a signal asks to leave.
     pub(super) fn recover(&mut self, failure: Failure) -> Result<(), Failure> {
-        let way = Arc::clone(&self.way);
-        let Way::Remote(remote) = &*way else { return Err(failure) };
+        let address = Arc::clone(&self.address);
+        let DaemonAddress::Remote(remote) = &*address else { return Err(failure) };
         if !is_lost(&failure) {
             return Err(failure);
         }
@@ -123,7 +123,7 @@ impl Console {
         if self.news.connection() != connection {
             return Ok(());
         }
-        let client = self.way.client().map_err(Failure::from);
+        let client = self.address.client().map_err(Failure::from);
         let followed = client.and_then(|client| self.news.follow(client, true));
         followed.or_else(|failure| {
             let why = clean(&failure.message);
@@ -135,12 +135,12 @@ impl Console {
     fn reconnected(&mut self) -> Result<Made, Failure> {
         let cannot = |error: io::Error| Failure::io("can't connect again", &error);
         let deadline = Instant::now() + self.connect_timeout;
-        let way = Arc::clone(&self.way);
+        let address = Arc::clone(&self.address);
         let (woken, wakes) = io::pipe().map_err(cannot)?;
         let (sender, made) = mpsc::channel();
         let run = move || {
             // Fails if the console has ended.
-            let _ = sender.send(reach(deadline, |_| true, |within| connect(&way, within)));
+            let _ = sender.send(reach(deadline, |_| true, |within| connect(&address, within)));
             drop(wakes);
         };
         thread::Builder::new().name("connect".to_owned()).spawn(run).map_err(cannot)?;
@@ -187,8 +187,8 @@ struct Made {
 }
 
 /// Makes one attempt to establish both connections.
-fn connect(way: &Way, within: Duration) -> Result<Made, Failure> {
-    let Way::Remote(remote) = way else { return Err(interrupted("connecting again")) };
+fn connect(address: &DaemonAddress, within: Duration) -> Result<Made, Failure> {
+    let DaemonAddress::Remote(remote) = address else { return Err(interrupted("connecting again")) };
     let (link, instance) = remote.client(within)?;
     let (news, of_news) = remote.client(within)?;
     if instance != of_news {

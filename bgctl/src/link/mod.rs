@@ -21,7 +21,7 @@ mod streams;
 mod successor;
 mod turn;
 mod wait;
-mod way;
+mod address;
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal as _};
@@ -53,7 +53,7 @@ pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 use self::successor::{Successors, is_gone};
 pub use self::wait::{sleep, time_left};
-pub use self::way::Way;
+pub use self::address::DaemonAddress;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;

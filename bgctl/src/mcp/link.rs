@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Way, await_daemon, pauses, start_daemon_with};
+use crate::link::{DaemonAddress, await_daemon, pauses, start_daemon_with};
 
 /// Maximum number of concurrent waits with a connection of their own; further ones queue.
 pub const WAITS: usize = 48;
@@ -80,7 +80,7 @@ enum Again {
 
 #[derive(Debug)]
 pub struct Link {
-    way: Arc<Way>,
+    address: Arc<DaemonAddress>,
     starts: bool,
     /// Environment variables for a daemon started by this process, in addition to its own.
     variables: Vec<(String, String)>,
@@ -122,14 +122,14 @@ impl Link {
     /// Creates a link without a connection. With `owns`, the parent session ends with the connection. `variables` are
     /// added to the environment of a daemon started by this link.
     pub fn new(
-        way: Way,
+        address: DaemonAddress,
         starts: bool,
         variables: Vec<(String, String)>,
         session: String,
         owns: bool,
     ) -> Self {
         Self {
-            way: Arc::new(way),
+            address: Arc::new(address),
             starts,
             variables,
             session,
@@ -216,8 +216,8 @@ impl Link {
     }
 
     /// Returns how to reach the daemon, for code that runs on a separate thread.
-    pub fn way(&self) -> &Arc<Way> {
-        &self.way
+    pub fn address(&self) -> &Arc<DaemonAddress> {
+        &self.address
     }
 
     /// Waits for a permit until this moment; returns `None` if there is none in time.
@@ -366,7 +366,7 @@ impl Link {
                 continue;
             }
             // On another machine, connecting starts the daemon.
-            let Way::Local(socket) = &*self.way else { return Err(error.into()) };
+            let DaemonAddress::Local(socket) = &*self.address else { return Err(error.into()) };
             if !starts {
                 // The daemon may be restarting.
                 if self.comes_again().await {
@@ -385,7 +385,7 @@ impl Link {
     /// Waits for a daemon that is being restarted. Returns false if no process on this machine is restarting it, or if
     /// the restart fails.
     pub async fn comes_again(&self) -> bool {
-        let Way::Local(socket) = &*self.way else { return false };
+        let DaemonAddress::Local(socket) = &*self.address else { return false };
         let socket = socket.clone();
         tokio::task::spawn_blocking(move || await_daemon(&socket)).await.is_ok_and(|awaited| awaited.is_ok())
     }
@@ -393,9 +393,9 @@ impl Link {
     /// Connects and sends the hello request. If the daemon is shutting down, waits until it has gone. `starts` applies
     /// to a daemon on another machine.
     async fn greet(&self, params: &HelloParams, starts: bool) -> Result<Connection, ClientError> {
-        let client = match &*self.way {
-            Way::Local(socket) => AsyncClient::connect(socket).await?,
-            Way::Remote(_) => AsyncClient::over(self.dialled(starts).await?)?,
+        let client = match &*self.address {
+            DaemonAddress::Local(socket) => AsyncClient::connect(socket).await?,
+            DaemonAddress::Remote(_) => AsyncClient::over(self.dialled(starts).await?)?,
         };
         match client.call::<Hello>(params).await {
             Ok(hello) => {
@@ -412,10 +412,10 @@ impl Link {
 
     /// Connects to another machine. This takes as long as ssh does, so it runs on a thread that may block.
     async fn dialled(&self, starts: bool) -> Result<Stream, ClientError> {
-        let way = Arc::clone(&self.way);
-        let dialling = tokio::task::spawn_blocking(move || match &*way {
-            Way::Remote(remote) => remote.stream(starts),
-            Way::Local(_) => Err(ClientError::Closed),
+        let address = Arc::clone(&self.address);
+        let dialling = tokio::task::spawn_blocking(move || match &*address {
+            DaemonAddress::Remote(remote) => remote.stream(starts),
+            DaemonAddress::Local(_) => Err(ClientError::Closed),
         });
         dialling.await.unwrap_or_else(|error| Err(io::Error::other(error).into()))
     }

@@ -46,7 +46,7 @@ use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
-use crate::link::Way;
+use crate::link::DaemonAddress;
 
 /// How long to wait for answers in flight after the end of the input.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ pub struct Options {
     pub structured: bool,
     /// How to reach the daemon. If it is on another machine, the parent session outlives the server: a lost connection
     /// must not end its tasks.
-    pub way: Way,
+    pub address: DaemonAddress,
     /// The variables that locate the socket, if they are not in the environment of this process.
     pub variables: Vec<(String, String)>,
     /// Whether to start a daemon if none runs.
@@ -87,7 +87,7 @@ pub fn serve(options: Options) -> Result<Code, Failure> {
     let counted = *depth.as_ref().unwrap_or(&u32::MAX);
     let session = session(options.session.as_deref(), options.inherited.as_deref(), counted);
     // Before any thread starts: `template` reads process-wide state.
-    let machine = if options.way.host().is_some() { Machine::Another } else { Machine::This(None) };
+    let machine = if options.address.host().is_some() { Machine::Another } else { Machine::This(None) };
     let template = template(&session, counted, options.variables.clone(), machine)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -136,10 +136,10 @@ async fn run(
     depth: Result<u32, String>,
     template: SubmitParams,
 ) -> Result<(), Failure> {
-    let keeps = options.keeps || options.way.host().is_some();
+    let keeps = options.keeps || options.address.host().is_some();
     let ledger = Arc::new(Ledger::default());
     let push = Arc::new(Push::default());
-    let link = Arc::new(Link::new(options.way, options.starts, options.variables, session.clone(), !keeps));
+    let link = Arc::new(Link::new(options.address, options.starts, options.variables, session.clone(), !keeps));
     let (ended, end) = watch::channel(false);
     let (done, finished) = mpsc::unbounded_channel();
     tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), finished));

@@ -63,7 +63,7 @@ impl Shared {
     fn instructions(&self) -> String {
         let ends = if self.keeps { KEPT } else { ENDS };
         let why_not = self.why_not().map(|why| format!("\n{why}")).unwrap_or_default();
-        let place = self.link.way().host().map(|host| {
+        let place = self.link.address().host().map(|host| {
             format!(
                 "\nThe tasks run on another machine, {host}, and begin in the user's home folder there; paths of folders \
                  and files are paths on it."

@@ -131,7 +131,7 @@ impl Shared {
             ..with_variable(self.template.clone(), "BGD_SESSION", &self.session)
         };
         let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        let folder = match (&on, self.link.way().host()) {
+        let folder = match (&on, self.link.address().host()) {
             (Some(_), _) => arguments.folder_elsewhere("cwd")?,
             (None, None) => arguments.folder("cwd", home.map(Into::into))?,
             (None, Some(_)) => arguments.folder_there("cwd")?,

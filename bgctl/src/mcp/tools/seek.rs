@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::progress::{self, Progress};
 use crate::failure::Failure;
-use crate::link::{Way, is_lost};
+use crate::link::{DaemonAddress, is_lost};
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
@@ -77,12 +77,12 @@ impl Shared {
         let pipe = io::pipe().map_err(|error| Failure::io("can't create a pipe", &error))?;
         // The thread ends when the write end of its pipe is dropped.
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
-        let way = Arc::clone(self.link.way());
+        let address = Arc::clone(self.link.address());
         // No permit means that the deadline has passed, so the thread checks only once.
-        let sought = query(&way, id, pattern, since, deadline);
+        let sought = query(&address, id, pattern, since, deadline);
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            look_for(&way, sought, Some(&reader))
+            look_for(&address, sought, Some(&reader))
         });
         let mut ticks = progress::ticks();
         loop {
@@ -112,23 +112,23 @@ impl Shared {
         since: Since,
     ) -> Result<Result<Found, Failure>, Refusal> {
         let glance = self.link.glance().await;
-        let way = Arc::clone(self.link.way());
-        let sought = query(&way, id, pattern, since, Instant::now());
+        let address = Arc::clone(self.link.address());
+        let sought = query(&address, id, pattern, since, Instant::now());
         let seeking = tokio::task::spawn_blocking(move || {
             let _glance = glance;
-            look_for(&way, sought, None)
+            look_for(&address, sought, None)
         });
         seeking.await.map_err(interrupted)
     }
 }
 
-fn query(way: &Way, id: TaskId, pattern: Regex, since: Since, until: Instant) -> LineQuery {
-    let reads_files = way.host().is_none();
+fn query(address: &DaemonAddress, id: TaskId, pattern: Regex, since: Since, until: Instant) -> LineQuery {
+    let reads_files = address.host().is_none();
     LineQuery { id, pattern, since, until: Some(until.into_std()), answers_by: None, reads_files }
 }
 
-fn look_for(way: &Way, sought: LineQuery, stop: Option<&PipeReader>) -> Result<Found, Failure> {
-    let (mut calls, news) = (way.client()?, way.client()?);
+fn look_for(address: &DaemonAddress, sought: LineQuery, stop: Option<&PipeReader>) -> Result<Found, Failure> {
+    let (mut calls, news) = (address.client()?, address.client()?);
     let stop = Stop { descriptor: stop.map(PipeReader::as_fd), gives_up: asks };
     seek::line(&mut calls, news, sought, &stop)
 }

@@ -125,7 +125,7 @@ impl Gathering {
 
 /// A submission that waits until the core has recorded that it may exist.
 #[derive(Debug)]
-pub struct Unwritten {
+pub struct PendingSubmission {
     pub batch: Batch,
     /// The jobs to submit.
     pub jobs: Vec<(TaskId, Arc<Job>)>,

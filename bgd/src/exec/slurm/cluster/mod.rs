@@ -30,7 +30,7 @@ use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
 use crate::exec::slurm::acts::Acts;
-use crate::exec::slurm::batch::{Gathering, UnconfirmedSubmission, Unwritten};
+use crate::exec::slurm::batch::{Gathering, UnconfirmedSubmission, PendingSubmission};
 use crate::exec::slurm::check;
 use crate::exec::slurm::clusters::Clusters;
 use crate::exec::slurm::commands;
@@ -134,7 +134,7 @@ pub struct Cluster {
     end_again: BTreeSet<(Instant, TaskId)>,
     login_work: LoginWork,
     /// Submissions that wait until the core has recorded that they may exist.
-    unwritten: Vec<Unwritten>,
+    pending: Vec<PendingSubmission>,
     /// The files of ended runs, until the ends are recorded.
     ended: HashMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
@@ -203,7 +203,7 @@ impl Cluster {
             give_up: BTreeSet::new(),
             end_again: BTreeSet::new(),
             login_work: LoginWork::default(),
-            unwritten: Vec::new(),
+            pending: Vec::new(),
             ended: HashMap::new(),
             leaves: false,
             is_held: false,

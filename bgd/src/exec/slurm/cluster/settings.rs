@@ -73,7 +73,7 @@ impl Cluster {
     /// Moves to the configured host and folder, unless there may be jobs or files that this daemon still needs.
     pub(super) fn move_on(&mut self) {
         let may_be_used = self.has_submitted || self.may_have_left;
-        if self.next.is_none() || may_be_used || !self.works.is_empty() || !self.unwritten.is_empty() {
+        if self.next.is_none() || may_be_used || !self.works.is_empty() || !self.pending.is_empty() {
             return;
         }
         let Some(settings) = self.next.take() else { return };

@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::batch::{Batch, UnconfirmedSubmission, Unwritten};
+use crate::exec::slurm::batch::{Batch, UnconfirmedSubmission, PendingSubmission};
 use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::error::{self, CommandError};
 use crate::exec::slurm::job::JobId;
@@ -64,7 +64,7 @@ impl Cluster {
         self.under_way[0] += 1;
         if self.tools.is_durable && !jobs.is_empty() {
             let left = jobs.iter().map(|(task, _)| *task).collect();
-            self.unwritten.push(Unwritten { batch, jobs, left });
+            self.pending.push(PendingSubmission { batch, jobs, left });
         } else {
             self.submit_now(batch, jobs);
         }
@@ -85,11 +85,11 @@ impl Cluster {
 
     /// Sends the submissions that only waited until the core has recorded that this run may exist.
     pub(super) fn written_down(&mut self, task: TaskId) {
-        for unwritten in &mut self.unwritten {
-            unwritten.left.remove(&task);
+        for pending in &mut self.pending {
+            pending.left.remove(&task);
         }
-        let ready: Vec<Unwritten> = self.unwritten.extract_if(.., |one| one.left.is_empty()).collect();
-        for Unwritten { batch, jobs, left: _ } in ready {
+        let ready: Vec<PendingSubmission> = self.pending.extract_if(.., |one| one.left.is_empty()).collect();
+        for PendingSubmission { batch, jobs, left: _ } in ready {
             self.submit_now(batch, jobs);
         }
     }

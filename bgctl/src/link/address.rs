@@ -1,4 +1,4 @@
-//! The way to the daemon for a program with several threads and many connections.
+//! The address of the daemon for a program with several threads and many connections.
 
 use std::io;
 use std::process::Child;
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 /// Where the daemon is.
 #[derive(Debug)]
-pub enum Way {
+pub enum DaemonAddress {
     /// On this machine, at this socket.
     Local(SocketPath),
     /// On a remote machine.
@@ -37,8 +37,8 @@ pub struct RemoteMachine {
     carriers: Mutex<Vec<Child>>,
 }
 
-impl Way {
-    /// Creates the way to a remote machine. Connecting takes at most `within`.
+impl DaemonAddress {
+    /// Creates the address of the daemon on a remote machine. Connecting takes at most `within`.
     pub fn remote(host: Host, within: Duration, bootstraps: bool) -> Self {
         Self::Remote(RemoteMachine { host, within, bootstraps, carriers: Mutex::default() })
     }

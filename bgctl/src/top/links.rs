@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use rustix::io::ioctl_fionread;
 
-use super::act::Act;
+use super::task_call::TaskCall;
 use super::connector::{Attempt, Connector, First, next_pause};
 use super::environment::Environment;
 use super::model::Silence;
@@ -296,7 +296,7 @@ impl<'a> Links<'a> {
     ///
     /// # Errors
     /// There are no more threads or file descriptors.
-    pub fn act(&mut self, act: Act, ui: &mut Ui) -> Result<(), Failure> {
+    pub fn act(&mut self, act: TaskCall, ui: &mut Ui) -> Result<(), Failure> {
         for (host, part) in act.by_host() {
             match &mut self.hosts[host.index()] {
                 Connection::Live(wire) => {

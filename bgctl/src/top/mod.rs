@@ -2,7 +2,7 @@
 //! come out; `view` draws it into cells; `wire` talks to one host's daemon, `links` manages the connections to all
 //! hosts, and `executor` is the loop around them. Actions for which a verb exists already are left to that verb.
 
-mod act;
+mod task_call;
 mod canvas;
 mod connector;
 mod environment;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bgd_shared::task::Status;
 
-use super::act::Act;
+use super::task_call::TaskCall;
 use super::keys::Key;
 use super::model::{Head, Model, Spot};
 use super::task_key::{HostNo, TaskKey};
@@ -17,7 +17,7 @@ const LINE_CHARS: usize = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
     /// A call to the daemon.
-    Call(Act),
+    Call(TaskCall),
     /// A verb of `bgctl` with its arguments, which gets the terminal. Without a host, the arguments name one.
     Verb(Option<HostNo>, Vec<String>),
     /// An immediate attempt to connect to a host that does not answer.
@@ -208,8 +208,8 @@ impl Ui {
             Key::Char('n') => self.answer("deny"),
             Key::Char('p') => self.prompt(),
             Key::Char('r') => self.rerun(),
-            Key::Char('x') => self.end("cancel", Act::Cancel),
-            Key::Char('X') => self.end("kill", Act::Kill),
+            Key::Char('x') => self.end("cancel", TaskCall::Cancel),
+            Key::Char('X') => self.end("kill", TaskCall::Kill),
             Key::Char('h') => self.hold(),
             _ => None,
         }
@@ -260,7 +260,7 @@ impl Ui {
         };
         match options::pick(&asked.options, word) {
             Ok(option) => {
-                Some(Want::Call(Act::Answer { task: key, request: asked.request, option: option.id.clone() }))
+                Some(Want::Call(TaskCall::Answer { task: key, request: asked.request, option: option.id.clone() }))
             }
             Err(why) => {
                 self.note = Some(format!("{why}; see `bgctl answer {}`", key.short()));
@@ -283,7 +283,7 @@ impl Ui {
     fn rerun(&mut self) -> Option<Want> {
         let keys = self.chosen_with_status(|status| !status.is_active(), "only ended tasks can be rerun")?;
         self.model.unmark();
-        Some(Want::Call(Act::Rerun(keys)))
+        Some(Want::Call(TaskCall::Rerun(keys)))
     }
 
     /// Returns the chosen tasks with such a status; shows `why_not` if there are none.
@@ -297,7 +297,7 @@ impl Ui {
         Some(keys)
     }
 
-    fn end(&mut self, what: &str, act: fn(Vec<TaskKey>) -> Act) -> Option<Want> {
+    fn end(&mut self, what: &str, act: fn(Vec<TaskKey>) -> TaskCall) -> Option<Want> {
         let keys = self.chosen_with_status(Status::is_active, "no active task is selected")?;
         let whom = match &keys[..] {
             [key] => format!("{} {}", key.short(), self.model.row(*key).map_or("", |row| &row.description)),
@@ -313,7 +313,7 @@ impl Ui {
             self.chosen_with_status(|status| status == Status::Pending, "only pending tasks can be held")?;
         let is_held = self.model.row(keys[0]).is_some_and(|row| row.is_held);
         self.model.unmark();
-        Some(Want::Call(if is_held { Act::Release(keys) } else { Act::Hold(keys) }))
+        Some(Want::Call(if is_held { TaskCall::Release(keys) } else { TaskCall::Hold(keys) }))
     }
 
     /// Ends the search, else removes the marks, else clears the filter.
@@ -370,7 +370,7 @@ impl Ui {
             Line::Filter => None,
             Line::Search => Some(Want::Search(text)),
             _ if text.trim().is_empty() => None,
-            Line::Prompt(key) => Some(Want::Call(Act::Prompt(key, text))),
+            Line::Prompt(key) => Some(Want::Call(TaskCall::Prompt(key, text))),
             Line::Verb(host) => self.verb(host, &text),
         }
     }

@@ -19,7 +19,7 @@ use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use serde_json::value::RawValue;
 
-use super::act::Act;
+use super::task_call::TaskCall;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
@@ -443,7 +443,7 @@ impl Wire {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn act(&mut self, act: &Act<TaskId>, ui: &mut Ui) -> Result<(), ClientError> {
+    pub fn act(&mut self, act: &TaskCall<TaskId>, ui: &mut Ui) -> Result<(), ClientError> {
         let whom = |ids: &[TaskId]| match ids {
             [id] => id.short(),
             ids => format!("{} tasks", ids.len()),
@@ -451,29 +451,29 @@ impl Wire {
         let cancel = |ids: &[TaskId]| CancelParams { ids: refs(ids), ..CancelParams::default() };
         let select = |ids: &[TaskId]| SelectParams { ids: refs(ids), matching: None };
         match act {
-            Act::Cancel(ids) => {
+            TaskCall::Cancel(ids) => {
                 let words = format!("cancelling {}; SIGKILL follows after the grace period", whom(ids));
                 ui.show_outcome(self.host, Ok(words));
                 self.call::<TaskCancel>(&cancel(ids), Asked::Act(format!("cancelled {}", whom(ids))))
             }
-            Act::Kill(ids) => {
+            TaskCall::Kill(ids) => {
                 let params =
                     CancelParams { signal: Some("KILL".to_owned()), grace_ms: Some(0), ..cancel(ids) };
                 self.call::<TaskCancel>(&params, Asked::Act(format!("killed {}", whom(ids))))
             }
-            Act::Rerun(ids) => {
+            TaskCall::Rerun(ids) => {
                 let params = RerunParams { ids: refs(ids), ..RerunParams::default() };
                 self.call::<TaskRerun>(&params, Asked::Act(format!("submitted {} again", whom(ids))))
             }
-            Act::Hold(ids) => self.call::<TaskHold>(&select(ids), Asked::Act(format!("held {}", whom(ids)))),
-            Act::Release(ids) => {
+            TaskCall::Hold(ids) => self.call::<TaskHold>(&select(ids), Asked::Act(format!("held {}", whom(ids)))),
+            TaskCall::Release(ids) => {
                 self.call::<TaskRelease>(&select(ids), Asked::Act(format!("released {}", whom(ids))))
             }
-            Act::Answer { task: id, request, option } => {
+            TaskCall::Answer { task: id, request, option } => {
                 let params = AnswerParams { id: (*id).into(), request: *request, option: option.clone() };
                 self.call::<AgentAnswer>(&params, Asked::Act(format!("answered {}", id.short())))
             }
-            Act::Prompt(id, prompt) => {
+            TaskCall::Prompt(id, prompt) => {
                 let params = ResumeParams {
                     id: (*id).into(),
                     prompt: prompt.clone(),

@@ -2,7 +2,7 @@
 //! disk, threads and clients, on one clock that jumps to the next event. The same seed gives the same life, to the
 //! byte. `tests/soak --simulate` does it for longer.
 
-mod acts;
+mod calls;
 mod chance;
 mod daemon;
 mod disk;

@@ -56,7 +56,7 @@ fn r162_cancel_and_kill_keys_ask_for_confirmation() {
 
 fn confirmed(what: &str) -> Want {
     let ids = vec![key(1)];
-    Want::Call(if what == "kill" { Act::Kill(ids) } else { Act::Cancel(ids) })
+    Want::Call(if what == "kill" { TaskCall::Kill(ids) } else { TaskCall::Cancel(ids) })
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn r162_keys_apply_to_all_marked_tasks() {
     let mut ui = ui(&[task(1, Status::Running), task(2, Status::Running), task(3, Status::Running)]);
     press(&mut ui, "  x");
     assert_eq!(ui.mode_text(), "cancel 2 tasks? y/n");
-    assert!(matches!(press(&mut ui, "y"), Some(Want::Call(Act::Cancel(ids))) if ids.len() == 2));
+    assert!(matches!(press(&mut ui, "y"), Some(Want::Call(TaskCall::Cancel(ids))) if ids.len() == 2));
     assert_eq!(ui.model.chosen().len(), 1, "the marks have been used");
 }
 
@@ -109,7 +109,7 @@ fn r162_keys_apply_to_all_marked_tasks() {
 fn r162_y_and_n_answer_an_open_question() {
     let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
     task.progress.needs_input = Some(samples::question());
-    let answer = |option: &str| Act::Answer { task: key(1), request: 7, option: option.into() };
+    let answer = |option: &str| TaskCall::Answer { task: key(1), request: 7, option: option.into() };
     assert_eq!(press(&mut ui(std::slice::from_ref(&task)), "y"), Some(Want::Call(answer("once"))));
     assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
     let mut ui = ui(&[self::task(1, Status::Running)]);
@@ -132,16 +132,16 @@ fn r162_enter_attaches_to_running_and_pages_ended_task() {
 #[test]
 fn r162_keys_hold_release_rerun_and_prompt_tasks() {
     let mut held = task(1, Status::Pending);
-    assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(Act::Hold(vec![key(1)]))));
+    assert_eq!(press(&mut ui(&[held.clone()]), "h"), Some(Want::Call(TaskCall::Hold(vec![key(1)]))));
     held.waiting = Some(bgd_shared::order::Waiting {
         reason: bgd_shared::order::WaitingFor::Held,
         ids: Vec::new(),
         until: None,
     });
-    assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(Act::Release(vec![key(1)]))));
-    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(Act::Rerun(vec![key(1)]))));
+    assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(TaskCall::Release(vec![key(1)]))));
+    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(TaskCall::Rerun(vec![key(1)]))));
     let agent = Task { kind: Kind::Agent, ..task(1, Status::Completed) };
-    let prompt = Want::Call(Act::Prompt(key(1), "go on".into()));
+    let prompt = Want::Call(TaskCall::Prompt(key(1), "go on".into()));
     assert_eq!(press(&mut ui(&[agent]), "pgo on\r"), Some(prompt));
     for (key, why) in [("h", "only pending"), ("r", "only ended"), ("p", "runs a command")] {
         let mut ui = ui(&[task(1, Status::Running)]);
@@ -203,7 +203,7 @@ fn r144_confirmation_names_the_hosts() {
     press(&mut ui, "nk  X");
     assert_eq!(ui.mode_text(), "kill 2 tasks on 2 hosts? y/n");
     let both = vec![HostNo(0).task(id(1)), HostNo(1).task(id(1))];
-    assert_eq!(press(&mut ui, "y"), Some(Want::Call(Act::Kill(both))));
+    assert_eq!(press(&mut ui, "y"), Some(Want::Call(TaskCall::Kill(both))));
 }
 
 #[test]

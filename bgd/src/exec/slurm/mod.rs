@@ -2,7 +2,7 @@
 //! on a login node. One async task serves each cluster. This module only passes on orders; it makes no decisions and
 //! runs no commands itself.
 
-mod acts;
+mod actions;
 mod batch;
 mod check;
 mod cluster;

@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::acts::Action;
+use super::actions::Action;
 use super::job::{self, JobId};
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
@@ -232,7 +232,7 @@ impl Run {
         }
     }
 
-    /// Returns the deeds that bring a restored run into the ordered state, if the cluster's report differs from that.
+    /// Returns the actions that bring a restored run into the ordered state, if the cluster's report differs from that.
     /// Returns none after the first comparison.
     pub fn compare(&mut self, state: &str, reason: &str) -> Vec<Action> {
         let standing = states::standing(state);
@@ -240,16 +240,16 @@ impl Run {
         if !can_tell || !std::mem::take(&mut self.is_to_compare) || self.stop.is_some() {
             return Vec::new();
         }
-        let mut deeds = Vec::new();
+        let mut actions = Vec::new();
         if standing == Standing::Waiting {
             if states::is_held(reason) != self.hold {
-                deeds.push(Action::Hold { held: self.hold, is_again: false });
+                actions.push(Action::Hold { held: self.hold, is_again: false });
             }
-            deeds.extend((self.nice() > 0).then(|| Action::Nice(self.nice())));
+            actions.extend((self.nice() > 0).then(|| Action::Nice(self.nice())));
         } else if self.running.is_some() && (standing == Standing::Stopped) != self.is_stopped {
-            deeds.push(Action::Pause(self.is_stopped));
+            actions.push(Action::Pause(self.is_stopped));
         }
-        deeds
+        actions
     }
 
     /// Returns how far its priority is lowered. Users of a cluster can't raise it.

@@ -10,7 +10,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use super::acts::{self, Act};
+use super::actions::{self, JobAction};
 use super::batch::Batch;
 use super::commands::{self, RECORDS, Submission};
 use super::error::CommandError;
@@ -53,7 +53,7 @@ pub enum Done {
     /// Jobs of no known run were ended; `false` if that must be repeated.
     EndedUnknown(bool),
     /// Orders, and whether they succeeded.
-    Acted(Vec<Act>, Result<(), CommandError>),
+    Acted(Vec<JobAction>, Result<(), CommandError>),
     /// The last facts about a run, and its files.
     Settled(TaskId, u32, Vec<Fact>, Files),
     /// The beginning of the output of a run's next attempt was determined.
@@ -259,17 +259,17 @@ pub async fn discard(tools: Tools, key: Arc<str>, index: u32) -> Done {
 }
 
 /// Carries out orders of one kind.
-pub async fn act(tools: Tools, acts: Vec<Act>) -> Done {
+pub async fn act(tools: Tools, actions: Vec<JobAction>) -> Done {
     let mut result = Ok(());
-    for command in acts::commands(&tools.origin.job_name, &acts) {
+    for command in actions::commands(&tools.origin.job_name, &actions) {
         match tools.programs.run(command).await {
             Ok(_) => {}
             // Some of the jobs may have ended meanwhile.
-            Err(CommandError::Gone) if acts.len() > 1 => {}
+            Err(CommandError::Gone) if actions.len() > 1 => {}
             Err(trouble) => result = Err(trouble),
         }
     }
-    Done::Acted(acts, result)
+    Done::Acted(actions, result)
 }
 
 /// Queries how the scripts of all jobs have ended.

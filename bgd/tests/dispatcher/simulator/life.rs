@@ -16,7 +16,7 @@ use bgd_shared::time::Timestamp;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::acts::{Act, SOON, act};
+use super::calls::{ClientCall, SOON, act};
 use super::chance::{Chance, Trace};
 use super::daemon::{Daemon, SLOTS};
 use super::disk::Room;
@@ -304,7 +304,7 @@ impl Life {
             }
             _ => {
                 let place = usize::try_from(self.chance.below(self.peers.len() as u64)).unwrap();
-                let Act { method, params, within } =
+                let ClientCall { method, params, within } =
                     act(&mut self.chance, &self.model, self.peers[place].is_slow);
                 // Its replies wait for the disk.
                 let within = if self.is_durable() { within + SOON } else { within };

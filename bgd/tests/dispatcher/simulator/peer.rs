@@ -17,7 +17,7 @@ use bgd_shared::strict;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
-use super::acts::SOON;
+use super::calls::SOON;
 use super::chance::Chance;
 use super::model::Model;
 use super::world::World;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use bgd_shared::id::TaskId;
 
 use super::Cluster;
-use super::acts::ONLY_LOWER;
+use super::actions::ONLY_LOWER;
 use crate::core::{Conclusion, Fact, PlaceFact, Verdict};
 use crate::exec::slurm::batch::{Batch, JobRequest};
 use crate::exec::slurm::work;

@@ -2,7 +2,7 @@
 //! the jobs. Nothing is lost while a cluster can't be asked: submissions have keys, jobs have the name of this daemon's
 //! instance, and everything is queried again. Makes no decisions about tasks.
 
-mod acts;
+mod actions;
 mod after;
 mod aside;
 mod costs;
@@ -29,7 +29,7 @@ use crate::core::Fact;
 use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
-use crate::exec::slurm::acts::Acts;
+use crate::exec::slurm::actions::JobActions;
 use crate::exec::slurm::batch::{Gathering, UnconfirmedSubmission, PendingSubmission};
 use crate::exec::slurm::check;
 use crate::exec::slurm::clusters::Clusters;
@@ -94,7 +94,7 @@ pub struct Cluster {
     /// Runs that wait for the ids of the runs that they follow.
     parked: BTreeSet<TaskId>,
     unsure: HashMap<Arc<str>, UnconfirmedSubmission>,
-    acts: Acts,
+    actions: JobActions,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
     /// How many submissions and how many commands for orders are in progress.
     under_way: [usize; 2],
@@ -177,7 +177,7 @@ impl Cluster {
             before: None,
             parked: BTreeSet::new(),
             unsure: HashMap::new(),
-            acts: Acts::default(),
+            actions: JobActions::default(),
             works: FuturesUnordered::new(),
             under_way: [0; 2],
             searches: 0,
@@ -387,8 +387,8 @@ impl Cluster {
         let gathered = gathered.map(|at| self.room.until().map_or(at, |until| at.max(until)));
         let query = self.pace.due().filter(|_| self.may_ask() && !self.is_learning);
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
-        let acts = (self.acts.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
-        let asking = [gathered, query, search, acts, self.sweep_at, self.costs_due()]
+        let actions = (self.actions.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
+        let asking = [gathered, query, search, actions, self.sweep_at, self.costs_due()]
             .into_iter()
             .flatten()
             .map(after_pause);
@@ -436,7 +436,7 @@ impl Cluster {
     /// Returns whether the cluster may be queried for all jobs. While an answer waits for the notes, it is only queried
     /// for orders.
     fn may_ask(&self) -> bool {
-        !self.is_asking && (self.answer.is_none() || self.acts.has_doubts())
+        !self.is_asking && (self.answer.is_none() || self.actions.has_doubts())
     }
 
     /// Begins the commands that are due.
@@ -444,9 +444,9 @@ impl Cluster {
         if self.sweep_at.take_if(|at| *at <= now).is_some() {
             self.works.push(Box::pin(work::sweep(self.tools.clone())));
         }
-        while self.under_way[1] < AT_ONCE && self.acts.is_due() {
+        while self.under_way[1] < AT_ONCE && self.actions.is_due() {
             self.under_way[1] += 1;
-            let together = self.acts.take();
+            let together = self.actions.take();
             self.works.push(Box::pin(work::act(self.tools.clone(), together)));
         }
         let has_room = self.room.is_open(now);
@@ -458,7 +458,7 @@ impl Cluster {
                 break;
             }
         }
-        if self.by_id.is_empty() && !self.acts.has_doubts() && !self.may_have_left {
+        if self.by_id.is_empty() && !self.actions.has_doubts() && !self.may_have_left {
             self.pace.rests();
         }
         let asks = self.pace.due().is_some_and(|at| at <= now) && self.may_ask();
@@ -517,7 +517,7 @@ impl Cluster {
             Done::Scanned(seen, result) => self.scanned(now, seen, result),
             Done::Looked(began, look, result) => self.looked(now, began, look, result),
             Done::Copied(pieces, result) => self.copied(now, pieces, result),
-            Done::Acted(acts, result) => self.acted(now, acts, &result),
+            Done::Acted(actions, result) => self.acted(now, actions, &result),
             Done::Settled(task, run, facts, files) => {
                 for fact in facts {
                     self.send(task, run, fact);

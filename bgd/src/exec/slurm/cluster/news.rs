@@ -10,7 +10,7 @@ use bgd_shared::ready::Ready;
 use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
 use crate::exec::ready;
-use crate::exec::slurm::acts::Action;
+use crate::exec::slurm::actions::Action;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::folder::Note;
 use crate::exec::slurm::job::JobId;
@@ -109,16 +109,16 @@ impl Cluster {
             // After a reset of the controller, an id may belong to another submission.
             let Some(run) = run else { continue };
             listed.insert(line.id);
-            let deeds = run.compare(line.state, line.reason);
-            if deeds.iter().any(|deed| matches!(deed, Action::Pause(_))) {
+            let actions = run.compare(line.state, line.reason);
+            if actions.iter().any(|action| matches!(action, Action::Pause(_))) {
                 run.was_paused(now);
             }
             let facts = run.listed(now, asked, line.state, line.reason);
             let is_ending = run.is_ending();
             has_moved |= !facts.is_empty() || is_ending;
             self.report(now, task, facts);
-            for deed in deeds {
-                self.order_act(now, deed, task, None);
+            for action in actions {
+                self.order_action(now, action, task, None);
             }
             if is_ending {
                 self.conclude(now, task);
@@ -143,7 +143,7 @@ impl Cluster {
             self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
-        if self.acts.has_doubts() {
+        if self.actions.has_doubts() {
             self.pace.hurry(now);
         }
     }
@@ -223,7 +223,7 @@ impl Cluster {
         }
         // If the cluster has the job after all, it must not run beside another attempt.
         if matches!(conclusion.verdict, Verdict::Failed(Cause::Lost, _)) {
-            self.order_act(now, Action::Cancel, task, None);
+            self.order_action(now, Action::Cancel, task, None);
         }
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;

@@ -10,21 +10,21 @@ use super::model::Model;
 pub const SOON: u64 = 30_000;
 
 /// A call.
-pub struct Act {
+pub struct ClientCall {
     pub method: &'static str,
     pub params: Value,
     /// Within how many milliseconds the response must arrive.
     pub within: u64,
 }
 
-impl Act {
+impl ClientCall {
     fn new(method: &'static str, params: Value, within: u64) -> Self {
         Self { method, params, within }
     }
 }
 
 /// Draws a call. A client that reads slowly makes no calls whose response time is checked precisely.
-pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> Act {
+pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> ClientCall {
     let task = some(chance, model);
     // Lists stay on one page.
     let has_room = model.tasks.len() < 800;
@@ -34,28 +34,28 @@ pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> Act {
         33..45 if !is_slow => block(chance, model),
         45..53 => {
             let grace = chance.below(8_000);
-            Act::new("task.cancel", json!({ "ids": [task], "grace_ms": grace }), grace + SOON)
+            ClientCall::new("task.cancel", json!({ "ids": [task], "grace_ms": grace }), grace + SOON)
         }
-        53..58 => Act::new(hold(chance), json!({ "ids": [task] }), SOON),
+        53..58 => ClientCall::new(hold(chance), json!({ "ids": [task] }), SOON),
         58..61 => {
             let signal = chance.of(&["USR1", "TERM", "KILL", "HUP"]).copied();
-            Act::new("task.signal", json!({ "id": task, "signal": signal }), SOON)
+            ClientCall::new("task.signal", json!({ "id": task, "signal": signal }), SOON)
         }
         61..64 => edit(chance, model),
         64..67 => group(chance),
         67..70 => inbox(chance),
-        70..72 => Act::new("task.clear", json!({ "ids": [task] }), SOON),
-        72 => Act::new("task.clear", json!({ "all": true }), SOON),
+        70..72 => ClientCall::new("task.clear", json!({ "ids": [task] }), SOON),
+        72 => ClientCall::new("task.clear", json!({ "all": true }), SOON),
         73..75 => {
-            Act::new("task.rerun", json!({ "ids": [task], "with_dependents": chance.percent(50) }), SOON)
+            ClientCall::new("task.rerun", json!({ "ids": [task], "with_dependents": chance.percent(50) }), SOON)
         }
-        75..83 => Act::new(look(chance), json!({ "id": task }), SOON),
-        83 => Act::new("session.end", json!({ "session": session(chance) }), SOON),
-        84..86 if is_slow => Act::new("events.subscribe", json!({ "since": chance.below(50) }), SOON),
-        86 => Act::new("hello", json!({ "session": session(chance) }), SOON),
-        87 => Act::new("group.list", json!({}), SOON),
-        _ if has_room => Act::new("task.list", json!({ "limit": 1000 }), SOON),
-        _ => Act::new(
+        75..83 => ClientCall::new(look(chance), json!({ "id": task }), SOON),
+        83 => ClientCall::new("session.end", json!({ "session": session(chance) }), SOON),
+        84..86 if is_slow => ClientCall::new("events.subscribe", json!({ "since": chance.below(50) }), SOON),
+        86 => ClientCall::new("hello", json!({ "session": session(chance) }), SOON),
+        87 => ClientCall::new("group.list", json!({}), SOON),
+        _ if has_room => ClientCall::new("task.list", json!({ "limit": 1000 }), SOON),
+        _ => ClientCall::new(
             "task.clear",
             json!({ "matching": { "status": ["completed", "failed", "cancelled"] } }),
             SOON,
@@ -90,7 +90,7 @@ fn after(chance: &mut Chance, model: &Model) -> Value {
     json!([{ "id": some(chance, model), "condition": condition }])
 }
 
-fn submit(chance: &mut Chance, model: &Model) -> Act {
+fn submit(chance: &mut Chance, model: &Model) -> ClientCall {
     let mut params = json!({ "argv": ["work"], "cwd": "/", "env": {} });
     if chance.percent(60) {
         params["session"] = session(chance).into();
@@ -112,10 +112,10 @@ fn submit(chance: &mut Chance, model: &Model) -> Act {
         8 => params["priority"] = chance.below(100).into(),
         _ => {}
     }
-    Act::new("task.submit", params, SOON)
+    ClientCall::new("task.submit", params, SOON)
 }
 
-fn batch(chance: &mut Chance) -> Act {
+fn batch(chance: &mut Chance) -> ClientCall {
     let argvs: Vec<Value> = (0..=chance.below(6)).map(|number| json!(["work", number.to_string()])).collect();
     let task = json!({ "cwd": "/", "env": {}, "session": session(chance) });
     let mut params = json!({ "task": task, "argvs": argvs });
@@ -125,20 +125,20 @@ fn batch(chance: &mut Chance) -> Act {
     if chance.percent(30) {
         params["max_fails"] = 1.into();
     }
-    Act::new("task.submit_many", params, SOON)
+    ClientCall::new("task.submit_many", params, SOON)
 }
 
-fn block(chance: &mut Chance, model: &Model) -> Act {
+fn block(chance: &mut Chance, model: &Model) -> ClientCall {
     let mut ids: Vec<TaskId> = (0..=chance.below(3)).map(|_| some(chance, model)).collect();
     ids.sort();
     ids.dedup();
     let timeout = chance.below(60_000);
     let mode = if chance.percent(50) { "all" } else { "any" };
     // Precise to the millisecond, except for the one in which it is checked.
-    Act::new("task.block", json!({ "ids": ids, "mode": mode, "timeout_ms": timeout }), timeout + 2)
+    ClientCall::new("task.block", json!({ "ids": ids, "mode": mode, "timeout_ms": timeout }), timeout + 2)
 }
 
-fn edit(chance: &mut Chance, model: &Model) -> Act {
+fn edit(chance: &mut Chance, model: &Model) -> ClientCall {
     let mut params = json!({ "id": some(chance, model) });
     match chance.below(4) {
         0 => params["after"] = after(chance, model),
@@ -146,25 +146,25 @@ fn edit(chance: &mut Chance, model: &Model) -> Act {
         2 => params["priority"] = chance.below(50).into(),
         _ => params["group"] = "side".into(),
     }
-    Act::new("task.edit", params, SOON)
+    ClientCall::new("task.edit", params, SOON)
 }
 
-fn group(chance: &mut Chance) -> Act {
+fn group(chance: &mut Chance) -> ClientCall {
     match chance.below(5) {
-        0 => Act::new("group.pause", json!({ "name": "default" }), SOON),
-        1 | 2 => Act::new("group.continue", json!({ "name": "default" }), SOON),
-        3 => Act::new("group.remove", json!({ "name": "side" }), SOON),
-        _ => Act::new("group.set", json!({ "name": "side", "slots": 1 + chance.below(3) }), SOON),
+        0 => ClientCall::new("group.pause", json!({ "name": "default" }), SOON),
+        1 | 2 => ClientCall::new("group.continue", json!({ "name": "default" }), SOON),
+        3 => ClientCall::new("group.remove", json!({ "name": "side" }), SOON),
+        _ => ClientCall::new("group.set", json!({ "name": "side", "slots": 1 + chance.below(3) }), SOON),
     }
 }
 
-fn inbox(chance: &mut Chance) -> Act {
+fn inbox(chance: &mut Chance) -> ClientCall {
     let session = session(chance);
     if chance.percent(40) {
-        return Act::new("inbox.ack", json!({ "session": session, "upto": chance.below(200) }), SOON);
+        return ClientCall::new("inbox.ack", json!({ "session": session, "upto": chance.below(200) }), SOON);
     }
     let wait = chance.below(60_000);
-    Act::new(
+    ClientCall::new(
         "inbox.read",
         json!({ "session": session, "after": chance.below(20), "wait_ms": wait }),
         wait + SOON,

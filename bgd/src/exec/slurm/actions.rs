@@ -49,7 +49,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns the control that requested this deed; `None` if the deed ends the job.
+    /// Returns the control that requested this action; `None` if the action ends the job.
     pub fn control(self) -> Option<Control> {
         match self {
             Self::Cancel | Self::Kill | Self::End(_) => None,
@@ -61,7 +61,7 @@ impl Action {
         }
     }
 
-    /// Returns whether the deed ends the job.
+    /// Returns whether the action ends the job.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Cancel | Self::Kill | Self::End(_))
     }
@@ -69,8 +69,8 @@ impl Action {
 
 /// An order for one job.
 #[derive(Debug)]
-pub struct Act {
-    pub deed: Action,
+pub struct JobAction {
+    pub action: Action,
     pub task: TaskId,
     pub run: u32,
     pub id: JobId,
@@ -86,18 +86,18 @@ pub struct Act {
 
 /// The orders that are not carried out yet.
 #[derive(Debug, Default)]
-pub struct Acts {
+pub struct JobActions {
     /// Orders for jobs whose ids may belong to other jobs by now.
-    doubtful: Vec<Act>,
+    doubtful: Vec<JobAction>,
     /// Orders that may be carried out.
-    open: Vec<Act>,
+    open: Vec<JobAction>,
     /// The tasks with an order in progress. Orders for one task are carried out one after the other.
     busy: HashSet<TaskId>,
 }
 
-impl Acts {
+impl JobActions {
     /// Adds an order. `listed`: the start of the last query that listed its job as this daemon's.
-    pub fn add(&mut self, act: Act, listed: Option<Instant>) {
+    pub fn add(&mut self, act: JobAction, listed: Option<Instant>) {
         if listed.is_some_and(|asked| asked + FRESH >= act.since) {
             self.open.push(act);
         } else {
@@ -117,31 +117,31 @@ impl Acts {
 
     /// Handles an answer to a query that began at `asked`. Returns the orders for jobs that don't exist or are not this
     /// daemon's.
-    pub fn answered(&mut self, asked: Instant, is_ours: impl Fn(&Act) -> bool) -> Vec<Act> {
+    pub fn answered(&mut self, asked: Instant, is_ours: impl Fn(&JobAction) -> bool) -> Vec<JobAction> {
         self.open.extend(self.doubtful.extract_if(.., |act| asked + FRESH >= act.since && is_ours(act)));
         self.doubtful.extract_if(.., |act| asked >= act.since).collect()
     }
 
     /// Notes that the cluster can't be queried: knowledge about jobs will be outdated when it can. Returns the orders
     /// that don't wait for that.
-    pub fn doubt(&mut self) -> Vec<Act> {
+    pub fn doubt(&mut self) -> Vec<JobAction> {
         self.doubtful.append(&mut self.open);
-        self.doubtful.extract_if(.., |act| !act.deed.ends()).collect()
+        self.doubtful.extract_if(.., |act| !act.action.ends()).collect()
     }
 
     /// Takes the orders that are carried out together with the first one.
-    pub fn take(&mut self) -> Vec<Act> {
+    pub fn take(&mut self) -> Vec<JobAction> {
         let mut seen = self.busy.clone();
         let mut kind = None;
-        let taken: Vec<Act> = self
+        let taken: Vec<JobAction> = self
             .open
             .extract_if(.., |act| {
                 if !seen.insert(act.task) {
                     return false;
                 }
                 // Each priority needs its own command.
-                let is_alone = kind.is_some() && matches!(act.deed, Action::Nice(_));
-                *kind.get_or_insert((act.deed, act.by_name)) == (act.deed, act.by_name) && !is_alone
+                let is_alone = kind.is_some() && matches!(act.action, Action::Nice(_));
+                *kind.get_or_insert((act.action, act.by_name)) == (act.action, act.by_name) && !is_alone
             })
             .collect();
         self.busy.extend(taken.iter().map(|act| act.task));
@@ -149,18 +149,18 @@ impl Acts {
     }
 
     /// Notes that these orders are no longer in progress.
-    pub fn done(&mut self, acts: &[Act]) {
-        for act in acts {
+    pub fn done(&mut self, actions: &[JobAction]) {
+        for act in actions {
             self.busy.remove(&act.task);
         }
     }
 }
 
 /// Returns the commands for these orders, which are of one kind. `name` is the name of all jobs of this daemon.
-pub fn commands(name: &str, acts: &[Act]) -> Vec<Argv> {
-    let Some(first) = acts.first() else { return Vec::new() };
-    let jobs: Vec<JobId> = acts.iter().map(|act| act.id).collect();
-    match first.deed {
+pub fn commands(name: &str, actions: &[JobAction]) -> Vec<Argv> {
+    let Some(first) = actions.first() else { return Vec::new() };
+    let jobs: Vec<JobId> = actions.iter().map(|act| act.id).collect();
+    match first.action {
         _ if first.by_name => commands::cancel_named(name, jobs),
         Action::Cancel => commands::cancel(jobs),
         Action::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
@@ -175,37 +175,37 @@ pub fn commands(name: &str, acts: &[Act]) -> Vec<Argv> {
 mod tests {
     use super::*;
 
-    fn act(deed: Action, number: u32, since: Instant) -> Act {
+    fn act(action: Action, number: u32, since: Instant) -> JobAction {
         let (task, id) = (TaskId::from_u128(number.into()), JobId { job: number.into(), index: None });
-        Act { deed, task, run: 1, id, key: "k".into(), since, by_name: false, done: None }
+        JobAction { action, task, run: 1, id, key: "k".into(), since, by_name: false, done: None }
     }
 
-    fn jobs(acts: &[Act]) -> Vec<u64> {
-        acts.iter().map(|act| act.id.job).collect()
+    fn jobs(actions: &[JobAction]) -> Vec<u64> {
+        actions.iter().map(|act| act.id.job).collect()
     }
 
     #[test]
     fn r151_order_waits_until_its_job_is_confirmed_as_ours() {
-        let (mut acts, now) = (Acts::default(), Instant::now());
+        let (mut actions, now) = (JobActions::default(), Instant::now());
         for number in 1..=3 {
-            acts.add(act(Action::Cancel, number, now), None);
+            actions.add(act(Action::Cancel, number, now), None);
         }
-        acts.add(act(Action::Cancel, 4, now), Some(now.checked_sub(FRESH).unwrap()));
-        assert!(acts.has_doubts() && acts.is_due());
-        assert_eq!(jobs(&acts.take()), [4]);
-        assert!(!acts.is_due() && acts.take().is_empty());
+        actions.add(act(Action::Cancel, 4, now), Some(now.checked_sub(FRESH).unwrap()));
+        assert!(actions.has_doubts() && actions.is_due());
+        assert_eq!(jobs(&actions.take()), [4]);
+        assert!(!actions.is_due() && actions.take().is_empty());
         // A slightly older answer proves the ownership of a job, but not that a job is gone.
         let before = now.checked_sub(FRESH / 2).unwrap();
-        assert!(acts.answered(before, |act| act.id.job == 1).is_empty());
-        assert_eq!(jobs(&acts.take()), [1]);
-        assert_eq!(jobs(&acts.answered(now, |act| act.id.job == 2)), [3]);
-        assert_eq!(jobs(&acts.doubt()), [0; 0]);
-        assert!(!acts.is_due() && acts.has_doubts(), "what was known is old");
+        assert!(actions.answered(before, |act| act.id.job == 1).is_empty());
+        assert_eq!(jobs(&actions.take()), [1]);
+        assert_eq!(jobs(&actions.answered(now, |act| act.id.job == 2)), [3]);
+        assert_eq!(jobs(&actions.doubt()), [0; 0]);
+        assert!(!actions.is_due() && actions.has_doubts(), "what was known is old");
     }
 
     #[test]
     fn r150_equal_orders_are_grouped_and_orders_per_task_keep_their_sequence() {
-        let (mut acts, now) = (Acts::default(), Instant::now());
+        let (mut actions, now) = (JobActions::default(), Instant::now());
         let hold = |held| Action::Hold { held, is_again: false };
         let all = [
             (hold(true), 1),
@@ -215,16 +215,16 @@ mod tests {
             (Action::Nice(5), 4),
             (Action::Nice(5), 5),
         ];
-        for (deed, number) in all {
-            acts.add(act(deed, number, now), Some(now));
+        for (action, number) in all {
+            actions.add(act(action, number, now), Some(now));
         }
-        let first = acts.take();
+        let first = actions.take();
         assert_eq!(jobs(&first), [1, 2]);
-        assert_eq!(jobs(&acts.take()), [3]);
-        assert_eq!(jobs(&acts.take()), [4]);
-        assert_eq!(jobs(&acts.take()), [5]);
-        assert!(!acts.is_due() && acts.take().is_empty());
-        acts.done(&first);
-        assert_eq!(jobs(&acts.take()), [1]);
+        assert_eq!(jobs(&actions.take()), [3]);
+        assert_eq!(jobs(&actions.take()), [4]);
+        assert_eq!(jobs(&actions.take()), [5]);
+        assert!(!actions.is_due() && actions.take().is_empty());
+        actions.done(&first);
+        assert_eq!(jobs(&actions.take()), [1]);
     }
 }

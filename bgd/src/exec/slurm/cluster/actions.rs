@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
-use crate::exec::slurm::acts::{Act, Action};
+use crate::exec::slurm::actions::{JobAction, Action};
 use crate::exec::slurm::batch::JobRequest;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
@@ -28,28 +28,28 @@ impl Cluster {
             return;
         }
         run.told = Some(signal);
-        let deed = match signal {
+        let action = match signal {
             _ if run.is_waiting() => Action::Cancel,
             SIGTERM => Action::Cancel,
             SIGKILL => Action::Kill,
             other => Action::End(other),
         };
-        self.order_act(Instant::now(), deed, task, None);
+        self.order_action(Instant::now(), action, task, None);
     }
 
-    /// Orders a deed for the job of a run, to be done once the cluster confirms that the job is still this daemon's.
-    pub(super) fn order_act(
+    /// Orders an action for the job of a run, to be done once the cluster confirms that the job is still this daemon's.
+    pub(super) fn order_action(
         &mut self,
         now: Instant,
-        deed: Action,
+        action: Action,
         task: TaskId,
         done: Option<oneshot::Sender<()>>,
     ) {
         let Some(run) = self.runs.get(&task) else { return };
         let (Some(id), Some(key)) = (run.id, run.key().cloned()) else { return };
-        let act = Act { deed, task, run: run.number, id, key, since: now, by_name: false, done };
-        self.acts.add(act, run.listed_at());
-        if self.acts.has_doubts() {
+        let act = JobAction { action, task, run: run.number, id, key, since: now, by_name: false, done };
+        self.actions.add(act, run.listed_at());
+        if self.actions.has_doubts() {
             self.pace.hurry(now);
         }
     }
@@ -57,7 +57,7 @@ impl Cluster {
     pub(super) fn control(&mut self, task: TaskId, control: &Control, done: oneshot::Sender<()>) {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let (number, is_waiting) = (run.number, run.is_waiting());
-        let deed = match *control {
+        let action = match *control {
             Control::Signal { signal, tree: _ } => Action::Signal(signal),
             Control::Pause => Action::Pause(true),
             Control::Continue => Action::Pause(false),
@@ -71,7 +71,7 @@ impl Cluster {
             match *control {
                 Control::Hold { held, .. } => run.hold = held,
                 Control::Priority { priority } => run.priority = priority,
-                _ => return self.refused(task, number, deed.control(), "it is still being submitted there"),
+                _ => return self.refused(task, number, action.control(), "it is still being submitted there"),
             }
             // Its requests now differ from those of the runs that it was to be submitted with.
             if self.gathering.withdraw(task) {
@@ -81,19 +81,19 @@ impl Cluster {
         }
         if let Some(why) = self.reach.why() {
             let why = format!("the cluster can't be queried: {why}");
-            return self.refused(task, number, deed.control(), &why);
+            return self.refused(task, number, action.control(), &why);
         }
-        self.order_act(Instant::now(), deed, task, Some(done));
+        self.order_action(Instant::now(), action, task, Some(done));
     }
 
     /// Orders the changes that came too late to be included in a run's submission.
     pub(super) fn order_late(&mut self, now: Instant, task: TaskId, wish: &JobRequest) {
         let Some((hold, nice)) = self.runs.get(&task).map(|run| (run.hold, run.nice())) else { return };
         if hold != wish.is_held {
-            self.order_act(now, Action::Hold { held: hold, is_again: false }, task, None);
+            self.order_action(now, Action::Hold { held: hold, is_again: false }, task, None);
         }
         if nice != wish.nice {
-            self.order_act(now, Action::Nice(nice), task, None);
+            self.order_action(now, Action::Nice(nice), task, None);
         }
     }
 
@@ -103,37 +103,37 @@ impl Cluster {
 
     /// Handles an answer to a query that began at `asked`: it shows which jobs are this daemon's.
     pub(super) fn answer_acts(&mut self, now: Instant, asked: Instant, text: &str) {
-        if !self.acts.has_doubts() {
+        if !self.actions.has_doubts() {
             return;
         }
         let keys: HashMap<JobId, &str> = parse::queue(text).map(|line| (line.id, line.key)).collect();
-        let is_ours = |act: &Act| keys.get(&act.id).is_some_and(|key| **key == *act.key || !job::is_key(key));
-        let gone = self.acts.answered(asked, is_ours);
-        let is_named = |act: &Act| act.deed.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
-        let (named, gone): (Vec<Act>, Vec<Act>) = gone.into_iter().partition(is_named);
+        let is_ours = |act: &JobAction| keys.get(&act.id).is_some_and(|key| **key == *act.key || !job::is_key(key));
+        let gone = self.actions.answered(asked, is_ours);
+        let is_named = |act: &JobAction| act.action.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
+        let (named, gone): (Vec<JobAction>, Vec<JobAction>) = gone.into_iter().partition(is_named);
         // If the cluster has such a job after all, it must be ended: then Slurm itself checks the job's name.
         for act in named {
-            self.acts.add(Act { by_name: true, ..act }, Some(act.since));
+            self.actions.add(JobAction { by_name: true, ..act }, Some(act.since));
         }
-        self.settle_acts(now, gone, &Err(CommandError::Gone));
-        if self.acts.has_doubts() {
+        self.settle_actions(now, gone, &Err(CommandError::Gone));
+        if self.actions.has_doubts() {
             self.pace.hurry(now);
         }
     }
 
     /// Refuses the orders that are not repeated later, as the cluster can't be queried.
     pub(super) fn refuse_acts(&mut self, why: &str) {
-        for Act { deed, task, run, .. } in self.acts.doubt() {
+        for JobAction { action, task, run, .. } in self.actions.doubt() {
             if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
-                self.refused(task, run, deed.control(), &format!("the cluster can't be queried: {why}"));
+                self.refused(task, run, action.control(), &format!("the cluster can't be queried: {why}"));
             }
         }
     }
 
     /// Handles the result of orders.
-    pub(super) fn acted(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), CommandError>) {
+    pub(super) fn acted(&mut self, now: Instant, actions: Vec<JobAction>, result: &Result<(), CommandError>) {
         self.under_way[1] -= 1;
-        self.acts.done(&acts);
+        self.actions.done(&actions);
         match result {
             Err(
                 trouble @ (CommandError::Unreachable(_)
@@ -143,11 +143,11 @@ impl Cluster {
             ) => self.failed(now, trouble),
             Ok(()) | Err(CommandError::Gone | CommandError::Refused(_)) => self.reached(),
         }
-        self.settle_acts(now, acts, result);
+        self.settle_actions(now, actions, result);
     }
 
     /// Reports the result of orders. Repeats the orders that end a run as soon as possible.
-    fn settle_acts(&mut self, now: Instant, acts: Vec<Act>, result: &Result<(), CommandError>) {
+    fn settle_actions(&mut self, now: Instant, actions: Vec<JobAction>, result: &Result<(), CommandError>) {
         let why = match result {
             Ok(()) => None,
             Err(CommandError::Gone) => Some("it has ended there, or is already running".to_owned()),
@@ -160,26 +160,26 @@ impl Cluster {
             Err(CommandError::Refused(why)) => Some(why.clone()),
         };
         let is_passing = self.reach.why().is_some();
-        for Act { deed, task, run: number, done, .. } in acts {
+        for JobAction { action, task, run: number, done, .. } in actions {
             let task = self.name_of(task, number);
             let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             match (&why, run) {
-                (Some(_), Some(_)) if deed.ends() && is_passing => self.order_act(now, deed, task, done),
-                (Some(why), Some(run)) if !matches!(result, Err(CommandError::Gone)) || !deed.ends() => {
+                (Some(_), Some(_)) if action.ends() && is_passing => self.order_action(now, action, task, done),
+                (Some(why), Some(run)) if !matches!(result, Err(CommandError::Gone)) || !action.ends() => {
                     // One refusal stands for all jobs of a command, and its reason may pass.
                     let mut is_news = true;
-                    if deed.ends() {
+                    if action.ends() {
                         let (pause, is_other) = run.end_refused(why);
                         is_news = is_other;
                         self.end_again.retain(|(_, other)| *other != task);
                         self.end_again.insert((now + pause, task));
                     }
                     if is_news {
-                        self.refused(task, number, deed.control(), why);
+                        self.refused(task, number, action.control(), why);
                     }
                 }
                 (_, Some(run)) => {
-                    if matches!(deed, Action::Pause(_)) {
+                    if matches!(action, Action::Pause(_)) {
                         run.was_paused(now);
                     }
                 }

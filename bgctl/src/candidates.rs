@@ -168,7 +168,9 @@ fn programs(begin: &str) -> BTreeSet<String> {
 fn daemon() -> Option<Client> {
     let here = |socket| Some((Client::connect_within(&socket, PATIENCE).ok()?, PATIENCE));
     let (mut client, patience) = match hosts::of_line().ok()? {
-        Some(Named::Host(host)) => (DaemonAddress::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE),
+        Some(Named::Host(host)) => {
+            (DaemonAddress::remote(host, FAR_PATIENCE, false).client().ok()?, FAR_PATIENCE)
+        }
         Some(Named::Socket(path)) => here(SocketPath::new(std::path::absolute(path).ok()?).ok()?)?,
         None => here(SocketPath::from_env().ok()?)?,
     };

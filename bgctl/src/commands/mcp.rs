@@ -39,7 +39,10 @@ pub fn run(args: McpArgs, context: &mut Context) -> Result<Code, Failure> {
 /// Returns the address of the daemon, and the environment variables that lead to it, if they are not set in this process.
 fn address(context: &Context) -> Result<(DaemonAddress, Vec<(String, String)>), Failure> {
     if let Some(host) = context.link.host() {
-        return Ok((DaemonAddress::remote(host.clone(), context.connect_timeout(), context.bootstraps()), Vec::new()));
+        return Ok((
+            DaemonAddress::remote(host.clone(), context.connect_timeout(), context.bootstraps()),
+            Vec::new(),
+        ));
     }
     let ancestors = if context.link.names_socket() { None } else { ancestors::socket() };
     if let Some((socket, variables)) = ancestors {

@@ -3,6 +3,7 @@
 //! killed daemon, or the connection to a daemon that keeps running) and that it has started a daemon where the command
 //! line expects one.
 
+mod address;
 mod bootstrap;
 mod bounded;
 mod children;
@@ -21,7 +22,6 @@ mod streams;
 mod successor;
 mod turn;
 mod wait;
-mod address;
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal as _};
@@ -36,6 +36,7 @@ use bgd_shared::request::{DaemonStatusOf, Hello, HelloParams, Method, NoParams};
 use bgd_shared::show;
 use bgd_shared::socket::SocketPath;
 
+pub use self::address::DaemonAddress;
 use self::bootstrap::with_bootstrap;
 pub use self::children::end_children;
 pub use self::connect::{
@@ -53,7 +54,6 @@ pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 use self::successor::{Successors, is_gone};
 pub use self::wait::{sleep, time_left};
-pub use self::address::DaemonAddress;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;

@@ -139,7 +139,8 @@ async fn run(
     let keeps = options.keeps || options.address.host().is_some();
     let ledger = Arc::new(Ledger::default());
     let push = Arc::new(Push::default());
-    let link = Arc::new(Link::new(options.address, options.starts, options.variables, session.clone(), !keeps));
+    let link =
+        Arc::new(Link::new(options.address, options.starts, options.variables, session.clone(), !keeps));
     let (ended, end) = watch::channel(false);
     let (done, finished) = mpsc::unbounded_channel();
     tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), finished));

@@ -9,12 +9,12 @@ use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use rustix::io::ioctl_fionread;
 
-use super::task_call::TaskCall;
 use super::connector::{Attempt, Connector, First, next_pause};
 use super::environment::Environment;
 use super::model::Silence;
 use super::pane::Pane;
 use super::search::State;
+use super::task_call::TaskCall;
 use super::task_key::HostNo;
 use super::ui::Ui;
 use super::view::{Frame, Panes};

@@ -2,7 +2,6 @@
 //! come out; `view` draws it into cells; `wire` talks to one host's daemon, `links` manages the connections to all
 //! hosts, and `executor` is the loop around them. Actions for which a verb exists already are left to that verb.
 
-mod task_call;
 mod canvas;
 mod connector;
 mod environment;
@@ -17,6 +16,7 @@ mod once;
 mod pane;
 mod row;
 mod search;
+mod task_call;
 mod task_key;
 mod ui;
 mod view;

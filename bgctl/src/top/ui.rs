@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bgd_shared::task::Status;
 
-use super::task_call::TaskCall;
 use super::keys::Key;
 use super::model::{Head, Model, Spot};
+use super::task_call::TaskCall;
 use super::task_key::{HostNo, TaskKey};
 use crate::options;
 
@@ -259,9 +259,11 @@ impl Ui {
             return None;
         };
         match options::pick(&asked.options, word) {
-            Ok(option) => {
-                Some(Want::Call(TaskCall::Answer { task: key, request: asked.request, option: option.id.clone() }))
-            }
+            Ok(option) => Some(Want::Call(TaskCall::Answer {
+                task: key,
+                request: asked.request,
+                option: option.id.clone(),
+            })),
             Err(why) => {
                 self.note = Some(format!("{why}; see `bgctl answer {}`", key.short()));
                 None

@@ -19,11 +19,11 @@ use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use serde_json::value::RawValue;
 
-use super::task_call::TaskCall;
 use super::meter::Meter;
 use super::model::Live;
 use super::pane::{Pane, TAIL};
 use super::search::{PAGE, Page, Position, Search, State};
+use super::task_call::TaskCall;
 use super::task_key::{HostNo, TaskKey};
 use super::ui::Ui;
 use super::view::Frame;
@@ -465,7 +465,9 @@ impl Wire {
                 let params = RerunParams { ids: refs(ids), ..RerunParams::default() };
                 self.call::<TaskRerun>(&params, Asked::Act(format!("submitted {} again", whom(ids))))
             }
-            TaskCall::Hold(ids) => self.call::<TaskHold>(&select(ids), Asked::Act(format!("held {}", whom(ids)))),
+            TaskCall::Hold(ids) => {
+                self.call::<TaskHold>(&select(ids), Asked::Act(format!("held {}", whom(ids))))
+            }
             TaskCall::Release(ids) => {
                 self.call::<TaskRelease>(&select(ids), Asked::Act(format!("released {}", whom(ids))))
             }

@@ -36,7 +36,7 @@ use self::ending::Ending;
 use self::memory::FreedMemory;
 use self::recording::Durable;
 use self::state::Shape;
-use self::upgrading::{UpgradeContext, Upgrade};
+use self::upgrading::{Upgrade, UpgradeContext};
 use crate::agents::Agents;
 use crate::client::Client;
 use crate::client::answer::Answer;

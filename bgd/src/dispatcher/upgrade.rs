@@ -102,7 +102,9 @@ impl Dispatcher {
     }
 
     fn hold(&mut self, program: Box<Candidate>, was_tried: bool) {
-        let (Some(upgrade), Some(upgrade_context)) = (&mut self.upgrade, &self.upgrade_context) else { return };
+        let (Some(upgrade), Some(upgrade_context)) = (&mut self.upgrade, &self.upgrade_context) else {
+            return;
+        };
         upgrade_context.connections.gate.close();
         upgrade.phase = Phase::Holding { since: Stamp::now(), program, was_tried };
         self.executors.all().for_each(|executor| executor.hold_starts(true));

@@ -19,7 +19,7 @@ use super::handed::exit::Handed;
 use super::handed::tree::HandedTree;
 use super::input::{InputPipe, UnreadState};
 use super::members::{Member, send};
-use super::messages::{StartedProcess, Report, StartOrder};
+use super::messages::{Report, StartOrder, StartedProcess};
 use super::newborn::Newborns;
 use super::progress::{Progress, Shown, Stage};
 use super::ready::{self, Probe};
@@ -134,7 +134,8 @@ impl Processes {
     /// Supervises a started process, and returns its pid, or that of its job, which does the work, if it leads a
     /// terminal.
     pub fn adopt(&mut self, task: TaskId, run: u32, begun: StartedProcess, job: Option<TerminalJob>) -> i32 {
-        let StartedProcess { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _, announced: _ } = begun;
+        let StartedProcess { pid, pidfd, input, cgroup, mark, split, awaited, terminal: _, announced: _ } =
+            begun;
         let input = input.and_then(|end| {
             InputPipe::new(end).inspect_err(|error| tracing::warn!(%task, %error, "no standard input")).ok()
         });

@@ -31,7 +31,7 @@ use super::cgroup;
 use super::left::Starting;
 use super::mark::{Mark, Marks, RESOURCE};
 use super::members::{INSTANCE_MARK, TASK_MARK};
-use super::messages::{StartedProcess, Inherited, Report, Reports, StartOrder, Streams};
+use super::messages::{Inherited, Report, Reports, StartOrder, StartedProcess, Streams};
 use super::output::OutputFolder;
 use super::place;
 use super::thread_pool::{Size, ThreadPool};

@@ -104,7 +104,8 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&resources, facts)?;
-        let StartupResources { config, config_path, state, socket, instance, life, cgroup, program, .. } = resources;
+        let StartupResources { config, config_path, state, socket, instance, life, cgroup, program, .. } =
+            resources;
         let (nofile, marks, strays, keeper) =
             (resources.nofile, resources.marks, Arc::new(resources.strays), resources.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());

@@ -139,7 +139,10 @@ fn r162_keys_hold_release_rerun_and_prompt_tasks() {
         until: None,
     });
     assert_eq!(press(&mut ui(&[held]), "h"), Some(Want::Call(TaskCall::Release(vec![key(1)]))));
-    assert_eq!(press(&mut ui(&[task(1, Status::Failed)]), "r"), Some(Want::Call(TaskCall::Rerun(vec![key(1)]))));
+    assert_eq!(
+        press(&mut ui(&[task(1, Status::Failed)]), "r"),
+        Some(Want::Call(TaskCall::Rerun(vec![key(1)])))
+    );
     let agent = Task { kind: Kind::Agent, ..task(1, Status::Completed) };
     let prompt = Want::Call(TaskCall::Prompt(key(1), "go on".into()));
     assert_eq!(press(&mut ui(&[agent]), "pgo on\r"), Some(prompt));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bgd_core::{
     Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, Input,
-    Lingering, Mono, Now, Placement, Outcome, PlaceFact, ReplyTo, Request, Rule, Selection, Snapshot, State,
+    Lingering, Mono, Now, Outcome, PlaceFact, Placement, ReplyTo, Request, Rule, Selection, Snapshot, State,
     StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;

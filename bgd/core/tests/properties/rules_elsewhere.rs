@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Cause, Conclusion, Control, CoreError, CoreLimits, Edit, Effect, Fact, Lingering, Placement, OrderError,
-    Outcome, PlaceFact, Reply, Request, Rule, StopReason, Verdict,
+    Cause, Conclusion, Control, CoreError, CoreLimits, Edit, Effect, Fact, Lingering, OrderError, Outcome,
+    PlaceFact, Placement, Reply, Request, Rule, StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::failure::FailureKind;
@@ -33,7 +33,12 @@ fn submitted_to(
     change: impl FnOnce(&mut bgd_core::Command),
 ) -> TaskId {
     let mut command = command(id(number));
-    let on = Placement { name: "cluster".into(), kind, resources: Resources::default(), chosen: Chosen::default() };
+    let on = Placement {
+        name: "cluster".into(),
+        kind,
+        resources: Resources::default(),
+        chosen: Chosen::default(),
+    };
     command.spec.on = Some(Arc::new(on));
     change(&mut command);
     let id = command.id;

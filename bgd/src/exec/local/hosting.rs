@@ -8,7 +8,7 @@ use super::Local;
 use crate::core::SpawnFailure;
 use crate::exec::executor::Close;
 use crate::exec::host::{Alive, Purpose, RUN, SIGKILL, SIGTERM, Watcher};
-use crate::exec::messages::{StartedProcess, StartOrder};
+use crate::exec::messages::{StartOrder, StartedProcess};
 use crate::os::pidfd::PidFd;
 
 impl Local {
@@ -31,7 +31,11 @@ impl Local {
     }
 
     /// Handles the outcome of a helper's start.
-    pub(super) fn helper_begun(&mut self, process: TaskId, result: Result<Box<StartedProcess>, SpawnFailure>) {
+    pub(super) fn helper_begun(
+        &mut self,
+        process: TaskId,
+        result: Result<Box<StartedProcess>, SpawnFailure>,
+    ) {
         match result {
             Ok(begun) => {
                 let handle = begun.pidfd.as_fd().try_clone_to_owned().ok().map(PidFd::from);

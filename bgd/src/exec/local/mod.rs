@@ -35,7 +35,7 @@ use super::executor::{
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
-use super::messages::{StartedProcess, Report, StartOrder, Streams};
+use super::messages::{Report, StartOrder, StartedProcess, Streams};
 use super::process::{Processes, Supervised};
 use super::starting::Wanted;
 use super::thread_pool::ThreadPool;

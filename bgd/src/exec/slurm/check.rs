@@ -6,7 +6,7 @@ use bgd_shared::request::ExecutorCheck;
 
 use super::commands;
 use super::error::CommandError;
-use super::there;
+use super::remote_files;
 use super::tools::Tools;
 use super::work;
 use crate::remotes::Slurm;
@@ -83,7 +83,7 @@ async fn try_commands(tools: &Tools, asked: &Slurm) -> Result<Option<String>, Co
 /// Tests whether files can be written for jobs. Leaves no files behind.
 async fn try_folder(tools: &Tools) -> Result<(), String> {
     if let Some(login) = tools.programs.login() {
-        return there::check(tools, login).await.map_err(|trouble| trouble.to_string());
+        return remote_files::check(tools, login).await.map_err(|trouble| trouble.to_string());
     }
     let folder = tools.folder.for_check();
     let written = tools.context.workers.run(move || {

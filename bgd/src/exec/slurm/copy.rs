@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use bgd_shared::request::Stream;
 
-use super::far;
 use super::part::{PART_BYTES, Wanted};
+use super::remote_scripts;
 use crate::core::Conclusion;
 
 /// The copying of a run's output.
@@ -71,11 +71,11 @@ impl Copy {
 
     /// Returns the names of its files.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        far::streams(self.split).map(|stream| self.name(stream))
+        remote_scripts::streams(self.split).map(|stream| self.name(stream))
     }
 
     fn name(&self, stream: Stream) -> String {
-        far::output(&self.place.0, self.place.1, stream)
+        remote_scripts::output(&self.place.0, self.place.1, stream)
     }
 
     /// Returns the offset in the local file for an offset in the remote file.
@@ -120,11 +120,13 @@ impl Copy {
         if self.unwritten > 0 || self.waits {
             return None;
         }
-        far::streams(self.split).filter(|stream| !self.is_gone[index(*stream)]).find_map(|stream| {
-            let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
-            let count = size.saturating_sub(offset).min(PART_BYTES);
-            (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
-        })
+        remote_scripts::streams(self.split).filter(|stream| !self.is_gone[index(*stream)]).find_map(
+            |stream| {
+                let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
+                let count = size.saturating_sub(offset).min(PART_BYTES);
+                (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
+            },
+        )
     }
 
     /// Notes that `count` bytes of a wanted part were read, of which `missing` could not be written here. If fewer than

@@ -21,8 +21,8 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Semaphore};
 
 use super::error::{self, CommandError};
-use super::far::Script;
 use super::pipe;
+use super::remote_scripts::Script;
 use crate::core::Spec;
 use crate::exec::host::{self, Host, Launch, Leased, PipeEnd};
 use crate::remotes::Shell;

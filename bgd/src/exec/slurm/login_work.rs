@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::id::TaskId;
 
 use super::copy::Copy;
-use super::look::FolderScan;
+use super::folder_scan::FolderScan;
 
 /// The time to the next look after a change.
 pub const FIRST_LOOK: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 
 use bgd_shared::encoding::Encoding;
 
-use super::far::{self, Script};
 use super::folder::WorkFolder;
+use super::remote_scripts::{self, Script};
 use super::script::quoted;
 
 /// The maximum number of bytes copied at once from one file.
@@ -50,7 +50,7 @@ const PART: [&[u8]; 4] = [
 /// Returns a script that prints these parts. It may free the space of parts that were copied before.
 pub fn read(folder: &WorkFolder, wanted: &[Wanted]) -> Script {
     let mut script = Script::new();
-    far::enter(&mut script, &folder.path().join("output"));
+    remote_scripts::enter(&mut script, &folder.path().join("output"));
     for line in PART {
         script.line(&[line]);
     }

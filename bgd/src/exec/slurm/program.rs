@@ -12,9 +12,9 @@ use bgd_shared::text::{Env, OsText};
 
 use super::commands::Argv;
 use super::error::{self, CommandError};
-use super::far;
 use super::login::Login;
 use super::pipe::read;
+use super::remote_scripts;
 use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Slurm;
@@ -84,7 +84,7 @@ impl Programs {
 
     async fn run_there(&self, login: &Login, name: &str, words: &Argv) -> Result<String, CommandError> {
         let env = self.own.iter().map(|(name, value)| (&**name, &**value));
-        let ran = login.run(&far::command(words, env), OUTPUT_BYTES).await?;
+        let ran = login.run(&remote_scripts::command(words, env), OUTPUT_BYTES).await?;
         match ran.code {
             0 => Ok(String::from_utf8_lossy(&ran.output).into_owned()),
             Exit::NOT_FOUND => Err(CommandError::Refused(format!(

@@ -403,7 +403,7 @@ mod tests {
             for name in ["a=b", "-x", "it's", "cd"] {
                 let work = Work::new();
                 let (out, program) = (work.path("out"), work.path(name));
-                crate::exec::slurm::far::testing::program(&program, "echo ran");
+                crate::exec::slurm::remote_scripts::testing::program(&program, "echo ran");
                 let path = format!("{}:/usr/bin:/bin", work.0.path().display());
                 let env = vec![("PATH", path.as_bytes())];
                 work.run(shell, &Command { env, ..command(&out, &[name.as_bytes()]) });

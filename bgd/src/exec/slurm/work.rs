@@ -15,13 +15,13 @@ use super::batch::Batch;
 use super::commands::{self, RECORDS, Submission};
 use super::error::CommandError;
 use super::folder::{Scan, WorkFolder};
+use super::folder_scan::{FolderScan, Looked};
 use super::job::JobId;
 use super::login::Login;
-use super::look::{FolderScan, Looked};
 use super::parse::{self, Settings};
 use super::program::Programs;
+use super::remote_files::{self, Copied, Piece};
 use super::run::Job;
-use super::there::{self, Copied, Piece};
 use super::tools::{self, NotSubmitted, Tools};
 use super::turn::{Outcome, SubmitTurn};
 use crate::core::{Conclusion, Fact, PlaceFact};
@@ -107,7 +107,7 @@ pub async fn submit(
 pub async fn abandon(tools: Tools, key: Arc<str>) -> Done {
     if let Some(login) = tools.programs.login() {
         // The files may stay: no job needs them, and they are removed with the work folder.
-        let _ = there::remove_jobs(&tools, login, &key).await;
+        let _ = remote_files::remove_jobs(&tools, login, &key).await;
         return Done::Abandoned;
     }
     let folder = Arc::clone(&tools.folder);
@@ -123,7 +123,7 @@ async fn try_submit(
 ) -> Result<Accepted, NotSubmitted> {
     let count = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
     let watch = if let Some(login) = tools.programs.login() {
-        there::write(tools, login, &batch.key, jobs).await?;
+        remote_files::write(tools, login, &batch.key, jobs).await?;
         None
     } else {
         write_here(tools, &batch.key, jobs, watches).await?
@@ -344,7 +344,7 @@ pub async fn sweep(tools: Tools) -> Done {
                 let there = earlier.folder().zip(tools.programs.login());
                 let is_far = there.is_some();
                 if let Some((folder, login)) = there
-                    && let Err(trouble) = there::remove(login, folder.path()).await
+                    && let Err(trouble) = remote_files::remove(login, folder.path()).await
                 {
                     tracing::warn!(%trouble, "files of an earlier daemon not removed");
                     // The note stays, so that the next sweep or the next daemon tries again.
@@ -379,13 +379,13 @@ pub async fn sweep(tools: Tools) -> Done {
 
 /// Looks for notes and sizes of outputs over a login node.
 pub async fn look(tools: Tools, login: Arc<Login>, look: FolderScan) -> Done {
-    let (began, looked) = there::look(&tools, &login, &look).await;
+    let (began, looked) = remote_files::look(&tools, &login, &look).await;
     Done::Looked(began, look, looked)
 }
 
 /// Copies parts of outputs from a login node.
 pub async fn copy(tools: Tools, login: Arc<Login>, pieces: Vec<Piece>) -> Done {
-    let copied = there::copy(&tools, &login, &pieces).await;
+    let copied = remote_files::copy(&tools, &login, &pieces).await;
     Done::Copied(pieces, copied)
 }
 
@@ -397,7 +397,8 @@ pub async fn settle_copy(
     missing: (u64, &'static str),
     conclusion: Conclusion,
 ) -> Done {
-    let facts = there::settle(&tools, (task, run), (files.split, is_tracked), missing, conclusion).await;
+    let facts =
+        remote_files::settle(&tools, (task, run), (files.split, is_tracked), missing, conclusion).await;
     Done::Settled(task, run, facts, files)
 }
 

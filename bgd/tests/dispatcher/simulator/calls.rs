@@ -46,9 +46,11 @@ pub fn act(chance: &mut Chance, model: &Model, is_slow: bool) -> ClientCall {
         67..70 => inbox(chance),
         70..72 => ClientCall::new("task.clear", json!({ "ids": [task] }), SOON),
         72 => ClientCall::new("task.clear", json!({ "all": true }), SOON),
-        73..75 => {
-            ClientCall::new("task.rerun", json!({ "ids": [task], "with_dependents": chance.percent(50) }), SOON)
-        }
+        73..75 => ClientCall::new(
+            "task.rerun",
+            json!({ "ids": [task], "with_dependents": chance.percent(50) }),
+            SOON,
+        ),
         75..83 => ClientCall::new(look(chance), json!({ "id": task }), SOON),
         83 => ClientCall::new("session.end", json!({ "session": session(chance) }), SOON),
         84..86 if is_slow => ClientCall::new("events.subscribe", json!({ "since": chance.below(50) }), SOON),

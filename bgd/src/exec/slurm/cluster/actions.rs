@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::host::{SIGKILL, SIGTERM};
-use crate::exec::slurm::actions::{JobAction, Action};
+use crate::exec::slurm::actions::{Action, JobAction};
 use crate::exec::slurm::batch::JobRequest;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
@@ -71,7 +71,9 @@ impl Cluster {
             match *control {
                 Control::Hold { held, .. } => run.hold = held,
                 Control::Priority { priority } => run.priority = priority,
-                _ => return self.refused(task, number, action.control(), "it is still being submitted there"),
+                _ => {
+                    return self.refused(task, number, action.control(), "it is still being submitted there");
+                }
             }
             // Its requests now differ from those of the runs that it was to be submitted with.
             if self.gathering.withdraw(task) {
@@ -107,9 +109,11 @@ impl Cluster {
             return;
         }
         let keys: HashMap<JobId, &str> = parse::queue(text).map(|line| (line.id, line.key)).collect();
-        let is_ours = |act: &JobAction| keys.get(&act.id).is_some_and(|key| **key == *act.key || !job::is_key(key));
+        let is_ours =
+            |act: &JobAction| keys.get(&act.id).is_some_and(|key| **key == *act.key || !job::is_key(key));
         let gone = self.actions.answered(asked, is_ours);
-        let is_named = |act: &JobAction| act.action.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
+        let is_named =
+            |act: &JobAction| act.action.ends() && act.id.index.is_none() && !keys.contains_key(&act.id);
         let (named, gone): (Vec<JobAction>, Vec<JobAction>) = gone.into_iter().partition(is_named);
         // If the cluster has such a job after all, it must be ended: then Slurm itself checks the job's name.
         for act in named {
@@ -164,7 +168,9 @@ impl Cluster {
             let task = self.name_of(task, number);
             let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             match (&why, run) {
-                (Some(_), Some(_)) if action.ends() && is_passing => self.order_action(now, action, task, done),
+                (Some(_), Some(_)) if action.ends() && is_passing => {
+                    self.order_action(now, action, task, done)
+                }
                 (Some(why), Some(run)) if !matches!(result, Err(CommandError::Gone)) || !action.ends() => {
                     // One refusal stands for all jobs of a command, and its reason may pass.
                     let mut is_news = true;

@@ -6,7 +6,7 @@ mod actions;
 mod after;
 mod aside;
 mod costs;
-mod far;
+mod login_node;
 mod looks;
 mod news;
 mod recovery;
@@ -30,7 +30,7 @@ use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
 use crate::exec::slurm::actions::JobActions;
-use crate::exec::slurm::batch::{Gathering, UnconfirmedSubmission, PendingSubmission};
+use crate::exec::slurm::batch::{Gathering, PendingSubmission, UnconfirmedSubmission};
 use crate::exec::slurm::check;
 use crate::exec::slurm::clusters::Clusters;
 use crate::exec::slurm::commands;
@@ -41,8 +41,8 @@ use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::PollSchedule;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::reach::Availability;
+use crate::exec::slurm::remote_files;
 use crate::exec::slurm::run::Run;
-use crate::exec::slurm::there;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
@@ -265,7 +265,7 @@ impl Cluster {
                 Ok(Err(_)) | Err(_) => return,
             }
         }
-        let removed = there::remove_all(&self.tools, *is_durable);
+        let removed = remote_files::remove_all(&self.tools, *is_durable);
         match tokio::time::timeout(LAST_WITHIN, removed).await {
             Ok(Ok(())) => origin.forget(),
             Ok(Err(error)) => tracing::warn!(error, "files for a cluster not removed"),

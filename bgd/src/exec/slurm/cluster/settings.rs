@@ -8,7 +8,7 @@ use crate::exec::slurm::clusters::Place;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Availability;
-use crate::exec::slurm::there;
+use crate::exec::slurm::remote_files;
 use crate::exec::slurm::tools::Tools;
 use crate::remotes::Slurm;
 
@@ -86,7 +86,7 @@ impl Cluster {
         tokio::spawn(async move {
             if !is_same_folder {
                 // Nothing else is lost if they stay.
-                let _ = tokio::time::timeout(REMOVED_WITHIN, there::remove_all(&before, true)).await;
+                let _ = tokio::time::timeout(REMOVED_WITHIN, remote_files::remove_all(&before, true)).await;
             }
             if let Some(login) = before.programs.login() {
                 login.disconnect().await;

@@ -7,7 +7,7 @@ use bgd_shared::id::TaskId;
 
 use super::Cluster;
 use crate::core::{Fact, PlaceFact};
-use crate::exec::slurm::batch::{Batch, UnconfirmedSubmission, PendingSubmission};
+use crate::exec::slurm::batch::{Batch, PendingSubmission, UnconfirmedSubmission};
 use crate::exec::slurm::costs::Costs;
 use crate::exec::slurm::error::{self, CommandError};
 use crate::exec::slurm::job::JobId;

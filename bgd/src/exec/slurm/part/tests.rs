@@ -1,6 +1,6 @@
 //! The output of the script for parts, with real shells and programs, some of which fail.
 
-use super::super::far::testing::{SHELLS, programs, run, run_with};
+use super::super::remote_scripts::testing::{SHELLS, programs, run, run_with};
 use super::*;
 use bgd_shared::request::Stream;
 use std::fs;
@@ -10,13 +10,13 @@ fn folder(home: &tempfile::TempDir, bytes: &[u8]) -> WorkFolder {
     let folder = WorkFolder::new(home.path().join("w"));
     let output = folder.path().join("output");
     fs::create_dir_all(&output).unwrap();
-    fs::write(output.join(far::output("k1", 0, Stream::Stdout)), bytes).unwrap();
-    fs::write(output.join(far::output("k1", 0, Stream::Stderr)), "").unwrap();
+    fs::write(output.join(remote_scripts::output("k1", 0, Stream::Stdout)), bytes).unwrap();
+    fs::write(output.join(remote_scripts::output("k1", 0, Stream::Stderr)), "").unwrap();
     folder
 }
 
 fn wanted(stream: Stream, offset: u64, count: u64) -> Wanted {
-    Wanted { name: far::output("k1", 0, stream), offset, count }
+    Wanted { name: remote_scripts::output("k1", 0, stream), offset, count }
 }
 
 #[test]
@@ -76,9 +76,9 @@ fn r150_only_a_missing_file_counts_as_gone() {
         let (code, printed) = run(shell, &read(&folder, &all));
         assert_eq!((code, parts(printed, &all)), (0, Some(vec![Part::Gone, Part::Unread])), "{shell}");
         fs::remove_dir_all(&output).unwrap();
-        assert_eq!(run(shell, &read(&folder, &all)).0, far::GONE, "{shell}");
+        assert_eq!(run(shell, &read(&folder, &all)).0, remote_scripts::GONE, "{shell}");
         fs::write(&output, "").unwrap();
         let code = run(shell, &read(&folder, &all)).0;
-        assert!(code != 0 && code != far::GONE, "{shell}");
+        assert!(code != 0 && code != remote_scripts::GONE, "{shell}");
     }
 }

@@ -11,13 +11,13 @@ use super::{Cluster, TICK};
 use crate::core::{Conclusion, Fact, PlaceFact};
 use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::error::CommandError;
-use crate::exec::slurm::far;
 use crate::exec::slurm::folder::{Note, Scan};
-use crate::exec::slurm::look::{FolderScan, Looked};
+use crate::exec::slurm::folder_scan::{FolderScan, Looked};
 use crate::exec::slurm::part::PARTS_BYTES;
+use crate::exec::slurm::remote_files::{Copied, Piece};
+use crate::exec::slurm::remote_scripts;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::{NoteKind, Noted};
-use crate::exec::slurm::there::{Copied, Piece};
 use crate::exec::slurm::work::{self, Files};
 
 /// The longest time between two looks while there are jobs.
@@ -121,7 +121,7 @@ impl Cluster {
         let mut has_grown = false;
         let mut not_read = Vec::new();
         for (task, copy) in &mut self.login_work.copies {
-            let names: Vec<_> = far::streams(copy.split).zip(copy.names()).collect();
+            let names: Vec<_> = remote_scripts::streams(copy.split).zip(copy.names()).collect();
             for (stream, name) in &names {
                 has_grown |= sizes.get(name).is_some_and(|size| copy.has_size(*stream, *size));
                 if missing.contains(name) {
@@ -268,7 +268,10 @@ impl Cluster {
     /// they were read.
     pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool, restarts: u32) {
         if self.is_far() {
-            self.login_work.leavings.removed.extend(far::files_of(&place.0, place.1, split, restarts));
+            self.login_work
+                .leavings
+                .removed
+                .extend(remote_scripts::files_of(&place.0, place.1, split, restarts));
             let key = place.0.to_string();
             if !self.login_work.leavings.keys.contains(&key) {
                 self.login_work.leavings.keys.push(key);

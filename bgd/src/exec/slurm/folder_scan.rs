@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use bgd_shared::time::Timestamp;
 
-use super::far::{self, GONE, Script, WAS_GONE};
 use super::folder::{Note, WorkFolder, in_order};
+use super::remote_scripts::{self, GONE, Script, WAS_GONE};
 use super::script::{Noted, quoted};
 
 /// The maximum number of new notes read by one look. A file server may take some milliseconds for each, and a script
@@ -74,7 +74,7 @@ const NOTE: [&[u8]; 4] = [
 pub fn look(folder: &WorkFolder, look: &FolderScan) -> Script {
     let FolderScan { removed, keys, outputs, kept } = look;
     let mut script = Script::new();
-    far::enter(&mut script, folder.path());
+    remote_scripts::enter(&mut script, folder.path());
     let all = |names: &[String], command: &str| {
         [b"printf '%s\\0' ", &*words(names), b" | xargs -0 ", command.as_bytes()].concat()
     };

@@ -1,7 +1,7 @@
 //! The output of a look's script, with real shells and programs, some of which fail.
 
-use super::super::far::testing::{SHELLS, programs, run, run_bytes, run_with};
-use super::super::far::{files_of, output, remove};
+use super::super::remote_scripts::testing::{SHELLS, programs, run, run_bytes, run_with};
+use super::super::remote_scripts::{files_of, output, remove};
 use super::*;
 use bgd_shared::request::Stream;
 use std::fs;
@@ -84,7 +84,7 @@ fn r147_look_finds_notes_and_sizes_and_removes_finished_files() {
         let (code, found) = find(shell, &folder, &what);
         assert_eq!((code, found.unwrap().missing), (0, what.outputs.clone()), "{shell}");
         run(shell, &remove(folder.path()));
-        assert_eq!(find(shell, &folder, &what).0, far::GONE, "{shell}");
+        assert_eq!(find(shell, &folder, &what).0, remote_scripts::GONE, "{shell}");
     }
 }
 
@@ -110,12 +110,12 @@ fn r151_look_distinguishes_unreadable_from_missing_files() {
         assert!(what.outputs.iter().all(|name| unread.contains(name)), "{shell} {unread:?}");
         let path = programs(&home, &[("ls", "echo k1.0.0.exit; echo ls: reading directory >&2; exit 2")]);
         let code = run_with(shell, &path, &look(&folder, &what)).0;
-        assert!(code != 0 && code != far::GONE, "{shell}");
+        assert!(code != 0 && code != remote_scripts::GONE, "{shell}");
         fs::remove_dir_all(folder.notes()).unwrap();
-        assert_eq!(find(shell, &folder, &what).0, far::GONE, "{shell}");
+        assert_eq!(find(shell, &folder, &what).0, remote_scripts::GONE, "{shell}");
         fs::write(folder.notes(), "").unwrap();
         let code = find(shell, &folder, &what).0;
-        assert!(code != 0 && code != far::GONE, "{shell}");
+        assert!(code != 0 && code != remote_scripts::GONE, "{shell}");
     }
 }
 

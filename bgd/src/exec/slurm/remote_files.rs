@@ -7,10 +7,10 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 
 use super::error::{self, CommandError};
-use super::far::{self, GONE, JobFile, PRINTED_BYTES, Script};
+use super::folder_scan::{self, FolderScan, Looked};
 use super::login::Login;
-use super::look::{self, FolderScan, Looked};
 use super::part::{self, Part, Wanted};
+use super::remote_scripts::{self, GONE, JobFile, PRINTED_BYTES, Script};
 use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
 use crate::core::{Conclusion, Fact, PlaceFact};
@@ -62,7 +62,7 @@ pub async fn write(
         Some(Err(error)) => return Err(NotSubmitted::Unwritten(format!("cannot write its files: {error}"))),
         None => return Err(NotSubmitted::Unwritten("the daemon is ending".to_owned())),
     };
-    for script in far::write(&tools.folder, key, &files) {
+    for script in remote_scripts::write(&tools.folder, key, &files) {
         run(login, &script).await.map_err(|trouble| match trouble {
             CommandError::Refused(why) => NotSubmitted::Unwritten(format!(
                 "cannot write its files to {} on {}: {why}",
@@ -88,11 +88,11 @@ fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Re
         .zip(jobs)
         .map(|(index, (task, job))| {
             let split = job.spec.split;
-            for stream in far::streams(split) {
+            for stream in remote_scripts::streams(split) {
                 context.folder.append(*task, stream)?;
             }
             job.set_base(context.folder.sizes(*task, split));
-            let path = |stream| folder.path().join("output").join(far::output(key, index, stream));
+            let path = |stream| folder.path().join("output").join(remote_scripts::output(key, index, stream));
             let errors = split.then(|| path(Stream::Stderr));
             let text = tools::file_of(job, context, &path(Stream::Stdout), errors.as_deref(), true);
             Ok(JobFile { index, text, split })
@@ -117,8 +117,8 @@ pub async fn look(
     look: &FolderScan,
 ) -> (Instant, Result<Looked, CommandError>) {
     let began = Instant::now();
-    let looked = match login.run(&look::look(&tools.folder, look), PRINTED_BYTES).await {
-        Ok(ran) if ran.code == 0 => look::looked(&ran.output, &look.outputs).ok_or_else(|| {
+    let looked = match login.run(&folder_scan::look(&tools.folder, look), PRINTED_BYTES).await {
+        Ok(ran) if ran.code == 0 => folder_scan::looked(&ran.output, &look.outputs).ok_or_else(|| {
             CommandError::Unreachable(format!("the answer from {} is incomplete", login.host()))
         }),
         Ok(ran) if ran.code == GONE => Ok(Looked::nothing(look)),
@@ -189,7 +189,7 @@ pub async fn settle(
 /// # Errors
 /// They can't be written.
 pub async fn check(tools: &Tools, login: &Login) -> Result<(), CommandError> {
-    run(login, &far::check(&tools.folder.for_check())).await
+    run(login, &remote_scripts::check(&tools.folder.for_check())).await
 }
 
 /// Removes the files of a submission. A job that needs them afterwards ends before it begins.
@@ -197,7 +197,7 @@ pub async fn check(tools: &Tools, login: &Login) -> Result<(), CommandError> {
 /// # Errors
 /// The login node can't be reached, or the files can't be removed.
 pub async fn remove_jobs(tools: &Tools, login: &Login, key: &str) -> Result<(), CommandError> {
-    run(login, &far::remove(&tools.folder.jobs(key))).await
+    run(login, &remote_scripts::remove(&tools.folder.jobs(key))).await
 }
 
 /// Removes all files of a daemon instance, wherever they are. With `keeps_outputs`, moves outputs to this machine's own
@@ -226,5 +226,5 @@ pub async fn remove_all(tools: &Tools, keeps_outputs: bool) -> Result<(), String
 /// # Errors
 /// The login node can't be reached, or the files can't be removed.
 pub async fn remove(login: &Login, folder: &std::path::Path) -> Result<(), CommandError> {
-    run(login, &far::remove(folder)).await
+    run(login, &remote_scripts::remove(folder)).await
 }

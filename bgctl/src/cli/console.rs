@@ -43,7 +43,7 @@ EXIT CODES:
     2  standard input or output is not a terminal
    69  the daemon has ended, and the jobs with it
   129  the terminal was closed
-  130  interrupted while it connected to another machine again
+  130  SIGINT or Ctrl-D while it connected to another machine again
   143  ended by SIGTERM; SIGINT is for jobs and does not end it, as in a shell")]
 pub struct ConsoleArgs {
     /// Parent session of its tasks [default: $BGD_SESSION, else a new one, `console:` and a number]

@@ -28,8 +28,8 @@ use crate::terminal::{Caught, Host};
 /// Maximum number of characters shown of a job's command line.
 const SHOWN: usize = 100;
 
-/// How long a typed line takes at most from the editor to the console.
-const LINE_TAKES: Duration = Duration::from_secs(1);
+/// How long a typed line takes at most from the editor to the console; in between, it is added to the history file.
+const LINE_TAKES: Duration = Duration::from_secs(3);
 
 /// All jobs in the foreground.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The differences if the console's jobs run on another machine: folders are found by a shell there, and a lost
 //! connection, which ends the foreground jobs, is re-established.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -18,6 +18,7 @@ use bgd_shared::task::{Status, Task};
 
 use super::prompt::interrupted;
 use super::{Console, Folder, Jobs, prompt, say};
+use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::Work;
 use crate::link::{DaemonAddress, end_children, is_lost, reach};
@@ -148,8 +149,11 @@ impl Console {
             let wants = Wants { changes: Some(woken.as_fd()), ..Wants::new(self.signals.as_fd()) };
             let editor = LinkWants::of_descriptor(self.editor.as_fd());
             let (ready, _) = wants.wait_with(&[editor]).map_err(cannot)?;
-            // At the prompt, no key sends a signal.
+            // At the prompt, no key sends a signal. The end of input may also mean that the terminal was closed.
             let mut gives_up = self.editor.asks_to_end();
+            if gives_up && !io::stdout().is_terminal() {
+                self.ends_with = self.ends_with.or(Some(Code::HUNG_UP));
+            }
             while let Some(caught) = self.signals.next_caught() {
                 gives_up |= prompt::gives_up(caught, &mut self.ends_with);
             }

@@ -2,7 +2,7 @@
 //! that no host delays another.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient};
 use bgd_shared::id::TaskId;
@@ -22,6 +22,9 @@ use super::wire::Wire;
 use crate::failure::Failure;
 use crate::link::{REFUSED, end_children, reason};
 use crate::terminal::{LinkReady, LinkWants};
+
+/// How long leaving may take for what a host has sent.
+const CATCHES_UP: Duration = Duration::from_secs(1);
 
 /// A connection, or the attempts to establish it.
 enum Connection {
@@ -118,14 +121,19 @@ impl<'a> Links<'a> {
         Ok(is_changed)
     }
 
-    /// Handles everything that a host has sent so far, without waiting. Returns whether its tasks are known then.
+    /// Handles everything that a host has sent so far, without waiting. Returns whether its tasks are known then: not if
+    /// the host sends faster than this reads, as it does for the preview of a busy terminal.
     ///
     /// # Errors
     /// There are no more threads or file descriptors.
     pub fn catch_up(&mut self, host: HostNo, ui: &mut Ui) -> Result<bool, Failure> {
+        let until = Instant::now() + CATCHES_UP;
         while let Connection::Live(wire) = &mut self.hosts[host.index()]
             && ioctl_fionread(&wire.client).is_ok_and(|bytes| bytes > 0)
         {
+            if Instant::now() >= until {
+                return Ok(false);
+            }
             let read = wire.client.read();
             self.hear(host, ui)?;
             if read.is_err() {

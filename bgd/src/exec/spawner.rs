@@ -120,9 +120,10 @@ impl AsFd for Null {
 fn ignored_signals(has_keeper: bool) -> Vec<i32> {
     // The daemon's parent may have ignored any of them.
     let mask = proc::ignored_signals("self");
-    // Children that the keeper holds ignore this one until they have announced themselves.
-    let held_back = has_keeper.then_some(Signal::SIGTERM as i32);
-    (1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0 || Some(*signal) == held_back).collect()
+    // Every Rust program ignores the first; children that the keeper holds, the second until they are announced.
+    let known = [Some(Signal::SIGPIPE), has_keeper.then_some(Signal::SIGTERM)]
+        .map(|signal| signal.map(|signal| signal as i32));
+    (1..=64).filter(|signal| mask & (1 << (signal - 1)) != 0 || known.contains(&Some(*signal))).collect()
 }
 
 /// Opened standard streams.

@@ -200,12 +200,13 @@ fn late_job_of_stopped_daemon_is_cancelled_although_the_next_one_has_the_termina
     console.type_line("exec sleep 1002");
     interrupt_until(&console, || !console.is_sane());
     at_prompt(&mut console);
-    console.type_line("exec sleep 1003");
+    console.type_line("echo up; exec sleep 1003");
     wait::poll_until("the line was taken", || console.is_sane().then_some(()));
     drop(stopped);
     let is_late = |event: &Event| event.task.description == "exec sleep 1002";
     watch.until(|event| event.kind == EventKind::Cancelled && is_late(event));
-    daemon.wait_running(task_of(&daemon, "exec sleep 1003").id);
+    // Its output shows that the console has the answer about it.
+    console.wait_text("\nup\n");
     console.type_keys("\x03");
     console.wait_text("[failed (SIGINT)]");
     at_prompt(&mut console);

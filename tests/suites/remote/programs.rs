@@ -157,7 +157,11 @@ fn r141_cd_given_up_on_remote_machine_leaves_no_task() {
     });
     let stopped = Stopped::now(&far.daemon);
     interrupt_until(&console, || !console.is_sane());
-    console.wait_text("bgctl: cd: interrupted");
+    // The answer about its task may still be on its way to the console.
+    let both = ["bgctl: cd: interrupted", "bgctl: the daemon has not answered: interrupted"];
+    console.wait("another interruption", |screen| {
+        both.map(|text| screen.contents().matches(text).count()).iter().sum::<usize>() == 2
+    });
     drop(stopped);
     shell.gone();
     far.forgotten();

@@ -22,17 +22,17 @@ pub struct Clusters {
     pub(super) instance: String,
     pub(super) is_durable: bool,
     /// The places of the clusters that must stay where they are until a restart.
-    in_use: Arc<Mutex<HashMap<Arc<str>, Place>>>,
+    in_use: Arc<Mutex<HashMap<Arc<str>, Location>>>,
 }
 
 /// Where a cluster's jobs and their files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     host: Option<String>,
     work_folder: Option<PathBuf>,
 }
 
-impl Place {
+impl Location {
     pub(super) fn of(slurm: &Slurm) -> Self {
         let host = slurm.shell.as_ref().map(|shell| shell.host.clone());
         Self { host, work_folder: slurm.work_folder.clone() }
@@ -48,14 +48,14 @@ impl Clusters {
     /// Notes that jobs or files of a cluster may be where these settings say.
     pub(super) fn uses(&self, name: &Arc<str>, slurm: &Slurm) {
         let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
-        in_use.entry(Arc::clone(name)).or_insert_with(|| Place::of(slurm));
+        in_use.entry(Arc::clone(name)).or_insert_with(|| Location::of(slurm));
     }
 
     /// Returns the names of the settings that don't take effect while jobs or files may be elsewhere.
     pub(super) fn waiting(&self, name: &str, slurm: &Slurm) -> Vec<&'static str> {
         let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(used) = in_use.get(name) else { return Vec::new() };
-        let place = Place::of(slurm);
+        let place = Location::of(slurm);
         let host = (used.host != place.host).then_some("host");
         host.into_iter().chain((used.work_folder != place.work_folder).then_some("work_folder")).collect()
     }

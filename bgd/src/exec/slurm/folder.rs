@@ -2,9 +2,9 @@
 //! the notes of the jobs. Everything here may block, as the folder may be on a slow or silent file server.
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::id::TaskId;
@@ -13,6 +13,7 @@ use bgd_shared::request::Stream;
 use bgd_shared::time::Timestamp;
 
 use super::script::{JOB, NOTE_BYTES, NoteKind, Noted};
+use crate::os::files::{private_folder, remove_if_there};
 
 /// The maximum number of notes read at once.
 pub const NOTES: usize = 10_000;
@@ -59,7 +60,7 @@ impl WorkFolder {
     /// An error of the system, such as a full disk.
     pub fn prepare(&self) -> io::Result<()> {
         for folder in [self.notes(), self.0.join("jobs"), self.0.join("output")] {
-            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+            private_folder(folder)?;
         }
         if !self.script().exists() {
             replace(&self.script(), 0o600, |file| file.write_all(JOB.as_bytes()))?;
@@ -93,7 +94,7 @@ impl WorkFolder {
     /// # Errors
     /// An error of the system, such as a full disk.
     pub fn create_jobs(&self, key: &str) -> io::Result<()> {
-        DirBuilder::new().mode(0o700).recursive(true).create(self.jobs(key))
+        private_folder(self.jobs(key))
     }
 
     /// Writes the file of a job.
@@ -225,11 +226,8 @@ fn read(path: &Path) -> io::Result<(Vec<u8>, Option<Timestamp>)> {
 }
 
 fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "file not removed");
-        }
-        Ok(()) | Err(_) => {}
+    if let Err(error) = remove_if_there(path) {
+        tracing::warn!(path = %path.display(), %error, "file not removed");
     }
 }
 

@@ -46,7 +46,7 @@ use crate::remotes::{Remote, Remotes, Slurm};
 
 impl Clusters {
     /// Serves a cluster; `sweeps` says whether to end the jobs that earlier daemons have left. If this very instance may
-    /// have jobs at another place than the configured one, that is served first.
+    /// have jobs in another work folder than the configured one, that is served first.
     fn serve_sweeping(&self, places: &mut Places<Run, Slurm>, name: &Arc<str>, slurm: &Slurm, sweeps: bool) {
         let left = self.origin(name, slurm).left_settings(slurm);
         let (kind, served) = (self.clone(), left.as_ref().unwrap_or(slurm).clone());
@@ -54,7 +54,10 @@ impl Clusters {
         places.serve(name, |orders| Cluster::new(served, kind, tools, orders).run(sweeps));
         if left.is_some() {
             let name = &**name;
-            tracing::info!(name, "jobs may be on the previous `host` or in the previous `work_folder`");
+            tracing::info!(
+                name,
+                "jobs may be in the previous `work_folder`, which is used until a restart without jobs"
+            );
             places.configure(name, slurm.clone());
         }
     }

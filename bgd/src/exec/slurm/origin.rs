@@ -3,10 +3,9 @@
 //! note in the state folder records that there may be some, so that a daemon without such jobs asks no cluster.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bgd_shared::replace::replace;
@@ -14,6 +13,7 @@ use bgd_shared::resources::Resources;
 use serde::{Deserialize, Serialize};
 
 use super::folder::WorkFolder;
+use crate::os::files::{private_folder, remove_if_there};
 use crate::remotes::{Shell, Slurm};
 
 /// The folder of the notes, in the state folder.
@@ -71,7 +71,7 @@ impl Origin {
             return Ok(());
         }
         if let Some(parent) = self.note.parent() {
-            DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
+            private_folder(parent)?;
         }
         let folder = folder.as_os_str().as_bytes().to_vec();
         let note = Note { folder, shell: self.shell.clone(), env: self.env.clone() };
@@ -86,29 +86,24 @@ impl Origin {
         self.note.exists()
     }
 
-    /// Returns these settings with the host and the work folder of this very instance's jobs, if it may have left some
-    /// at another place than the configured one.
+    /// Returns these settings with the work folder of this very instance's jobs, if it may have left some in another one
+    /// than the configured one. Jobs on another host are not followed: that host may be gone, and nothing would reach
+    /// the configured one.
     pub fn left_settings(&self, configured: &Slurm) -> Option<Slurm> {
         let Note { folder, shell, .. } = read(&self.note)?;
+        let host = |shell: Option<Shell>| shell.map(|shell| shell.host);
+        if host(shell) != host(configured.shell.clone()) {
+            return None;
+        }
         let folder = PathBuf::from(std::ffi::OsString::from_vec(folder));
         // No damaged note can name a folder of something else.
         let parent = folder.parent().filter(|_| folder.file_name() == Some(self.job_name.as_ref()))?;
         let state = self.note.parent()?.parent()?;
-        let is_same_folder = configured.work_folder.as_deref().unwrap_or(state) == parent;
-        let host = |shell: &Option<Shell>| shell.as_ref().map(|shell| shell.host.clone());
-        let is_same_host = host(&configured.shell) == host(&shell);
-        if is_same_folder && is_same_host {
+        if configured.work_folder.as_deref().unwrap_or(state) == parent {
             return None;
         }
-        let mut left = configured.clone();
-        if !is_same_folder {
-            left.work_folder = (parent != state).then(|| parent.to_owned());
-        }
-        match (&mut left.shell, shell) {
-            (Some(left), Some(noted)) => left.host = noted.host,
-            (left, noted) => *left = noted,
-        }
-        Some(left)
+        let work_folder = (parent != state).then(|| parent.to_owned());
+        Some(Slurm { work_folder, ..configured.clone() })
     }
 
     /// Records that nothing is left on the cluster.
@@ -194,11 +189,8 @@ fn read(note: &Path) -> Option<Note> {
 }
 
 fn remove(note: &Path) {
-    match fs::remove_file(note) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %note.display(), %error, "note not removed");
-        }
-        Ok(()) | Err(_) => {}
+    if let Err(error) = remove_if_there(note) {
+        tracing::warn!(path = %note.display(), %error, "note not removed");
     }
 }
 
@@ -238,7 +230,9 @@ mod tests {
             old.remember(&before.work_folder.as_deref().unwrap_or(home.path()).join(&old.job_name)).unwrap();
             for now in &all {
                 let left = origin(now).left_settings(now);
-                assert_eq!(left.as_ref(), (before != now).then_some(before), "{before:?} {now:?}");
+                // A changed host may be gone.
+                let is_followed = before != now && before.shell == now.shell;
+                assert_eq!(left.as_ref(), is_followed.then_some(before), "{before:?} {now:?}");
             }
             old.forget();
             assert_eq!(origin(before).left_settings(&all[4]), None);

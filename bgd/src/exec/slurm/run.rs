@@ -30,8 +30,8 @@ const NOTE_WITHIN: Duration = Duration::from_secs(3);
 /// The pause before an order to end a job is repeated that the cluster has refused for the first time.
 const END_AGAIN: Duration = Duration::from_secs(5);
 
-/// How often that pause doubles, up to some minutes: the reason may never pass.
-const END_AGAIN_DOUBLINGS: u32 = 6;
+/// How often that pause doubles, up to 40 seconds: the reason may never pass, but jobs cost money until it does.
+const END_AGAIN_DOUBLINGS: u32 = 3;
 
 /// How many consecutive answers must lack a job before it counts as missing.
 const MISSING: u32 = 2;
@@ -142,6 +142,8 @@ pub struct Run {
     was_asked: bool,
     /// How often in a row the cluster has refused to end it, and the reason that was reported.
     refused_ends: (u32, Box<str>),
+    /// When that order is due again.
+    pub end_again_at: Option<Instant>,
 }
 
 /// A job's note about its end.
@@ -204,6 +206,7 @@ impl Run {
             script: None,
             was_asked: false,
             refused_ends: Default::default(),
+            end_again_at: None,
         }
     }
 

@@ -177,7 +177,9 @@ impl Cluster {
                     if action.ends() {
                         let (pause, is_other) = run.end_refused(why);
                         is_news = is_other;
-                        self.end_again.retain(|(_, other)| *other != task);
+                        if let Some(at) = run.end_again_at.replace(now + pause) {
+                            self.end_again.remove(&(at, task));
+                        }
                         self.end_again.insert((now + pause, task));
                     }
                     if is_news {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Cluster;
-use crate::exec::slurm::clusters::Place;
+use crate::exec::slurm::clusters::Location;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::program::Programs;
 use crate::exec::slurm::reach::Availability;
@@ -19,10 +19,10 @@ impl Cluster {
     /// Uses these settings from now on. The host and the work folder stay the same as long as there may be jobs or
     /// files.
     pub(super) fn configure(&mut self, mut settings: Box<Slurm>) {
-        let is_moved = Place::of(&settings) != Place::of(&self.settings);
+        let is_moved = Location::of(&settings) != Location::of(&self.settings);
         let before = std::mem::replace(&mut self.next, is_moved.then(|| settings.clone()));
         if is_moved {
-            let is_known = before.is_some_and(|before| Place::of(&before) == Place::of(&settings));
+            let is_known = before.is_some_and(|before| Location::of(&before) == Location::of(&settings));
             if self.has_submitted && !is_known {
                 let name = &*self.tools.name;
                 tracing::warn!(

@@ -9,7 +9,7 @@ use bgd_shared::request::Method;
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::Link;
+use crate::link::{Link, together};
 
 /// How long an ssh may take to exit after its timeout.
 const ENDING: Duration = Duration::from_secs(6);
@@ -34,8 +34,23 @@ impl Asked<'_> {
     /// # Errors
     /// The host does not answer in time, the connection broke, or the daemon refused the call.
     pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, Failure> {
+        self.within_deadline(|client| client.call::<M>(params))
+    }
+
+    /// Makes several calls at once. Returns `None` for those that the daemon refuses.
+    ///
+    /// # Errors
+    /// The host does not answer in time, or the connection broke.
+    pub fn call_together<M: Method>(&mut self, all: &[M::Params]) -> Result<Vec<Option<M::Result>>, Failure> {
+        self.within_deadline(|client| together::<M>(client, all))
+    }
+
+    fn within_deadline<T>(
+        &mut self,
+        call: impl FnOnce(&mut Client) -> Result<T, ClientError>,
+    ) -> Result<T, Failure> {
         self.client.wait_at_most(self.deadline.saturating_duration_since(Instant::now()));
-        self.client.call::<M>(params).map_err(|error| match error {
+        call(&mut self.client).map_err(|error| match error {
             ClientError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 late(self.link, self.within)
             }

@@ -434,7 +434,9 @@ class AsyncClient(AsyncMethods):
         until: types.BlockUntil = "ended",
     ) -> types.BlockResult:
         """Waits until all tasks have ended, or one with mode "any", but at most so many seconds: then `timed_out` is set,
-        which is not an error. `tasks` may be a single one. Updates the handles among them."""
+        which is not an error. `tasks` may be a single one. Updates the handles among them. With mode "any", their
+        IDs must fit into one line of `limits.frame_bytes` (some 26,000 by default); for a larger batch, use
+        `task_block` with `matching`."""
         waited = references("tasks", tasks)
         ids = [reference(one) for one in waited]
         most = milliseconds("timeout", checked(timeout))

@@ -14,7 +14,8 @@ fn restart_with_broken_configuration_stops_nothing() {
     home.write_config("max_concurrent_tasks = 0\n");
     let refused = home.run(&["daemon", "restart"]).expect_code(78);
     let path = home.config_path();
-    let told = format!("bgctl: nothing was stopped: {}: `max_concurrent_tasks` is 0", path.display());
+    let place = format!("{}: line 1, column 1", path.display());
+    let told = format!("bgctl: nothing was stopped: {place}: `max_concurrent_tasks` is 0");
     assert!(refused.stderr.starts_with(&told) && refused.stdout.is_empty(), "{}", refused.stderr);
     let json = home.run(&["--json", "daemon", "restart"]).expect_code(78).stderr;
     assert!(json.contains("\"kind\":\"config_invalid\""), "{json}");

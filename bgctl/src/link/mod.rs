@@ -220,16 +220,7 @@ impl Link {
     /// No daemon, or a broken connection that can't be replaced.
     pub fn call_together<M: Method>(&mut self, all: &[M::Params]) -> Result<Vec<Option<M::Result>>, Failure> {
         debug_assert!(lost::REPEATABLE.contains(&M::NAME), "{}", M::NAME);
-        let say = |client: &mut Client| {
-            let sent = all.iter().map(|params| client.send::<M>(params, &[]));
-            let sent: Vec<u64> = sent.collect::<Result<_, _>>()?;
-            let answers = sent.into_iter().map(|call| match client.answer::<M>(call) {
-                Ok(answer) => Ok(Some(answer)),
-                Err(ClientError::Rpc(_)) => Ok(None),
-                Err(error) => Err(error),
-            });
-            answers.collect()
-        };
+        let say = |client: &mut Client| together::<M>(client, all);
         loop {
             match self.exchange(say) {
                 Err(failure) => self.recover(failure)?,
@@ -542,6 +533,24 @@ impl Link {
 
 fn no_connection() -> Failure {
     Failure::new(Code::NO_DAEMON, NO_DAEMON, "not connected")
+}
+
+/// Sends several calls before the first answer is awaited. Returns `None` for those that the daemon refuses.
+///
+/// # Errors
+/// The connection broke, or an answer did not come in time.
+pub fn together<M: Method>(
+    client: &mut Client,
+    all: &[M::Params],
+) -> Result<Vec<Option<M::Result>>, ClientError> {
+    let sent = all.iter().map(|params| client.send::<M>(params, &[]));
+    let sent: Vec<u64> = sent.collect::<Result<_, _>>()?;
+    let answers = sent.into_iter().map(|call| match client.answer::<M>(call) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(ClientError::Rpc(_)) => Ok(None),
+        Err(error) => Err(error),
+    });
+    answers.collect()
 }
 
 #[cfg(test)]

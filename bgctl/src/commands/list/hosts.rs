@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::IsTerminal as _;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ListParams, ListResult, OutputResult, TaskList, TaskOutput, TaskUsage};
+use bgd_shared::request::{ListParams, ListResult, TaskList, TaskOutput, TaskUsage};
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
@@ -121,9 +121,7 @@ fn ask(
             Measured::new()
         };
         let percents = if has_progress {
-            percents(&list.tasks, |all| {
-                all.iter().map(|params| known(asked.call::<TaskOutput>(params))).collect()
-            })?
+            percents(&list.tasks, |all| asked.call_together::<TaskOutput>(all))?
         } else {
             HashMap::new()
         };
@@ -145,14 +143,6 @@ fn ask(
     })?;
     // Every host has ended, so every host has an outcome.
     Ok(outcomes.into_iter().flatten().collect())
-}
-
-/// Returns the answer about an output; `None` if the host refused the call.
-fn known(outcome: Result<OutputResult, Failure>) -> Result<Option<OutputResult>, Failure> {
-    match outcome {
-        Err(failure) if failure.rpc_code.is_some() => Ok(None),
-        outcome => outcome.map(Some),
-    }
 }
 
 /// The text on the terminal while some hosts have not answered yet.

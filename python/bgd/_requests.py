@@ -250,8 +250,7 @@ def submit(
     more: Mapping[str, Any],
 ) -> Request:
     """Returns the request for a task that inherits what a child of this process would, still without its environment:
-    see `Request.put_env`. `more` are params that are sent
-    as they are, `socket` is the daemon's if it was chosen."""
+    see `Request.put_env`. `more` are params that are sent as they are, `socket` is the daemon's if it was chosen."""
     if isinstance(argv, (str, bytes)):
         raise UsageError("argv is a list of arguments, not a line", "use shell=... for a line of /bin/sh")
     argv = None if argv is None else list(each("argv", argv))

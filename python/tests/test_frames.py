@@ -46,7 +46,6 @@ class Parts(unittest.TestCase):
             self.assertEqual([is_last for _, is_last in parts], [False] * (len(parts) - 1) + [True])
         self.assertEqual(list(_requests.input_parts(b"", 4096)), [("", True)])
 
-
     def test_ids_to_wait_for_fit_into_a_line(self) -> None:
         ids = [f"{number:036x}" for number in range(30_000)]
         for frame_bytes in FRAMES:

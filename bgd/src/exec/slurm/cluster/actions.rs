@@ -169,7 +169,7 @@ impl Cluster {
             let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             match (&why, run) {
                 (Some(_), Some(_)) if action.ends() && is_passing => {
-                    self.order_action(now, action, task, done)
+                    self.order_action(now, action, task, done);
                 }
                 (Some(why), Some(run)) if !matches!(result, Err(CommandError::Gone)) || !action.ends() => {
                     // One refusal stands for all jobs of a command, and its reason may pass.

@@ -37,7 +37,7 @@ use self::cgroups::Delegation;
 use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_error, state_unusable};
 use self::instance::Instance;
 use self::manager::{notify_manager, watch_signals};
-use self::running::{Daemon, StartupResources};
+use self::running::{Daemon, Resources};
 use crate::config::Config;
 use crate::exec::mark::Marks;
 use crate::exec::strays::Strays;
@@ -193,7 +193,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let marks = Arc::new(Marks::new(&instance.id, first_mark));
     let tree = (place.tree(), place.reason);
     let of_journal = Arc::clone(&marks);
-    let resources = StartupResources {
+    let resources = Resources {
         config,
         config_path,
         state,

@@ -55,7 +55,7 @@ pub(super) fn runtime() -> io::Result<LocalRuntime> {
 }
 
 /// The resources acquired by the daemon.
-pub(super) struct StartupResources {
+pub(super) struct Resources {
     pub(super) config: Config,
     pub(super) config_path: PathBuf,
     pub(super) state: PathBuf,
@@ -96,7 +96,7 @@ impl Daemon {
     /// Puts the parts together. `tree` describes how process trees are tracked, and why. Must run on the process's
     /// first thread.
     pub(super) fn new(
-        resources: StartupResources,
+        resources: Resources,
         address: Address,
         tree: (&'static str, String),
         connections: Arc<Connections<Connection>>,
@@ -104,8 +104,7 @@ impl Daemon {
     ) -> Result<Self, Failure> {
         let (calls, facts, internals, mailbox) = mailbox::new();
         let (local, context) = start_executors(&resources, facts)?;
-        let StartupResources { config, config_path, state, socket, instance, life, cgroup, program, .. } =
-            resources;
+        let Resources { config, config_path, state, socket, instance, life, cgroup, program, .. } = resources;
         let (nofile, marks, strays, keeper) =
             (resources.nofile, resources.marks, Arc::new(resources.strays), resources.keeper);
         let agents = AgentThread::new(Arc::new(config.agents().unwrap_or_default()), context.clone());
@@ -322,8 +321,8 @@ fn end_all(
     }
 }
 
-fn start_executors(resources: &StartupResources, facts: Facts) -> Result<(Local, Context), Failure> {
-    let StartupResources { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = resources;
+fn start_executors(resources: &Resources, facts: Facts) -> Result<(Local, Context), Failure> {
+    let Resources { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = resources;
     if let Some(keeper) = keeper {
         apart::keep(keeper, cgroup.as_deref());
     }

@@ -28,7 +28,7 @@ use super::durable;
 use super::failure::{Failure, failed, print_error};
 use super::instance::Instance;
 use super::manager::{notify_manager, watch_signals};
-use super::running::{self, Daemon, StartupResources};
+use super::running::{self, Daemon, Resources};
 use crate::carry::ReceivedFds;
 use crate::carry::handover::go_back;
 use crate::carry::image::{Head, Image};
@@ -265,7 +265,7 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
 }
 
 /// The acquired resources, the address, how process trees are tracked and why, and when the daemon started.
-type Taken = (StartupResources, Address, (&'static str, String), Stamp);
+type Taken = (Resources, Address, (&'static str, String), Stamp);
 
 /// Takes over the resources acquired by the previous program.
 fn take(
@@ -319,7 +319,7 @@ fn take(
         came.take(fd).and_then(|socket| Keeper::restore(&instance.path, Socket::restore(socket, pid)))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
-    let taken = StartupResources {
+    let taken = Resources {
         config,
         config_path,
         state: state_dir,

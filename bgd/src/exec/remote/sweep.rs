@@ -3,9 +3,8 @@
 //! daemon without such tasks makes no connection.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +19,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 
 use super::bridge::Bridge;
+use crate::os::files::{private_folder, remove_if_there};
 
 /// A number higher than that of any notice, which every JSON reader accepts exactly.
 const ALL_NOTICES: u64 = (1 << 53) - 1;
@@ -196,13 +196,10 @@ impl Note {
     /// Replaces the file, or removes it if there are no instances.
     fn write(&self, path: &Path) -> io::Result<()> {
         if self.instances.is_empty() {
-            return match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                Ok(()) | Err(_) => Ok(()),
-            };
+            return remove_if_there(path);
         }
         if let Some(folder) = path.parent() {
-            DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+            private_folder(folder)?;
         }
         let there = self.there.instance.iter().map(|instance| format!("{THERE}{instance}"));
         let host = self.there.host.iter().map(|host| format!("{HOST}{host}"));

@@ -185,17 +185,15 @@ impl Machine {
             if again == Again::Look {
                 run.look_again();
                 self.ready.push_back(task);
-            } else if self.end_again.iter().all(|(_, waits)| *waits != task) {
-                self.end_again.insert((Instant::now() + PAUSES[1], task));
+            } else {
+                self.end_again.add(Instant::now() + PAUSES[1], task);
             }
         }
     }
 
     /// Marks the runs again whose ends were refused, if that is due.
     pub(super) fn repeat_ends(&mut self, now: Instant) {
-        while self.end_again.first().is_some_and(|(at, _)| *at <= now)
-            && let Some((_, task)) = self.end_again.pop_first()
-        {
+        while let Some(task) = self.end_again.due(now) {
             self.order_end(task);
         }
     }
@@ -344,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r145_refused_order_to_end_a_remote_run_is_repeated() {
+    fn r145_kind_of_refusal_decides_when_to_order_the_end_again() {
         assert_eq!(after(ErrorKind::ShuttingDown), Again::Soon);
         assert_eq!(after(ErrorKind::TooManyRequests), Again::Soon);
         assert_eq!(after(ErrorKind::TaskNotFound), Again::Look);

@@ -7,6 +7,7 @@ mod ends;
 mod news;
 mod reads;
 mod recovery;
+mod repeats;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -24,6 +25,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reads::Reads;
+use self::repeats::Repeats;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
 use crate::exec::host::Host;
@@ -83,7 +85,7 @@ pub struct Machine {
     /// When these orders are given again, if the machine's daemon had no room for one.
     ends_at: Option<Instant>,
     /// When the orders to end these runs, which the machine's daemon refused, are given again.
-    end_again: BTreeSet<(Instant, TaskId)>,
+    end_again: Repeats,
     /// The times at which the ends of these runs are no longer waited for.
     give_up: BTreeSet<(Instant, TaskId, u32)>,
     /// The ids on the machine of concluded tasks that were not cleared yet.
@@ -180,7 +182,7 @@ impl Machine {
             to_end: BTreeSet::new(),
             ending: 0,
             ends_at: None,
-            end_again: BTreeSet::new(),
+            end_again: Repeats::default(),
             give_up: BTreeSet::new(),
             concluded: Vec::new(),
             is_clearing: false,
@@ -531,7 +533,7 @@ impl Machine {
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
         let give_up = self.give_up.first().map(|(at, ..)| *at);
-        let end_again = self.end_again.first().map(|(at, _)| *at);
+        let end_again = self.end_again.next_at();
         link.into_iter().chain(sweeps).chain(give_up).chain(self.ends_at).chain(end_again).min()
     }
 

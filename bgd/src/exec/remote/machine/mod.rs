@@ -387,7 +387,9 @@ impl Machine {
             self.open();
         }
         self.clear_concluded();
-        let at_once = self.calls_at_once() + self.ending;
+        let at_once = self.calls_at_once();
+        self.reads.limit_to_half_of(at_once);
+        let at_once = at_once + self.ending;
         while self.calls.len() < at_once
             && let Some(task) = self.reads.next().or_else(|| self.ready.pop_front())
         {

@@ -211,9 +211,11 @@ impl Run {
         self.there.is_some() || self.was_sent
     }
 
-    /// Notes that it was never submitted if this is why it waits, according to the daemon that left it.
-    pub fn unsend_if(&mut self, reason: &str) {
-        self.was_sent &= self.there.is_some() || self.reason.as_deref() != Some(reason);
+    /// Notes that it was never submitted if it waits for the tasks on this previous host, according to the daemon that
+    /// left it.
+    pub fn unsend_if_it_awaits(&mut self, host: &str) {
+        let is_unsent = self.reason.as_deref() == Some(&*why_it_awaits(host));
+        self.was_sent &= self.there.is_some() || !is_unsent;
     }
 
     /// Reports whether it is not known to have started.
@@ -487,6 +489,13 @@ fn why_it_waits(task: &Task) -> Box<str> {
         | None => "pending there",
     };
     text.into()
+}
+
+/// Returns the reason why a run waits that will be submitted to the next host, once the tasks on this previous one have
+/// ended. It is recorded, and a later daemon, perhaps of a later version, recognises it in
+/// [`Run::unsend_if_it_awaits`]: if it is changed, the earlier text must still be recognised.
+pub fn why_it_awaits(host: &str) -> String {
+    format!("for the end of the tasks on {host}, the previous host")
 }
 
 /// Returns the last fact about a run, from its task's end on the machine `host`.

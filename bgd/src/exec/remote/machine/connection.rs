@@ -11,7 +11,7 @@ use super::{IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
 use crate::exec::remote::bridge::{self, Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
-use crate::exec::remote::run::Run;
+use crate::exec::remote::run::{Run, why_it_awaits};
 use crate::remotes::Ssh;
 
 impl Machine {
@@ -108,8 +108,8 @@ impl Machine {
         tracing::info!(host = before, "the host was changed; the previous one may still have tasks");
         self.next_host = Some(std::mem::replace(&mut self.ssh.shell.host, before));
         // The previous daemon had not sent a run that still waited for the configured host.
-        let reason = self.reason_for_next_host();
-        self.runs.values_mut().for_each(|run| run.unsend_if(&reason));
+        let host = &self.ssh.shell.host;
+        self.runs.values_mut().for_each(|run| run.unsend_if_it_awaits(host));
         self.pause = Duration::ZERO;
         self.ready.extend(self.in_order());
         self.open();
@@ -172,12 +172,8 @@ impl Machine {
 
     /// Reports that a run waits until the host can be changed.
     pub(super) fn await_next_host(&self, task: TaskId, number: u32) {
-        let fact = PlaceFact::Waiting { reason: self.reason_for_next_host().into() };
+        let fact = PlaceFact::Waiting { reason: why_it_awaits(&self.ssh.shell.host).into() };
         self.context.facts.send(task, number, Fact::Elsewhere(fact));
-    }
-
-    fn reason_for_next_host(&self) -> String {
-        format!("for the end of the tasks on {}, the previous host", self.ssh.shell.host)
     }
 
     /// Returns the tasks of all runs in their order, in which those that wait for a connection are submitted.

@@ -63,3 +63,25 @@ fn r145_known_end_outlives_the_machine_and_only_uncopied_output_is_lost() {
     run.cut();
     assert!(run.has_ended() && run.miss_rest().is_none() && run.next().is_none());
 }
+
+#[test]
+fn r151_run_that_waits_for_a_previous_host_was_not_submitted() {
+    // Earlier daemons have recorded it.
+    let reason = "for the end of the tasks on far, the previous host";
+    assert_eq!(why_it_awaits("far"), reason);
+    let left = |reason: Option<&str>, there| Run {
+        was_sent: true,
+        reason: reason.map(Into::into),
+        there,
+        ..Run::new(1, Arc::new(Spec::of_daemon()), SubmitParams::default())
+    };
+    let may_exist = |mut run: Run| {
+        run.unsend_if_it_awaits("far");
+        run.may_exist()
+    };
+    assert!(!may_exist(left(Some(reason), None)));
+    for other in [None, Some("pending there"), Some(&*why_it_awaits("near"))] {
+        assert!(may_exist(left(other, None)), "{other:?}");
+    }
+    assert!(may_exist(left(Some(reason), Some(THERE))), "it was submitted there after all");
+}

@@ -478,3 +478,22 @@ fn r151_remote_task_survives_kill_and_change_of_host() {
     far.forgotten();
     near.forgotten();
 }
+
+#[test]
+fn r151_remote_task_survives_kill_and_corrected_host() {
+    let mut far = Far::with_here("durable = true");
+    let (open, until_open) = gate(&far, "open");
+    let id = far.submit_on(&[], &format!("{until_open}; exit 4"));
+    far.running(id);
+    kill(&mut far, |far| far.set_host("nowhere.invalid"));
+    let why = |task: &Task| task.elsewhere.as_ref().and_then(|there| there.unknown_because.clone());
+    far.until(id, "the wrong host", |task| why(task).is_some_and(|why| why.contains("nowhere.invalid")));
+    far.set_host(HOST);
+    far.run_here(&["daemon", "reload"]).success();
+    let task = far.until(id, "it is known", |task| why(task).is_none());
+    assert_eq!(task.status, Status::Running);
+    fs::write(open, "").unwrap();
+    let task = far.ended(id);
+    assert_eq!((task.exit, task.run), (Some(Exit::Code(4)), 1), "{:?}", task.error);
+    far.forgotten();
+}

@@ -76,6 +76,7 @@ impl Machine {
         if let Some(before) = self.previous_host(&instance) {
             return self.go_back(before);
         }
+        self.has_opened = true;
         let bridge = Arc::new(bridge);
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
@@ -116,12 +117,29 @@ impl Machine {
     }
 
     /// Uses these settings from now on. The host stays the same as long as it may have tasks, which would otherwise be
-    /// abandoned.
+    /// abandoned. Before the first connection the runs may be on another host, which the note names, so the configured
+    /// one is connected to at once, and its answer decides.
     pub(super) fn configure(&mut self, ssh: Ssh) {
         let host = std::mem::replace(&mut self.ssh, ssh).shell.host;
         let next = std::mem::replace(&mut self.ssh.shell.host, host);
-        self.next_host = Some(next).filter(|next| *next != self.ssh.shell.host);
+        let is_changed = next != *self.next_host.as_ref().unwrap_or(&self.ssh.shell.host);
+        let may_go_back = self.instance.is_none() || self.origin.host_before().is_some();
+        if is_changed && !self.has_opened && may_go_back {
+            self.open_instead(next);
+        } else {
+            self.next_host = Some(next).filter(|next| *next != self.ssh.shell.host);
+        }
         self.ready.extend(self.in_order());
+    }
+
+    /// Connects to this host instead of the one that could not be connected to yet.
+    fn open_instead(&mut self, host: String) {
+        tracing::info!(from = self.ssh.shell.host, to = host, "the host was changed before a connection");
+        self.ssh.shell.host = host;
+        (self.next_host, self.gave_up_sweep, self.pause) = (None, false, Duration::ZERO);
+        if self.sweeps_at.is_some() || !matches!(self.link, Link::Idle) {
+            self.open();
+        }
     }
 
     /// Changes to the configured host once the previous one has no tasks. Tasks that are no longer awaited, because it

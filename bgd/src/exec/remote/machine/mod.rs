@@ -115,7 +115,9 @@ pub struct Machine {
     may_have_left: bool,
     /// Whether the first connection was made, or has failed.
     has_connected: bool,
-    /// Orders that came before that, or before the state of their run was known.
+    /// Whether a host was connected to for its runs: the configured one, or the one that had them before.
+    has_opened: bool,
+    /// Orders that came before the first connection, or before the state of their run was known.
     early_orders: Vec<Order>,
     /// The waiters for orders that are carried out when the state of a run is known.
     early_done: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
@@ -197,6 +199,7 @@ impl Machine {
             sweeps_at: None,
             may_have_left,
             has_connected: false,
+            has_opened: false,
             early_orders: Vec::new(),
             early_done: HashMap::new(),
             pause: Duration::ZERO,

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::{TestDaemon, wait};
@@ -496,4 +498,58 @@ fn r151_remote_task_survives_kill_and_corrected_host() {
     let task = far.ended(id);
     assert_eq!((task.exit, task.run), (Some(Exit::Code(4)), 1), "{:?}", task.error);
     far.forgotten();
+}
+
+/// Returns a machine whose daemon is a new one with another host, `near`, after a kill, and the task on the previous
+/// one, to which ssh can't connect for this reason.
+#[track_caller]
+fn without_previous(near: &Far, reason: &str) -> (Far, TaskId) {
+    let mut far = Far::with_here("durable = true");
+    far.join(near);
+    let old = far.submit_on(&[], "exec sleep 1000");
+    far.running(old);
+    kill(&mut far, |far| {
+        far.set_host("near");
+        far.wrap(&format!("case \"$*\" in *'-- far'*) echo '{reason}' >&2; exit 255;; esac"));
+    });
+    (far, old)
+}
+
+#[test]
+fn r151_task_on_a_previous_host_that_refuses_connections_is_lost() {
+    // The daemon's connection to it ends first.
+    let near = Far::named("near", TestDaemon::start());
+    let (mut far, old) = without_previous(&near, "me@far: Permission denied (publickey).");
+    let task = far.ended(old);
+    assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
+    let error = task.error.unwrap();
+    assert!(error.contains("far, the previous host") && error.contains("Permission denied"), "{error}");
+    let log = fs::read_to_string(far.here().state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("tasks may be left on the previous host"), "{log}");
+    let new = far.submit_on(&[], "echo \"$HOME\"");
+    assert_eq!(far.ended(new).status, Status::Completed);
+    assert_eq!(far.here().output(new), format!("{}\n", near.daemon.home().display()).into_bytes());
+    // The configured host now is the only one.
+    kill(&mut far, |_| ());
+    let new = far.submit_on(&[], "exit 3");
+    assert_eq!(far.ended(new).exit, Some(Exit::Code(3)));
+}
+
+#[test]
+fn r151_cancel_of_tasks_on_an_unreachable_previous_host_lets_others_go_to_the_next() {
+    // The daemon's connection to it ends first.
+    let near = Far::named("near", TestDaemon::start());
+    let (mut far, old) = without_previous(&near, "No route to host");
+    let new = far.submit_on(&[], "echo \"$HOME\"");
+    far.until(old, "the advice", |task| {
+        let why = task.elsewhere.as_ref().and_then(|there| there.unknown_because.as_deref());
+        why.is_some_and(|why| why.contains("No route to host") && why.contains("cancel its tasks"))
+    });
+    assert_eq!(
+        (far.here().task(old).status, far.here().task(new).status),
+        (Status::Running, Status::Pending)
+    );
+    far.run_here(&["cancel", "--grace", "100ms", &old.to_string()]).success();
+    assert_eq!(far.ended(new).status, Status::Completed);
+    assert_eq!(far.here().output(new), format!("{}\n", near.daemon.home().display()).into_bytes());
 }

@@ -7,7 +7,7 @@ use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 
-use super::{IDLE, Machine, PAUSES};
+use super::{FAILURES, IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
 use crate::exec::remote::bridge::{self, Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
@@ -76,7 +76,7 @@ impl Machine {
         if let Some(before) = self.previous_host(&instance) {
             return self.go_back(before);
         }
-        self.has_opened = true;
+        (self.has_opened, self.is_back) = (true, false);
         let bridge = Arc::new(bridge);
         self.link = Link::Open(Arc::clone(&bridge), Instant::now() + IDLE);
         if self.instance.as_ref().is_some_and(|known| *known != instance) {
@@ -111,7 +111,8 @@ impl Machine {
         // The previous daemon had not sent a run that still waited for the configured host.
         let host = &self.ssh.shell.host;
         self.runs.values_mut().for_each(|run| run.unsend_if_it_awaits(host));
-        self.pause = Duration::ZERO;
+        self.is_back = true;
+        self.reset_failures();
         self.ready.extend(self.in_order());
         self.open();
     }
@@ -136,7 +137,8 @@ impl Machine {
     fn open_instead(&mut self, host: String) {
         tracing::info!(from = self.ssh.shell.host, to = host, "the host was changed before a connection");
         self.ssh.shell.host = host;
-        (self.next_host, self.gave_up_sweep, self.pause) = (None, false, Duration::ZERO);
+        (self.next_host, self.is_back, self.gave_up_sweep) = (None, false, false);
+        self.reset_failures();
         if self.sweeps_at.is_some() || !matches!(self.link, Link::Idle) {
             self.open();
         }
@@ -148,6 +150,7 @@ impl Machine {
         if self.next_host.is_none() || self.is_clearing {
             return;
         }
+        self.give_up_sweep();
         let has_more = !self.unwritten.is_empty() || !self.concluded.is_empty();
         let is_swept = self.has_swept && !self.is_sweeping || self.gave_up_sweep;
         if has_more || self.runs.values().any(may_run) || self.sweeps && !is_swept {
@@ -163,20 +166,51 @@ impl Machine {
         if left.is_empty() && self.runs.is_empty() && self.has_swept {
             self.origin.forget();
         }
+        self.go_on(host);
+    }
+
+    /// Leaves its runs to the previous host, as it refuses further connections and may be gone for good, and returns to
+    /// the configured host.
+    fn leave_previous(&mut self, trouble: &BridgeError) {
+        let Some(next) = self.next_host.take() else { return };
+        let left = self.of_runs(Run::may_exist);
+        tracing::warn!(
+            host = self.ssh.shell.host,
+            left = left.len(),
+            sessions = self.origin.sessions(),
+            "tasks may be left on the previous host, which refuses connections: use `bgctl session end` there"
+        );
+        let why = format!(
+            "it is lost on {}, the previous host of its executor: {}",
+            self.ssh.shell.host, trouble.message
+        );
+        for task in left {
+            self.vanish(task, &why);
+        }
+        self.go_on(next);
+        if self.runs.is_empty() {
+            self.disconnect_idle();
+        }
+    }
+
+    /// Goes on with another host, on which nothing is yet.
+    fn go_on(&mut self, host: String) {
         self.ssh.shell.host = host;
-        self.gave_up_sweep = false;
-        (self.link, self.instance, self.pause) = (Link::Idle, None, Duration::ZERO);
+        (self.is_back, self.gave_up_sweep) = (false, false);
+        (self.link, self.instance) = (Link::Idle, None);
+        self.reset_failures();
         // The next daemon must not expect the previous host's daemon here either.
         self.origin.forget_there();
         self.early.clear();
         self.ready.extend(self.in_order());
     }
 
-    /// Leaves what earlier daemons may have left to a previous host that can't be reached, if runs wait for the next one
-    /// and nothing else on the previous one is awaited.
+    /// Leaves what earlier daemons may have left to a previous host that can't be reached again and again, if runs wait
+    /// for the next one and nothing else on the previous one is awaited.
     fn give_up_sweep(&mut self) {
         let is_blocked = self.next_host.is_some() && self.sweeps && !self.has_swept && !self.gave_up_sweep;
-        if !is_blocked || self.runs.is_empty() || self.runs.values().any(may_run) {
+        let is_gone = self.failures >= FAILURES;
+        if !is_blocked || !is_gone || self.runs.is_empty() || self.runs.values().any(may_run) {
             return;
         }
         self.gave_up_sweep = true;
@@ -241,11 +275,31 @@ impl Machine {
         pause
     }
 
+    /// Notes that the machine is of use, so that the next failure is the first one.
+    pub(super) const fn reset_failures(&mut self) {
+        (self.pause, self.failures) = (Duration::ZERO, 0);
+    }
+
+    /// Returns why the states of the runs are not known, with what to do if that may last for ever and others wait.
+    fn why_unknown(&self, trouble: &BridgeError) -> Box<str> {
+        match &self.next_host {
+            Some(next) if trouble.is_final || self.failures >= FAILURES => format!(
+                "{}; if {} is gone, cancel its tasks: others then go to {next}",
+                trouble.message, self.ssh.shell.host
+            )
+            .into(),
+            _ => trouble.message.clone(),
+        }
+    }
+
     /// Notes that there is no connection, and schedules a retry after at least this pause.
     pub(super) fn failed(&mut self, trouble: BridgeError, at_least: Duration) {
         tracing::warn!(host = self.ssh.shell.host, error = %trouble.message, "not connected");
         self.ends_at = None;
-        self.give_up_sweep();
+        self.failures = self.failures.saturating_add(1);
+        if trouble.is_final && self.is_back {
+            return self.leave_previous(&trouble);
+        }
         // Runs that wait for the next host are not concerned.
         if trouble.is_final && self.next_host.is_none() {
             let message = format!("{}: {}", self.ssh.shell.host, trouble.sentence());
@@ -260,9 +314,10 @@ impl Machine {
             // Access may never be granted again to clear them; they are removed with the session on the machine.
             self.concluded.clear();
         }
+        let unknown = self.why_unknown(&trouble);
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up) {
             run.is_unknown = true;
-            let why = trouble.message.clone();
+            let why = unknown.clone();
             self.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Unknown { why }));
         }
         if self.runs.is_empty() {

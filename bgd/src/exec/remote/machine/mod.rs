@@ -45,6 +45,9 @@ const CALLS: usize = 64;
 /// The pauses between attempts to connect: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
+/// How many failures in a row suggest that a machine is gone.
+const FAILURES: u32 = 3;
+
 /// How long a connection is kept without a run.
 const IDLE: Duration = Duration::from_mins(1);
 
@@ -117,12 +120,16 @@ pub struct Machine {
     has_connected: bool,
     /// Whether a host was connected to for its runs: the configured one, or the one that had them before.
     has_opened: bool,
+    /// Whether the host is a previous one that is connected to in case it has tasks, and could not be yet.
+    is_back: bool,
     /// Orders that came before the first connection, or before the state of their run was known.
     early_orders: Vec<Order>,
     /// The waiters for orders that are carried out when the state of a run is known.
     early_done: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
     /// The pause before the next attempt to connect.
     pause: Duration,
+    /// How many attempts have failed since the machine was last of use.
+    failures: u32,
 }
 
 /// The result of a call for a run.
@@ -200,9 +207,11 @@ impl Machine {
             may_have_left,
             has_connected: false,
             has_opened: false,
+            is_back: false,
             early_orders: Vec::new(),
             early_done: HashMap::new(),
             pause: Duration::ZERO,
+            failures: 0,
         }
     }
 

@@ -1,7 +1,5 @@
 //! States of tasks that the machine reports: as events, and as answers to calls.
 
-use std::time::Duration;
-
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
 
@@ -25,10 +23,10 @@ impl Machine {
     fn learned(&mut self, task: TaskId, there: TaskId, facts: Option<Vec<Fact>>) {
         let (Some(run), Some(mut facts)) = (self.runs.get_mut(&task), facts) else { return };
         let number = run.number;
-        self.pause = Duration::ZERO;
         if let Some(newer) = self.early.remove(&there) {
             facts.extend(run.learn(&newer));
         }
+        self.reset_failures();
         self.by_id.insert(there, task);
         for fact in facts {
             self.context.facts.send(task, number, fact);

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Task;
@@ -126,7 +125,7 @@ impl Machine {
     pub(super) fn swept(&mut self, is_done: bool) {
         (self.has_swept, self.is_sweeping) = (is_done, false);
         if is_done {
-            self.pause = Duration::ZERO;
+            self.reset_failures();
         } else {
             self.sweep_again();
         }

@@ -168,19 +168,29 @@ fn ctrl_c_interrupts_hanging_cd() {
     run_line(&mut console, "echo still there");
 }
 
+/// Types a line while the daemon stands still, and gives it up.
+#[track_caller]
+fn given_up<'a>(daemon: &'a TestDaemon, console: &mut Terminal) -> Stopped<'a> {
+    let stopped = Stopped::now(daemon);
+    console.type_line("exec sleep 1002");
+    interrupt_until(console, || !console.is_sane());
+    console.wait_text("bgctl: the daemon has not answered: interrupted\n");
+    at_prompt(console);
+    stopped
+}
+
+/// Reports whether the job of [`given_up`] was cancelled.
+fn is_undone(event: &Event) -> bool {
+    event.kind == EventKind::Cancelled && event.task.description == "exec sleep 1002"
+}
+
 #[test]
 fn ctrl_c_ends_wait_for_stopped_daemon_and_its_late_job_is_cancelled() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut console = console(&daemon);
-    let stopped = Stopped::now(&daemon);
-    console.type_line("exec sleep 1002");
-    interrupt_until(&console, || !console.is_sane());
-    console.wait_text("bgctl: the daemon has not answered: interrupted\n");
-    at_prompt(&mut console);
-    drop(stopped);
-    let is_late = |event: &Event| event.task.description == "exec sleep 1002";
-    watch.until(|event| event.kind == EventKind::Cancelled && is_late(event));
+    drop(given_up(&daemon, &mut console));
+    watch.until(is_undone);
     run_line(&mut console, "echo still there");
     let stopped = Stopped::now(&daemon);
     console.type_line("exit 3");
@@ -196,15 +206,11 @@ fn late_job_of_stopped_daemon_is_cancelled_although_the_next_one_has_the_termina
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let mut console = console(&daemon);
-    let stopped = Stopped::now(&daemon);
-    console.type_line("exec sleep 1002");
-    interrupt_until(&console, || !console.is_sane());
-    at_prompt(&mut console);
+    let stopped = given_up(&daemon, &mut console);
     console.type_line("echo up; exec sleep 1003");
     wait::poll_until("the line was taken", || console.is_sane().then_some(()));
     drop(stopped);
-    let is_late = |event: &Event| event.task.description == "exec sleep 1002";
-    watch.until(|event| event.kind == EventKind::Cancelled && is_late(event));
+    watch.until(is_undone);
     // Its output shows that the console has the answer about it.
     console.wait_text("\nup\n");
     console.type_keys("\x03");

@@ -71,38 +71,41 @@ pub fn names(path: &serde_ignored::Path<'_>) -> Vec<String> {
 
 /// Returns the position of the key with these names in a valid file.
 pub fn place_of_key(text: &str, names: &[String]) -> String {
-    let document = DeTable::parse(text).ok();
-    let mut table = document.as_ref().map(Spanned::get_ref);
-    let mut byte = 0;
-    for name in names {
-        let Some((key, value)) = table.and_then(|table| table.get_key_value(name.as_str())) else { break };
-        byte = key.span().start;
-        table = match value.get_ref() {
-            DeValue::Table(table) => Some(table),
-            _ => None,
-        };
-    }
-    at(text, byte).0
+    let mut names = names.iter();
+    let byte = last_found(text, |table| {
+        let (key, value) = table.get_key_value(names.next()?.as_str())?;
+        Some((key.span().start, value.get_ref()))
+    });
+    at(text, byte.unwrap_or(0)).0
 }
 
 /// Returns the position of the key with this dotted name in a valid file, for the beginning of a message. That of its
 /// table if the file doesn't have the key; nothing if it has neither.
 pub fn place_before(text: &str, key: &str) -> String {
-    let document = DeTable::parse(text).ok();
-    let mut table = document.as_ref().map(Spanned::get_ref);
-    let (mut rest, mut byte) = (key, None);
-    while !rest.is_empty()
+    let mut rest = key;
+    let byte = last_found(text, |table| {
         // Names chosen by users may contain dots.
-        && let Some((name, left, value)) = table.and_then(|table| longest_of(table, rest))
-    {
-        byte = Some(name.span().start);
+        let (key, left, value) = longest_of(table, rest).filter(|_| !rest.is_empty())?;
         rest = left;
-        table = match value.get_ref() {
-            DeValue::Table(table) => Some(table),
-            _ => None,
-        };
-    }
+        Some((key.span().start, value.get_ref()))
+    });
     byte.map(|byte| format!("{}: ", at(text, byte).0)).unwrap_or_default()
+}
+
+/// Follows a key into the tables of a valid file: `next` returns where its next part begins, and its value. Returns where
+/// the last part begins that was found.
+fn last_found(
+    text: &str,
+    mut next: impl for<'a, 'de> FnMut(&'a DeTable<'de>) -> Option<(usize, &'a DeValue<'de>)>,
+) -> Option<usize> {
+    let document = DeTable::parse(text).ok()?;
+    let (mut table, mut byte) = (document.get_ref(), None);
+    while let Some((start, value)) = next(table) {
+        byte = Some(start);
+        let DeValue::Table(inner) = value else { break };
+        table = inner;
+    }
+    byte
 }
 
 /// Returns the longest name in a table that a dotted name begins with, the rest of that, and the value.

@@ -67,7 +67,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use crate::cli::ShellPromptArgs;
 use crate::context::Context;
 use crate::exit::Code;
 pub use crate::failure::Failure;
@@ -84,11 +83,6 @@ pub fn main() -> ExitCode {
         && let Some(globals) = cli::parse_without_verb(&args)
     {
         return alone("bgctl", globals, commands::overview).into();
-    }
-    // A shell waits for this verb before each prompt, so it skips the definitions of all other verbs.
-    if args.len() == 2 && args[1] == "shell-prompt" {
-        let verb = cli::Verb::ShellPrompt(ShellPromptArgs::default());
-        return run(verb, cli::Globals::default()).into();
     }
     let json = asks_for_json(&args);
     let code = match cli::parse(args, pick::is_interactive()) {

@@ -244,6 +244,22 @@ pub struct BlockArgs {
     pub select: SelectArgs,
 }
 
+impl Default for BlockArgs {
+    /// The values without any argument.
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            timeout: Timeout(Some(60_000)),
+            any: false,
+            exit_code: false,
+            until: BlockUntil::Ended,
+            line: None,
+            since: None,
+            select: SelectArgs::default(),
+        }
+    }
+}
+
 impl BlockArgs {
     /// Checks that a task is given, or that the terminal is interactive.
     ///

@@ -32,16 +32,3 @@ impl Default for ShellPromptArgs {
         Self { timeout: 100 }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::{self, Verb};
-
-    #[test]
-    fn r169_bare_shell_prompt_parses_to_default_arguments() {
-        let words = ["bgctl", "shell-prompt"].map(Into::into).to_vec();
-        let (_, verb) = cli::parse(words, false).expect("a verb");
-        assert!(matches!(verb, Verb::ShellPrompt(args) if args == ShellPromptArgs::default()));
-    }
-}

@@ -174,10 +174,21 @@ impl Shared {
                 "It is in the background now, and starts when the user continues its paused group."
             }
             Some(WaitingFor::After) => "It is in the background now, and starts when its conditions are met.",
+            Some(WaitingFor::Slot) => "It is in the background now, and starts as soon as a slot is free.",
+            Some(WaitingFor::Journal) => {
+                "It is in the background now, and starts when the daemon can write its journal again."
+            }
+            Some(
+                WaitingFor::Held
+                | WaitingFor::Until
+                | WaitingFor::Retry
+                | WaitingFor::Batch
+                | WaitingFor::Elsewhere
+                | WaitingFor::Unknown,
+            ) => "It is in the background now, and has not started yet.",
             None if task.status == Status::Pending => "It is in the background now, and is being started.",
             // The first answer was lost, and the task has started meanwhile.
             None => "It is in the background now.",
-            Some(_) => "It is in the background now, and starts as soon as a slot is free.",
         };
         let next = words::after(&task, true);
         Ok(self.about(&[task], Body::Started).with(opening, next))

@@ -33,6 +33,7 @@ mod owners;
 mod plan;
 mod query;
 mod queue;
+mod queue_place;
 mod registry;
 mod rlimits;
 pub mod sharing;
@@ -69,7 +70,7 @@ pub use plan::{
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;
 pub use task::{
-    ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot,
+    Blocked, ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Place, QueuePlace, Snapshot,
     SpawnFailure, Spec, State, StopReason, Task, Work,
 };
 pub use time::{Mono, Now};

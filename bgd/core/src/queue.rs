@@ -11,7 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::DEFAULT_GROUP;
 use serde::{Deserialize, Serialize};
 
-use super::task::{Ordinal, State, Task};
+use super::task::{Blocked, Ordinal, QueuePlace, State, Task};
 
 /// A task's requirements to the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,16 @@ impl From<&Task> for Standing {
             State::Queued { .. } | State::Finished(_) => Self::Out,
         }
     }
+}
+
+/// Whether pending tasks may start at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starts {
+    Allowed,
+    /// The daemon could not persist them.
+    Stalled,
+    /// The daemon is shutting down.
+    Closed,
 }
 
 /// The slot numbers of a group. The lowest free number is always handed out first.
@@ -272,9 +282,32 @@ impl Queue {
         self.roomy.remove(&batch);
     }
 
+    /// Returns the place of a task with this standing.
+    pub fn place(&self, task: Ordinal, standing: &Standing, starts: Starts) -> QueuePlace {
+        match standing {
+            Standing::Out => QueuePlace::Out,
+            Standing::HasSlots(_) => self.slot(task).map_or(QueuePlace::Out, QueuePlace::Slot),
+            Standing::Waits(_) if self.next(starts) == Some(task) => QueuePlace::Next,
+            Standing::Waits(demand) => QueuePlace::Blocked(self.blocked(task, demand, starts)),
+        }
+    }
+
+    /// Returns why a waiting task is not the next to start.
+    fn blocked(&self, task: Ordinal, demand: &Demand, starts: Starts) -> Blocked {
+        if self.is_parked(task, demand) {
+            return Blocked::Batch;
+        }
+        if self.is_paused(demand.group.as_deref()) {
+            return Blocked::Paused;
+        }
+        match starts {
+            Starts::Stalled => Blocked::Journal,
+            Starts::Allowed | Starts::Closed => Blocked::Slots,
+        }
+    }
+
     /// Reports whether a task waits for other tasks of its batch.
-    pub fn is_parked(&self, task: Ordinal, standing: &Standing) -> bool {
-        let Standing::Waits(demand) = standing else { return false };
+    fn is_parked(&self, task: Ordinal, demand: &Demand) -> bool {
         let lane = demand.batch.and_then(|batch| self.lanes.get(&batch));
         lane.is_some_and(|lane| lane.parked.contains(&Parked::new(task, demand)))
     }
@@ -319,8 +352,13 @@ impl Queue {
     }
 
     /// Returns the task to start next. The cost does not depend on how many tasks and groups there are.
-    pub fn next(&self) -> Option<Ordinal> {
-        self.startable.first().and_then(|name| self.groups.get(name)).and_then(Group::next)
+    pub fn next(&self, starts: Starts) -> Option<Ordinal> {
+        match starts {
+            Starts::Allowed => {
+                self.startable.first().and_then(|name| self.groups.get(name)).and_then(Group::next)
+            }
+            Starts::Stalled | Starts::Closed => None,
+        }
     }
 
     /// Returns the group's name as plans store it, where the default group is an inner `None`. Returns `None` if
@@ -338,7 +376,7 @@ impl Queue {
         self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.slots)
     }
 
-    pub fn is_paused(&self, group: Option<&str>) -> bool {
+    fn is_paused(&self, group: Option<&str>) -> bool {
         self.groups.get(group.unwrap_or(&self.default)).is_some_and(|group| group.is_paused)
     }
 

@@ -20,6 +20,7 @@ use super::elsewhere::{Elsewhere, Placement};
 pub use super::ended::{Failure, Finished, Lingering, Outcome, SpawnFailure, StopReason};
 pub use super::ordinal::Ordinal;
 use super::plan::{NotBefore, PLAIN, Plan};
+pub use super::queue_place::{Blocked, QueuePlace};
 use super::sharing::KeptEnv;
 use super::time::Mono;
 use super::undelivered::Undelivered;
@@ -392,24 +393,6 @@ const FAILURE_BYTES: usize = 64;
 
 /// Upper bound for the sentence about a condition that can no longer be met, in bytes.
 const DEPENDENCY_BYTES: usize = 160;
-
-/// A task's place in the queue when its snapshot was taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a reason to wait, and several can hold")]
-pub struct QueuePlace {
-    /// The lowest of its slots, if it has any.
-    pub slot: Option<u32>,
-    /// Whether it waits in a paused group.
-    pub is_paused: bool,
-    /// Whether it waits for other tasks of its batch (`--jobs`).
-    pub is_parked: bool,
-    /// Whether it is pending and may not start because its start could not be persisted ([`crate::Input::HoldStarts`]).
-    #[serde(default)]
-    pub is_stalled: bool,
-    /// Whether it waits for nothing, and is the next to start.
-    #[serde(default)]
-    pub is_next: bool,
-}
 
 /// A task as it was at one moment. Cheap to take.
 pub type Snapshot = Box<Task>;

@@ -182,7 +182,17 @@ const fn unblocks(reason: Option<WaitingFor>) -> &'static str {
     match reason {
         Some(WaitingFor::Paused) => "bgctl group continue default",
         Some(WaitingFor::Journal) => "free space on the disk of the journal, or make it writable",
-        _ => "run `bgctl doctor --notify` again when the machine is less busy",
+        Some(
+            WaitingFor::Held
+            | WaitingFor::After
+            | WaitingFor::Until
+            | WaitingFor::Retry
+            | WaitingFor::Batch
+            | WaitingFor::Slot
+            | WaitingFor::Elsewhere
+            | WaitingFor::Unknown,
+        )
+        | None => "run `bgctl doctor --notify` again when the machine is less busy",
     }
 }
 

@@ -39,10 +39,10 @@ use super::limits::CoreLimits;
 use super::owners::Owners;
 use super::plan::{DependencyStatus, NotBefore};
 use super::query::{ListQuery, Page};
-use super::queue::{Queue, Standing};
+use super::queue::{Queue, Standing, Starts};
 use super::registry::Registry;
 use super::sharing::KeptEnv;
-use super::task::{Ordinal, QueuePlace, Snapshot, State, Task};
+use super::task::{Ordinal, Snapshot, State, Task};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
@@ -334,13 +334,7 @@ impl Core {
     /// Fills in the queue place of the snapshot's task.
     fn place(&self, snapshot: &mut Snapshot) {
         let Some(ordinal) = self.registry.ordinal(snapshot.id) else { return };
-        let is_pending = matches!(snapshot.state, State::Queued { .. });
-        let is_paused = is_pending && self.queue.is_paused(snapshot.plan().group.as_deref());
-        let is_stalled = is_pending && self.holds_starts;
-        let is_parked = self.queue.is_parked(ordinal, &Standing::from(&**snapshot));
-        let is_next = self.next_to_start() == Some(ordinal);
-        snapshot.place =
-            QueuePlace { slot: self.queue.slot(ordinal), is_paused, is_parked, is_stalled, is_next };
+        snapshot.place = self.queue.place(ordinal, &Standing::from(&**snapshot), self.starts());
     }
 
     fn reply(&mut self, to: Option<ReplyTo>, reply: Reply) {
@@ -420,15 +414,19 @@ impl Core {
         }
     }
 
-    /// Returns the pending task that may start now.
-    fn next_to_start(&self) -> Option<Ordinal> {
-        self.queue.next().filter(|_| self.phase == Phase::Open && !self.holds_starts)
+    /// Reports whether pending tasks may start at all.
+    fn starts(&self) -> Starts {
+        match self.phase {
+            _ if self.holds_starts => Starts::Stalled,
+            Phase::Open => Starts::Allowed,
+            Phase::Closing | Phase::Closed => Starts::Closed,
+        }
     }
 
     /// Starts tasks while slots are free.
     fn fill_slots(&mut self) {
         self.queue.admit();
-        while let Some(ordinal) = self.next_to_start() {
+        while let Some(ordinal) = self.queue.next(self.starts()) {
             self.begin(ordinal);
         }
     }

@@ -13,7 +13,7 @@ fn wait(queue: &mut Queue, task: u64, demand: Demand) {
 /// Starts every task that can start. Returns them with their lowest slots.
 fn start(queue: &mut Queue, demand: impl Fn(u64) -> Demand) -> Vec<(u64, Option<u32>)> {
     let mut started = Vec::new();
-    while let Some(task) = queue.next() {
+    while let Some(task) = queue.next(Starts::Allowed) {
         let demand = demand(task.0);
         let slot = queue.change(task, &Standing::Waits(demand.clone()), &Standing::HasSlots(demand));
         started.push((task.0, slot));

@@ -78,7 +78,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         rerun_of: plan.rerun_of,
         priority: plan.priority,
         slots: plan.slots,
-        slot: snapshot.place.slot,
+        slot: snapshot.place.slot(),
         after: order::after(plan),
         waiting: order::waiting(snapshot),
         attempt: plan.again.as_ref().map(|again| again.attempt),

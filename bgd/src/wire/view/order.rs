@@ -3,7 +3,7 @@
 use bgd_shared::order::{Dependency, Group, Waiting, WaitingFor};
 use bgd_shared::task::Attempt;
 
-use crate::core::{GroupState, NotBefore, Plan, Snapshot, State};
+use crate::core::{Blocked, GroupState, NotBefore, Plan, QueuePlace, Snapshot, State};
 use crate::wire::failures;
 
 /// Converts a group.
@@ -40,11 +40,16 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
         _ if !ids.is_empty() => return Some(Waiting { reason: WaitingFor::After, ids, until: None }),
         Some(NotBefore::Delay { wall, .. } | NotBefore::Wall(wall)) => (WaitingFor::Until, Some(wall)),
         Some(NotBefore::Attempt { wall, .. }) => (WaitingFor::Retry, Some(wall)),
-        None if snapshot.place.is_next => return None,
-        None if snapshot.place.is_parked => (WaitingFor::Batch, None),
-        None if snapshot.place.is_paused => (WaitingFor::Paused, None),
-        None if snapshot.place.is_stalled => (WaitingFor::Journal, None),
-        None => (WaitingFor::Slot, None),
+        None => match snapshot.place {
+            QueuePlace::Next => return None,
+            QueuePlace::Blocked(Blocked::Batch) => (WaitingFor::Batch, None),
+            QueuePlace::Blocked(Blocked::Paused) => (WaitingFor::Paused, None),
+            QueuePlace::Blocked(Blocked::Journal) => (WaitingFor::Journal, None),
+            // Recorded places can't be told apart further.
+            QueuePlace::Blocked(Blocked::Slots) | QueuePlace::Out | QueuePlace::Slot(_) => {
+                (WaitingFor::Slot, None)
+            }
+        },
     };
     Some(Waiting { reason, ids: Vec::new(), until })
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::wire::failures;
 use bgd_core::{
-    Begin, Control, CoreError, Effect, Lingering, Outcome, Reply, ReplyTo, Snapshot, Spec, State, StopReason,
-    Work,
+    Begin, Blocked, Control, CoreError, Effect, Lingering, Outcome, QueuePlace, Reply, ReplyTo, Snapshot,
+    Spec, State, StopReason, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -245,8 +245,9 @@ impl Sim {
             return Err(TestCaseError::fail(format!("{id} is gone")));
         };
         prop_assert!(known.agrees(&task), "{:?}\nis not\n{:?}", task, known);
-        prop_assert!(!task.place.is_next, "{} could have started", id);
-        prop_assert_eq!(task.place.is_parked, self.model.is_parked(known), "{} waits for its batch", id);
+        prop_assert!(task.place != QueuePlace::Next, "{} could have started", id);
+        let is_parked = task.place == QueuePlace::Blocked(Blocked::Batch);
+        prop_assert_eq!(is_parked, self.model.is_parked(known), "{} waits for its batch", id);
         self.is_shown_rightly(&task)?;
         self.notes_no_order(id)?;
         self.questions_are_told(&task)?;

@@ -11,10 +11,11 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::batch::{Batch, Entering};
+use super::group::GroupSettings;
 use super::inbox::InboxCounts;
 use super::notice::{Notice, Tried};
 use super::ordinal::Ordinal;
-pub use super::queue::Groups;
+pub use super::queue::{GroupRow, Groups};
 use super::sharing::KeptEnv;
 use super::task::{Snapshot, State};
 use super::time::Mono;
@@ -162,7 +163,8 @@ impl Kept {
             *groups.entry(plan.group().into()).or_default() |= is_pending;
         }
         let paused = groups.values().filter(|is_paused| **is_paused).count();
-        let all = groups.into_iter().map(|(name, is_paused)| (name, 1, is_paused)).collect();
+        let row = |(name, is_paused)| GroupRow { name, settings: GroupSettings { slots: 1 }, is_paused };
+        let all = groups.into_iter().map(row).collect();
         self.groups = Groups { all, ..Groups::default() };
         paused
     }

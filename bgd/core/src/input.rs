@@ -21,6 +21,7 @@ use super::consumed::Report;
 use super::control::Control;
 use super::elsewhere::Conclusion;
 use super::filter::Filter;
+use super::group::GroupSettings;
 use super::limits::CoreLimits;
 use super::plan::Rule;
 use super::task::{SpawnFailure, Spec};
@@ -56,8 +57,8 @@ pub enum Input {
     /// The configuration has changed.
     Configure {
         limits: CoreLimits,
-        /// The groups besides the default one, with their slots.
-        groups: BTreeMap<Arc<str>, u32>,
+        /// The groups besides the default one.
+        groups: BTreeMap<Arc<str>, GroupSettings>,
     },
     /// Whether pending tasks may not start for now, because the daemon could not persist their start.
     HoldStarts(bool),

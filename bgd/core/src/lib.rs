@@ -53,7 +53,7 @@ pub use effect::{
 };
 pub use elsewhere::{Cause, Conclusion, Elsewhere, Placement, Verdict};
 pub use filter::Filter;
-pub use group::GroupState;
+pub use group::{GroupSettings, GroupState};
 pub use held::env_bytes;
 pub use history::HistoryLimits;
 pub use input::{

@@ -11,6 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::DEFAULT_GROUP;
 use serde::{Deserialize, Serialize};
 
+use super::group::GroupSettings;
 use super::task::{Blocked, Ordinal, QueuePlace, State, Task};
 
 /// A task's requirements to the queue.
@@ -112,7 +113,8 @@ impl Numbers {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Group {
-    slots: u32,
+    #[serde(rename = "slots")]
+    settings: GroupSettings,
     is_paused: bool,
     numbers: Numbers,
     /// The waiting tasks in starting order, each with the number of slots that it occupies.
@@ -125,7 +127,7 @@ impl Group {
     fn next(&self) -> Option<Ordinal> {
         let (_, ordinal, slots) = *self.waiting.first().filter(|_| !self.is_paused)?;
         let taken = self.numbers.taken();
-        let fits = slots == 0 || taken == 0 || taken.saturating_add(slots) <= self.slots;
+        let fits = slots == 0 || taken == 0 || taken.saturating_add(slots) <= self.settings.slots;
         fits.then_some(ordinal)
     }
 }
@@ -176,7 +178,7 @@ pub struct Queue {
     /// The slot numbers of the tasks that have slots.
     numbers: HashMap<Ordinal, Box<[u32]>>,
     /// The groups as last configured.
-    configured: BTreeMap<Arc<str>, u32>,
+    configured: BTreeMap<Arc<str>, GroupSettings>,
     /// The groups that were configured before.
     #[serde(default)]
     former: BTreeSet<Arc<str>>,
@@ -189,13 +191,38 @@ pub struct Queue {
     is_changed: bool,
 }
 
+/// A group as set by clients and the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "RecordedGroup", into = "RecordedGroup")]
+pub struct GroupRow {
+    pub name: Arc<str>,
+    pub settings: GroupSettings,
+    /// Whether it is paused, so that none of its tasks start.
+    pub is_paused: bool,
+}
+
+/// The recorded form, which other releases read.
+type RecordedGroup = (Arc<str>, GroupSettings, bool);
+
+impl From<GroupRow> for RecordedGroup {
+    fn from(row: GroupRow) -> Self {
+        let GroupRow { name, settings, is_paused } = row;
+        (name, settings, is_paused)
+    }
+}
+
+impl From<RecordedGroup> for GroupRow {
+    fn from((name, settings, is_paused): RecordedGroup) -> Self {
+        Self { name, settings, is_paused }
+    }
+}
+
 /// The groups as set by clients and the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Groups {
-    /// Each group's name, its slots, and whether it is paused.
-    pub all: Vec<(Arc<str>, u32, bool)>,
+    pub all: Vec<GroupRow>,
     /// The groups as last configured.
-    pub configured: BTreeMap<Arc<str>, u32>,
+    pub configured: BTreeMap<Arc<str>, GroupSettings>,
     /// The groups that were configured before.
     #[serde(default)]
     pub former: BTreeSet<Arc<str>>,
@@ -216,7 +243,7 @@ impl Queue {
             is_changed: true,
             default: default.clone(),
         };
-        queue.configure([(default, slots)].into());
+        queue.configure([(default, GroupSettings { slots })].into());
         queue
     }
 
@@ -373,7 +400,7 @@ impl Queue {
 
     /// Returns how many slots a group has; 0 if there is no such group.
     pub fn slots_of(&self, group: Option<&str>) -> u32 {
-        self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.slots)
+        self.groups.get(group.unwrap_or(&self.default)).map_or(0, |group| group.settings.slots)
     }
 
     fn is_paused(&self, group: Option<&str>) -> bool {
@@ -393,7 +420,7 @@ impl Queue {
     /// Returns the state of one group.
     pub fn group(&self, name: &str) -> Option<GroupSlots> {
         let (name, group) = self.groups.get_key_value(name)?;
-        let (slots, taken, is_paused) = (group.slots, group.numbers.taken(), group.is_paused);
+        let (slots, taken, is_paused) = (group.settings.slots, group.numbers.taken(), group.is_paused);
         Some(GroupSlots { name: name.clone(), slots, taken, is_paused })
     }
 
@@ -402,15 +429,19 @@ impl Queue {
         if !std::mem::take(&mut self.is_changed) {
             return None;
         }
-        let all = self.groups.iter().map(|(name, group)| (name.clone(), group.slots, group.is_paused));
+        let all = self.groups.iter().map(|(name, group)| GroupRow {
+            name: name.clone(),
+            settings: group.settings.clone(),
+            is_paused: group.is_paused,
+        });
         let (configured, former) = (self.configured.clone(), self.former.clone());
         Some(Groups { all: all.collect(), configured, former })
     }
 
     /// Restores the groups.
     pub fn set_groups(&mut self, groups: Groups) {
-        for (name, slots, is_paused) in groups.all {
-            self.set(&name, slots);
+        for GroupRow { name, settings, is_paused } in groups.all {
+            self.set(&name, settings);
             self.pause(&name, is_paused);
         }
         (self.configured, self.former) = (groups.configured, groups.former);
@@ -431,15 +462,15 @@ impl Queue {
         }
     }
 
-    /// Creates a group, or changes its number of slots.
-    pub fn set(&mut self, name: &str, slots: u32) {
+    /// Creates a group, or changes its settings.
+    pub fn set(&mut self, name: &str, settings: GroupSettings) {
         self.is_changed = true;
         self.former.remove(name);
         let name = match self.groups.get_key_value(name) {
             Some((name, _)) => name.clone(),
             None => name.into(),
         };
-        self.groups.entry(name.clone()).or_default().slots = slots;
+        self.groups.entry(name.clone()).or_default().settings = settings;
         self.update_startable(&name);
     }
 
@@ -467,13 +498,13 @@ impl Queue {
         self.former.iter()
     }
 
-    /// Applies the groups of the configuration. New and changed ones get their configured slots. A group that was
-    /// changed at runtime keeps its slots until its entry changes. Groups that are no longer configured stay, as they
+    /// Applies the groups of the configuration. New and changed ones get their configured settings. A group that was
+    /// changed at runtime keeps its settings until its entry changes. Groups that are no longer configured stay, as they
     /// may have tasks.
-    pub fn configure(&mut self, groups: BTreeMap<Arc<str>, u32>) {
-        for (name, slots) in &groups {
-            if self.configured.get(name) != Some(slots) {
-                self.set(name, *slots);
+    pub fn configure(&mut self, groups: BTreeMap<Arc<str>, GroupSettings>) {
+        for (name, settings) in &groups {
+            if self.configured.get(name) != Some(settings) {
+                self.set(name, settings.clone());
             }
         }
         self.is_changed |= self.configured != groups;

@@ -3,6 +3,7 @@
 use super::agents::KEYS as AGENT_KEYS;
 use super::channels::KEYS as CHANNEL_KEYS;
 use super::executors::KEYS as EXECUTOR_KEYS;
+use super::groups::KEYS as GROUP_KEYS;
 
 /// Returns the keys that an unknown key may be a misspelling of; `keys` are those of the default configuration.
 pub(super) fn known_keys(unknown: &str, keys: &[String]) -> Vec<String> {
@@ -15,7 +16,7 @@ pub(super) fn known_keys(unknown: &str, keys: &[String]) -> Vec<String> {
         ("agents", &AGENT_KEYS[..]),
         ("channels", &CHANNEL_KEYS[..]),
         ("executors", &EXECUTOR_KEYS[..]),
-        ("groups", &["slots"][..]),
+        ("groups", &GROUP_KEYS[..]),
     ] {
         let rest = unknown.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
         if let Some((name, _)) = rest.and_then(|rest| rest.rsplit_once('.')) {

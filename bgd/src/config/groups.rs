@@ -8,6 +8,10 @@ use bgd_shared::order::{self, DEFAULT_GROUP};
 use serde::{Deserialize, Serialize};
 
 use super::agents::Fault;
+use crate::core::GroupSettings;
+
+/// The keys of a `[groups.NAME]` table.
+pub const KEYS: [&str; 1] = ["slots"];
 
 /// One `[groups.NAME]` table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +46,20 @@ pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the number of slots of each group.
-pub fn slots(groups: &BTreeMap<String, GroupConfig>) -> BTreeMap<Arc<str>, u32> {
-    groups.iter().map(|(name, group)| (Arc::from(name.as_str()), group.slots)).collect()
+/// Returns the settings of each group.
+pub fn settings(
+    groups: &BTreeMap<String, GroupConfig>,
+) -> impl Iterator<Item = (Arc<str>, GroupSettings)> {
+    groups.iter().map(|(name, GroupConfig { slots })| (Arc::from(&**name), GroupSettings { slots: *slots }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_group_key_is_known() {
+        let table = toml::Table::try_from(GroupConfig { slots: 1 }).unwrap();
+        assert!(table.keys().eq(KEYS), "{table}");
+    }
 }

@@ -38,7 +38,7 @@ pub use self::text::Text;
 pub use self::tree::TreeMode;
 use crate::agents::Agents;
 use crate::channels::Channels;
-use crate::core::CoreLimits;
+use crate::core::{CoreLimits, GroupSettings};
 use crate::remotes::Remotes;
 
 /// The whole configuration.
@@ -383,12 +383,11 @@ impl Config {
         self.executors.iter().map(|(name, config)| config.remote(name)).collect()
     }
 
-    /// Returns the number of slots of each group. Each executor has a group of its name, by default without a limit.
-    pub fn group_slots(&self) -> BTreeMap<Arc<str>, u32> {
-        let executors = self.executors.keys().map(|name| (Arc::from(name.as_str()), limits::GROUP_SLOTS));
-        let mut slots: BTreeMap<Arc<str>, u32> = executors.collect();
-        slots.extend(groups::slots(&self.groups));
-        slots
+    /// Returns the settings of each group. Each executor has a group of its name, by default without a limit.
+    pub fn group_settings(&self) -> BTreeMap<Arc<str>, GroupSettings> {
+        let unlimited = GroupSettings { slots: limits::GROUP_SLOTS };
+        let executors = self.executors.keys().map(|name| (Arc::from(name.as_str()), unlimited.clone()));
+        executors.chain(groups::settings(&self.groups)).collect()
     }
 
     /// Returns the limits that the core enforces.

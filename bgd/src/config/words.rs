@@ -9,6 +9,7 @@ use super::advice::known_keys;
 use super::agents::KEYS as AGENT_KEYS;
 use super::channels::KEYS as CHANNEL_KEYS;
 use super::executors::KEYS as EXECUTOR_KEYS;
+use super::groups::KEYS as GROUP_KEYS;
 
 /// Returns the message for a file that is not TOML; `keys` are those of the default configuration.
 pub fn syntax_error(text: &str, error: &Error, keys: &[String]) -> String {
@@ -125,7 +126,7 @@ type Entry<'a, 'b, 'de> = (&'a Spanned<DeString<'de>>, &'b str, &'a Spanned<DeVa
 fn key_on<'a>(line: &'a str, keys: &[String]) -> Option<&'a str> {
     let key = line.split('=').next()?.trim();
     let mut known = known_keys("", keys);
-    let of_tables = AGENT_KEYS.iter().chain(&CHANNEL_KEYS).chain(&EXECUTOR_KEYS).chain(&["slots"]);
+    let of_tables = AGENT_KEYS.iter().chain(&CHANNEL_KEYS).chain(&EXECUTOR_KEYS).chain(&GROUP_KEYS);
     known.extend(of_tables.map(ToString::to_string));
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     known.iter().any(|name| last(name) == key).then_some(key)

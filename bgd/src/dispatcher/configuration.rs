@@ -52,7 +52,7 @@ impl Dispatcher {
         // Agents may now have a mode that makes the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
-        let (limits, groups) = (self.config.core_limits(), self.config.group_slots());
+        let (limits, groups) = (self.config.core_limits(), self.config.group_settings());
         self.handle(Input::Configure { limits, groups });
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);

@@ -98,7 +98,7 @@ impl Dispatcher {
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
         let LeftRuns { mut runs, unread, is_complete, told } = left;
         let notices = std::mem::take(&mut kept.notices);
-        self.core = Core::restore(self.config.core_limits(), self.config.group_slots(), kept);
+        self.core = Core::restore(self.config.core_limits(), self.config.group_settings(), kept);
         if self.durable.is_some() {
             self.core.track();
         }

@@ -140,7 +140,7 @@ impl Dispatcher {
         server_limits: tokio::sync::watch::Sender<ServerLimits>,
     ) -> Self {
         Self {
-            core: Core::new(config.core_limits(), config.group_slots()),
+            core: Core::new(config.core_limits(), config.group_settings()),
             executors,
             remotes: Arc::new(config.remotes().unwrap_or_default()),
             agents: Arc::new(config.agents().unwrap_or_default()),

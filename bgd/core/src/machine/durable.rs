@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::durable::{Changes, Counters, ItemRow, Kept, LossRow, TaskRow};
 use crate::effect::Effect;
 use crate::elsewhere::Cause;
+use crate::group::GroupSettings;
 use crate::known::{KnownRun, KnownStop, UsagePending};
 use crate::limits::CoreLimits;
 use crate::plan::Plan;
@@ -140,7 +141,7 @@ impl Core {
 
     /// Builds a core from its persisted state. Tasks that were running still appear to run: the caller has to report
     /// what happened to them.
-    pub fn restore(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>, kept: Kept) -> Self {
+    pub fn restore(limits: CoreLimits, groups: BTreeMap<Arc<str>, GroupSettings>, kept: Kept) -> Self {
         let Kept { tasks, items, losses, notices, batches, entering, groups: before, counters, is_rebased } =
             kept;
         let mut core = Self::new(limits, BTreeMap::new());

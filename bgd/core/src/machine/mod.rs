@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use super::batch::Batches;
 use super::caller::ReplyTo;
 use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
+use super::group::GroupSettings;
 use super::inbox::{InboxWaitId, Inboxes};
 use super::input::{Input, Selection};
 use super::limits::CoreLimits;
@@ -121,7 +122,7 @@ struct Asker {
 
 impl Core {
     /// Creates a core without tasks, with the configured groups.
-    pub fn new(limits: CoreLimits, groups: BTreeMap<Arc<str>, u32>) -> Self {
+    pub fn new(limits: CoreLimits, groups: BTreeMap<Arc<str>, GroupSettings>) -> Self {
         let mut core = Self {
             limits,
             registry: Registry::default(),
@@ -379,13 +380,13 @@ impl Core {
         }
     }
 
-    fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, u32>) {
+    fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, GroupSettings>) {
         self.limits = limits;
         self.registry.limit_kept_envs(limits.environments);
         if self.registry.history().limits() != limits.history {
             self.registry.limit_history(limits.history);
         }
-        groups.insert(DEFAULT_GROUP.into(), slots(limits.max_concurrent_tasks));
+        groups.insert(DEFAULT_GROUP.into(), GroupSettings { slots: slots(limits.max_concurrent_tasks) });
         self.queue.configure(groups);
     }
 

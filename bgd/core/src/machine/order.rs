@@ -13,7 +13,7 @@ use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::filter::Filter;
-use crate::group::GroupState;
+use crate::group::{GroupSettings, GroupState};
 use crate::input::{Edit, PlanRequest, Selection, StartTime};
 use crate::plan::{Dependency, HeldBy, NotBefore, PLAIN, Plan, Repetition};
 use crate::queue::GroupSlots;
@@ -261,7 +261,7 @@ impl Core {
         if self.queue.find(name).is_none() && self.queue.len() >= GROUPS {
             return Err(CoreError::Order(OrderError::TooManyGroups(GROUPS)));
         }
-        self.queue.set(name, slots);
+        self.queue.set(name, GroupSettings { slots });
         self.reply_with_group(to, name)
     }
 

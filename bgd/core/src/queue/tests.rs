@@ -28,7 +28,7 @@ fn end(queue: &mut Queue, task: u64, demand: Demand) {
 #[test]
 fn r100_each_group_counts_its_own_slots() {
     let mut queue = Queue::new(1);
-    queue.set("gpu", 2);
+    queue.set("gpu", 2.into());
     let of = |task: u64| demand((task > 2).then_some("gpu"), 0, 1);
     (1..=6).for_each(|task| wait(&mut queue, task, of(task)));
     assert_eq!(start(&mut queue, of), [(1, Some(1)), (3, Some(1)), (4, Some(2))]);
@@ -76,7 +76,7 @@ fn r100_paused_group_starts_nothing_and_lowered_limit_ends_nothing() {
     assert_eq!(start(&mut queue, of), []);
     queue.pause(DEFAULT_GROUP, false);
     assert_eq!(start(&mut queue, of).len(), 3);
-    queue.set(DEFAULT_GROUP, 1);
+    queue.set(DEFAULT_GROUP, 1.into());
     end(&mut queue, 1, of(1));
     end(&mut queue, 2, of(2));
     assert_eq!(start(&mut queue, of), [], "the third has the only slot");
@@ -89,7 +89,7 @@ fn task_needing_more_slots_than_exist_runs_alone() {
     let mut queue = Queue::new(4);
     let of = |task: u64| demand(None, 0, if task == 2 { 4 } else { 1 });
     (1..=3).for_each(|task| wait(&mut queue, task, of(task)));
-    queue.set(DEFAULT_GROUP, 2);
+    queue.set(DEFAULT_GROUP, 2.into());
     assert_eq!(start(&mut queue, of), [(1, Some(1))]);
     end(&mut queue, 1, of(1));
     assert_eq!(start(&mut queue, of), [(2, Some(1))]);
@@ -101,14 +101,26 @@ fn task_needing_more_slots_than_exist_runs_alone() {
 #[test]
 fn manual_slots_last_until_the_configuration_changes_them() {
     let mut queue = Queue::new(2);
-    let config = |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2), (Arc::from("gpu"), gpu)]);
+    let config = |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2.into()), (Arc::from("gpu"), gpu.into())]);
     queue.configure(config(1));
-    queue.set("gpu", 5);
-    queue.set("night", 1);
+    queue.set("gpu", 5.into());
+    queue.set("night", 1.into());
     queue.configure(config(1));
     assert_eq!(queue.slots_of(Some("gpu")), 5);
     queue.configure(config(3));
     assert_eq!((queue.slots_of(Some("gpu")), queue.slots_of(Some("night"))), (3, 1));
     let names: Vec<_> = queue.groups().map(|group| group.name.to_string()).collect();
     assert_eq!(names, [DEFAULT_GROUP, "gpu", "night"]);
+}
+
+#[test]
+fn r123_groups_keep_the_form_of_earlier_releases() {
+    let mut queue = Queue::new(2);
+    queue.set("gpu", 3.into());
+    queue.pause("gpu", true);
+    let recorded = r#"{"all":[["default",2,false],["gpu",3,true]],"configured":{"default":2},"former":[]}"#;
+    let groups = queue.take_groups().unwrap();
+    assert_eq!(serde_json::to_string(&groups).unwrap(), recorded);
+    assert_eq!(serde_json::from_str::<Groups>(recorded).unwrap(), groups);
+    assert_eq!(serde_json::to_value(&queue).unwrap()["groups"]["gpu"]["slots"], 3, "the state of an upgrade");
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_core::{
-    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, Input,
+    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, GroupSettings, Input,
     Lingering, Mono, Now, Outcome, PlaceFact, Placement, ReplyTo, Request, Rule, Selection, Snapshot, State,
     StopReason, Verdict,
 };
@@ -77,7 +77,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let limits = CoreLimits { grace_ms: 500, ..limits(SLOTS) };
-        let groups = PLACES.map(|(name, _)| (Arc::from(name), PLACE_SLOTS));
+        let groups = PLACES.map(|(name, _)| (Arc::from(name), GroupSettings { slots: PLACE_SLOTS }));
         Self {
             core: Core::new(limits, groups.into()),
             now: Now { mono: Mono(1), wall: Timestamp::from_unix_ms(1_700_000_000_000) },

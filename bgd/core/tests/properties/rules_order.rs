@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use bgd_core::{
-    CoreError, CoreLimits, Edit, Effect, Fact, Filter, Input, LeavePolicy, OrderError, PlanRequest, Reply,
+    CoreError, CoreLimits, Edit, Effect, Fact, Filter, GroupSettings, Input, LeavePolicy, OrderError, PlanRequest, Reply,
     Request, Rerun, Rule, Selection, SpawnFailure,
 };
 use bgd_shared::event::EventKind;
@@ -315,7 +315,7 @@ fn r116_rerun_is_refused_during_shutdown() {
 fn r100_removed_group_returns_with_the_configuration() {
     let mut desk = Desk::new(1);
     let with_gpu = || {
-        let groups = [("default", 1), ("gpu", 3)].map(|(name, slots)| (name.into(), slots));
+        let groups = [("default", 1), ("gpu", 3)].map(|(name, slots)| (name.into(), GroupSettings { slots }));
         Input::Configure { limits: limits(1), groups: groups.into() }
     };
     let has_it = |desk: &Desk| desk.core.groups().iter().any(|group| &*group.name == "gpu");

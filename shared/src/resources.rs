@@ -28,6 +28,22 @@ impl ExecutorKind {
             Self::Slurm => "slurm",
         }
     }
+
+    /// Reports whether its own scheduler is given the time limit of a task, and nobody else enforces it.
+    pub const fn enforces_time_limit(self) -> bool {
+        match self {
+            Self::Ssh => true,
+            Self::Slurm => false,
+        }
+    }
+
+    /// Reports whether conditions on other tasks that it has can be left to it.
+    pub const fn tracks_dependencies(self) -> bool {
+        match self {
+            Self::Ssh => false,
+            Self::Slurm => true,
+        }
+    }
 }
 
 /// Resources that a task requests from a cluster. Missing values are taken from the executor's configuration, else from

@@ -160,9 +160,12 @@ impl Spec {
         }
     }
 
-    /// Reports whether its time limit is enforced where it runs, and only there: by the daemon of another machine.
+    /// Reports whether its time limit is enforced where it runs, and only there.
     pub fn is_limited_elsewhere(&self) -> bool {
-        self.executor() == ExecutorKind::Ssh.into()
+        match (&self.work, &self.on) {
+            (Work::Argv(_) | Work::Shell(_), Some(on)) => on.kind.enforces_time_limit(),
+            (Work::Argv(_) | Work::Shell(_), None) | (Work::Agent(_), _) => false,
+        }
     }
 
     /// Reports whether it runs as a process of this machine.

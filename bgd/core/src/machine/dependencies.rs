@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bgd_shared::event::EventKind;
 use bgd_shared::order::Condition;
-use bgd_shared::resources::ExecutorKind;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 
@@ -80,7 +79,7 @@ impl Core {
     fn is_left_to_place(&self, task: &Task, dependency: &Dependency) -> bool {
         let Some(other) = self.registry.get(dependency.ordinal) else { return false };
         let is_same = match (&task.spec.on, &other.spec.on) {
-            (Some(one), Some(other)) => one.kind == ExecutorKind::Slurm && one.name == other.name,
+            (Some(one), Some(other)) => one.kind.tracks_dependencies() && one.name == other.name,
             (Some(_) | None, Some(_) | None) => false,
         };
         // The cluster would track the first attempt only.
@@ -92,8 +91,8 @@ impl Core {
 
     /// Leaves conditions to a cluster, for the tasks that come after one that was given to it.
     pub(super) fn pass_on_dependents(&mut self, ordinal: Ordinal) {
-        let is_cluster = |task: &Task| task.spec.on.as_ref().is_some_and(|on| on.kind == ExecutorKind::Slurm);
-        if self.registry.get(ordinal).is_some_and(is_cluster) {
+        let tracks = |task: &Task| task.spec.on.as_ref().is_some_and(|on| on.kind.tracks_dependencies());
+        if self.registry.get(ordinal).is_some_and(tracks) {
             let dependents: Vec<Ordinal> =
                 self.dependents.get(&ordinal).into_iter().flatten().copied().collect();
             for dependent in dependents {

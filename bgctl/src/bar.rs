@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::percent::osc94_sequence;
 use crate::render::clean;
-use crate::render::look::is_dumb;
+use crate::render::list_format::is_dumb;
 use crate::render::table::{run_time, status};
 use crate::render::wall::Clock;
 

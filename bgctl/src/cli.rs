@@ -30,7 +30,7 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum as _};
 
-use crate::render::look::Colours;
+use crate::render::list_format::Colours;
 
 pub use self::agent::*;
 pub use self::args::*;

@@ -11,7 +11,7 @@ use crate::cli::Globals;
 use crate::failure::Failure;
 use crate::link::{Host, Link, Options, Target};
 use crate::render::json;
-use crate::render::look::Colours;
+use crate::render::list_format::Colours;
 
 /// Default timeout for connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -123,11 +123,11 @@ impl Remote {
         }
     }
 
-    /// Returns a new task's requests to it.
+    /// Returns where a new task runs, with its requests to that place.
     ///
     /// # Errors
     /// It can't run such a task; the error names the unsupported part.
-    fn takes(&self, command: &Command, request: OnRequest) -> Result<Placement, RpcError> {
+    fn placement_for(&self, command: &Command, request: OnRequest) -> Result<Placement, RpcError> {
         let refuse = |what: &str, hint: &str| {
             let message = format!(
                 "{what} is not supported on {}, an executor of type {:?}",
@@ -241,7 +241,7 @@ impl Remotes {
             };
         };
         let remote = self.find(name)?;
-        let on = remote.takes(command, request)?;
+        let on = remote.placement_for(command, request)?;
         if let (RemoteSettings::Slurm(slurm), None) = (&remote.settings, command.spec.time_limit_ms) {
             command.spec.time_limit_ms = slurm.time_limit_ms;
         }

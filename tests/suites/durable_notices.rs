@@ -206,9 +206,9 @@ fn r127_notice_of_removed_channel_is_counted_as_untold_once() {
     daemon.kill9();
     daemon.write_config("durable = true");
     daemon.launch();
-    assert_eq!(daemon.status().untold, 1);
+    assert_eq!(daemon.status().undelivered, 1);
     crash(&mut daemon);
-    assert_eq!(daemon.status().untold, 0, "it is forgotten");
+    assert_eq!(daemon.status().undelivered, 0, "it is forgotten");
 }
 
 #[test]

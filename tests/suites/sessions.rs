@@ -273,12 +273,12 @@ fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
     let runs = daemon.submit(&["sleep", "1000"]);
     daemon.block(&[quiet]);
     daemon.wait_running(runs);
-    assert_eq!((lines(), daemon.status().untold), (Vec::new(), 0));
+    assert_eq!((lines(), daemon.status().undelivered), (Vec::new(), 0));
     daemon.cancel(&[runs]);
     let line = wait::for_line(&log, UNTOLD);
     assert!(line.contains("WARN") && line.contains(&runs.to_string()), "{line}");
     assert!(line.contains("default_deliver_to") && line.contains("bgd-config(5)"), "{line}");
-    assert_eq!((lines().len(), daemon.status().untold), (1, 1));
+    assert_eq!((lines().len(), daemon.status().undelivered), (1, 1));
     let page = daemon.run(&["daemon", "status"]).success().stdout_text();
     assert!(page.contains("not sent:    1 "), "{page}");
 }
@@ -303,7 +303,7 @@ fn console_shows_its_notices_once_and_none_counts_as_untold() {
         assert_eq!(console.screen().matches("BACKGROUND TASK CANCELLED").count(), 1);
         console.type_line("exit");
         assert!(console.ended().success());
-        assert_eq!(daemon.status().untold, 0);
+        assert_eq!(daemon.status().undelivered, 0);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::job;
 use crate::remark::say;
 use crate::render::agents::list;
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 use crate::render::signs::ellipsis;
 
 /// Fetches and prints the agents.

@@ -10,7 +10,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::executors::list;
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 use crate::render::signs::ellipsis;
 
 /// Fetches and prints the executors.

@@ -11,7 +11,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::clean;
 use crate::render::group::{list, row};
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 
 /// Carries out the subcommand, then prints the affected groups.
 pub fn run(args: GroupArgs, context: &mut Context) -> Result<Code, Failure> {

@@ -19,7 +19,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick;
 use crate::remark::say;
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 
 /// Fetches as many pages as requested, then prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -68,8 +68,8 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
             context.print(&format!("{}\n", task.id))?;
         }
     } else if !result.tasks.is_empty() {
-        let mut look = ListFormat::of_output(context.colours());
-        let text = shown.text(&mut result.tasks, &mut look, context)?;
+        let mut format = ListFormat::of_output(context.colours());
+        let text = shown.text(&mut result.tasks, &mut format, context)?;
         context.print(&text)?;
     } else if is_terminal {
         say(format_args!("no tasks"));

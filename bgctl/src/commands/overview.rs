@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::duration::show_ms;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 use crate::render::table::{between, list};
 use crate::state::{self, Seen};
 
@@ -38,15 +38,15 @@ pub fn run(context: &mut Context) -> Result<Code, Failure> {
         context.print(&next(&[], &[]))?;
         return Ok(Code::OK);
     };
-    let look = ListFormat::of_output(context.colours());
+    let format = ListFormat::of_output(context.colours());
     let known = Known::read(|params| Ok(client.call::<TaskList>(params)?))?;
     // The notes of this machine do not cover tasks of a remote daemon.
     let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
     let last_seen = here.as_ref().and_then(state::last_seen);
-    let (text, unseen) = text(known, last_seen.as_ref(), &look);
+    let (text, unseen) = text(known, last_seen.as_ref(), &format);
     context.print(&text)?;
     if let Some(socket) = &here {
-        state::record_seen(socket, look.clock.now, unseen);
+        state::record_seen(socket, format.clock.now, unseen);
     }
     Ok(Code::OK)
 }
@@ -84,7 +84,7 @@ impl Known {
 }
 
 /// Returns the overview, and the failures for which it has no room, with their end times.
-fn text(known: Known, last_seen: Option<&Seen>, look: &ListFormat) -> (String, Vec<(TaskId, Timestamp)>) {
+fn text(known: Known, last_seen: Option<&Seen>, format: &ListFormat) -> (String, Vec<(TaskId, Timestamp)>) {
     let Known { tasks: [running, pending, failed, others], is_cut, pending: all_pending } = known;
     let (asks, mut quiet): (Vec<Task>, Vec<Task>) =
         running.into_iter().partition(|task| task.progress.needs_input.is_some());
@@ -98,7 +98,9 @@ fn text(known: Known, last_seen: Option<&Seen>, look: &ListFormat) -> (String, V
     news.extend(others.into_iter().filter(is_new));
     let since = last_seen.map_or_else(
         || "ended:".to_owned(),
-        |last_seen| format!("ended since you looked {} ago:", show_ms(between(last_seen.at, look.clock.now))),
+        |last_seen| {
+            format!("ended since you looked {} ago:", show_ms(between(last_seen.at, format.clock.now)))
+        },
     );
     let mut text = String::new();
     for (title, tasks, more) in [
@@ -106,7 +108,7 @@ fn text(known: Known, last_seen: Option<&Seen>, look: &ListFormat) -> (String, V
         ("running and pending:", &quiet[..], not_read),
         (since.as_str(), &news[..], 0),
     ] {
-        part(&mut text, title, tasks, more, look);
+        part(&mut text, title, tasks, more, format);
     }
     if is_cut {
         text.push_str("There are too many tasks to check them all here; `bgctl list --all` shows all.\n\n");
@@ -117,13 +119,13 @@ fn text(known: Known, last_seen: Option<&Seen>, look: &ListFormat) -> (String, V
     (text + &next(&asks, &news), unseen)
 }
 
-fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, look: &ListFormat) {
+fn part(text: &mut String, title: &str, tasks: &[Task], more: usize, format: &ListFormat) {
     if tasks.is_empty() {
         return;
     }
     let shown = &tasks[..tasks.len().min(SHOWN)];
     // Writing to a string can't fail.
-    let _ = write!(text, "{title}\n{}", list(shown, look));
+    let _ = write!(text, "{title}\n{}", list(shown, format));
     let more = more + tasks.len() - shown.len();
     if more > 0 {
         let _ = writeln!(text, "and {more} more: bgctl list");

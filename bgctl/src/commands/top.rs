@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
-use crate::render::look::{ListFormat, is_dumb};
+use crate::render::list_format::{ListFormat, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
@@ -32,7 +32,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl --json list` and `bgctl events` are for programs"));
     }
     let filter = args.filter.join(" ");
-    let look = ListFormat::of_output(context.colours());
+    let format = ListFormat::of_output(context.colours());
     // The notes of this machine do not cover tasks of a remote daemon.
     let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };
     let last_seen = here.as_ref().and_then(state::last_seen);
@@ -40,14 +40,14 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
         let mut still = Still::new(&names(context), last_seen);
         let links = context.links();
         if !links.is_empty() {
-            return once_of_several(still, links, &filter, &look, context);
+            return once_of_several(still, links, &filter, &format, context);
         }
         let take = |page: ListResult| {
-            still.add(HostNo::default(), &page, &look.clock);
+            still.add(HostNo::default(), &page, &format.clock);
             true
         };
         each_page(|params| context.call::<TaskList>(params), take)?;
-        context.print(&still.draw(&filter, size(&look), look.colour, &look.clock))?;
+        context.print(&still.draw(&filter, size(&format), format.colour, &format.clock))?;
         return Ok(Code::OK);
     }
     if !io::stdout().is_terminal() {
@@ -64,7 +64,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         Hosts::Several(several)
     };
-    show(&Around { context, colour: look.colour }, hosts, &filter, last_seen)
+    show(&Around { context, colour: format.colour }, hosts, &filter, last_seen)
 }
 
 /// Returns the names of the hosts, if there are several.
@@ -77,7 +77,7 @@ fn once_of_several(
     mut still: Still,
     links: Vec<Link>,
     filter: &str,
-    look: &ListFormat,
+    format: &ListFormat,
     context: &mut Context,
 ) -> Result<Code, Failure> {
     let host = |place: usize| HostNo(u8::try_from(place).unwrap_or(u8::MAX));
@@ -87,7 +87,7 @@ fn once_of_several(
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     several::ask(links, context.connect_timeout(), one, |news| {
         match news {
-            News::Part(place, page) => still.add(host(place), &page, &look.clock),
+            News::Part(place, page) => still.add(host(place), &page, &format.clock),
             News::End(place, Err(failure)) => failures.push((place, failure)),
             News::End(_, Ok(())) | News::Pause => {}
         }
@@ -98,7 +98,7 @@ fn once_of_several(
     for (place, failure) in &failures {
         still.silent(host(*place), outcome(failure), &reason(&names[*place], failure));
     }
-    context.print(&still.draw(filter, size(look), look.colour, &look.clock))?;
+    context.print(&still.draw(filter, size(format), format.colour, &format.clock))?;
     context.flush()?;
     let failures: Vec<&Failure> = failures.iter().map(|(_, failure)| failure).collect();
     for failure in &failures {
@@ -108,11 +108,11 @@ fn once_of_several(
 }
 
 /// Returns the size of the terminal, else `$COLUMNS` and `$LINES`.
-fn size(look: &ListFormat) -> Size {
+fn size(format: &ListFormat) -> Size {
     let lines = std::env::var("LINES").ok().and_then(|lines| lines.parse().ok()).filter(|lines| *lines > 0);
     let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| size.ws_row);
     let rows = terminal.filter(|rows| *rows > 0).or(lines).unwrap_or(SIZE.rows);
-    Size { rows, cols: look.width.unwrap_or(SIZE.cols) }
+    Size { rows, cols: format.width.unwrap_or(SIZE.cols) }
 }
 
 struct Around<'a> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
 use comfy_table::Color;
 
-use super::look::ListFormat;
+use super::list_format::ListFormat;
 use super::page::quoted;
 use super::table::coloured;
 use super::{clean, clean_lines};
@@ -19,11 +19,11 @@ const OF_CHECK: std::ops::Range<usize> = 3..5;
 const STATE: usize = 2;
 
 /// Lists the agents in the given order.
-pub fn list(agents: &[AgentInfo], checked: bool, look: &ListFormat) -> String {
-    if look.table {
+pub fn list(agents: &[AgentInfo], checked: bool, format: &ListFormat) -> String {
+    if format.table {
         let left_out = (!checked).then_some(OF_CHECK);
         let rows = agents.iter().map(|agent| (columns(agent), colour(agent)));
-        return coloured(HEADER, left_out.as_ref(), STATE, rows, look) + &notes(agents);
+        return coloured(HEADER, left_out.as_ref(), STATE, rows, format) + &notes(agents);
     }
     let mut text = String::new();
     for agent in agents {
@@ -151,14 +151,14 @@ mod tests {
         ]
     }
 
-    fn look(table: bool) -> ListFormat {
+    fn format(table: bool) -> ListFormat {
         ListFormat { table, colour: false, ..ListFormat::of_tests() }
     }
 
     #[test]
     fn plain_agent_list_has_tab_separated_columns() {
         assert_eq!(
-            list(&all(), true, &look(false)),
+            list(&all(), true, &format(false)),
             "one (default)\tacp\tstarts in 1.2 s\t1.18.33\tload\tdeny\tone 'an acp'\n\
              two\tacp\tnot installed: npm install -g it\t-\t-\tdeny\ttwo 'an acp'\n\
              three\tacp\tdoes not start: it ended with 1\t-\t-\tdeny\tthree 'an acp'\n\
@@ -168,12 +168,12 @@ mod tests {
 
     #[test]
     fn agent_table_has_problems_listed_below() {
-        let text = list(&all(), true, &look(true));
+        let text = list(&all(), true, &format(true));
         assert!(text.starts_with("NAME"), "{text}");
         assert!(text.ends_with(
             "\n\ntwo is not installed; install it with: npm install -g it\nthree does not start: it ended\nwith 1\n"
         ));
-        let unchecked = list(&[agent("five")], false, &look(true));
+        let unchecked = list(&[agent("five")], false, &format(true));
         assert_eq!(unchecked.lines().count(), 2, "{unchecked}");
         assert!(unchecked.contains("ready") && !unchecked.contains("VERSION"), "{unchecked}");
     }

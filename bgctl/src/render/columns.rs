@@ -54,7 +54,7 @@ pub enum Field {
 
 impl Field {
     /// The default columns.
-    pub const USUAL: [Self; 6] =
+    pub const DEFAULT: [Self; 6] =
         [Self::Host, Self::Id, Self::Status, Self::Age, Self::Time, Self::Description];
 
     /// Reports whether the column requires measuring running tasks.

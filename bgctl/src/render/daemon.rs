@@ -34,8 +34,8 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         page.line("channel", &channel(each, now));
     }
     page.maybe("inboxes", inboxes(&status.inboxes).as_deref());
-    if status.untold > 0 {
-        let what = count(status.untold, "notification");
+    if status.undelivered > 0 {
+        let what = count(status.undelivered, "notification");
         let what = format!("{what} without a channel (set default_deliver_to)");
         page.line("not sent", &what);
     }
@@ -183,7 +183,7 @@ mod tests {
             ran: Times::default(),
             channels: Vec::new(),
             inboxes: InboxesStatus::default(),
-            untold: 0,
+            undelivered: 0,
             ..samples::daemon()
         };
         let page = page(&idle, samples::now());

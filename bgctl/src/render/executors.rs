@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bgd_shared::request::ExecutorInfo;
 use comfy_table::Color;
 
-use super::look::ListFormat;
+use super::list_format::ListFormat;
 use super::table::coloured;
 use super::{clean, clean_lines};
 
@@ -18,11 +18,11 @@ const OF_CHECK: std::ops::Range<usize> = 5..7;
 const STATE: usize = 5;
 
 /// Lists the executors in the given order.
-pub fn list(executors: &[ExecutorInfo], checked: bool, look: &ListFormat) -> String {
-    if look.table {
+pub fn list(executors: &[ExecutorInfo], checked: bool, format: &ListFormat) -> String {
+    if format.table {
         let left_out = (!checked).then_some(OF_CHECK);
         let rows = executors.iter().map(|executor| (columns(executor), colour(executor)));
-        return coloured(HEADER, left_out.as_ref(), STATE, rows, look) + &notes(executors);
+        return coloured(HEADER, left_out.as_ref(), STATE, rows, format) + &notes(executors);
     }
     let mut text = String::new();
     for executor in executors {

@@ -4,7 +4,7 @@ use bgd_shared::order::Group;
 use comfy_table::{Cell, Color, Row};
 
 use super::clean;
-use super::look::ListFormat;
+use super::list_format::ListFormat;
 use super::table::fitted;
 
 const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINISHED"];
@@ -13,19 +13,19 @@ const HEADER: [&str; 6] = ["NAME", "SLOTS", "STATE", "PENDING", "RUNNING", "FINI
 const STATE: usize = 2;
 
 /// Lists the groups in the given order.
-pub fn list(groups: &[Group], look: &ListFormat) -> String {
-    if !look.table {
+pub fn list(groups: &[Group], format: &ListFormat) -> String {
+    if !format.table {
         return groups.iter().map(row).collect();
     }
     let rows = groups.iter().map(|group| {
         let cells = columns(group).into_iter().enumerate().map(|(place, text)| {
             let cell = Cell::new(text);
-            let is_marked = look.colour && place == STATE && group.paused;
+            let is_marked = format.colour && place == STATE && group.paused;
             if is_marked { cell.fg(Color::Yellow) } else { cell }
         });
         Row::from(cells.collect::<Vec<_>>())
     });
-    fitted(HEADER, rows, look)
+    fitted(HEADER, rows, format)
 }
 
 /// Renders a group on one line.

@@ -90,7 +90,11 @@ impl Collector for Figures {
         out.counter("bgd_events", "Events so far", status.seq)?;
         tasks(status, &mut out)?;
         channels(&status.channels, &mut out)?;
-        out.counter("bgd_untold", "Notices not delivered because the task had no channel", status.untold)?;
+        out.counter(
+            "bgd_untold",
+            "Notices not delivered because the task had no channel",
+            status.undelivered,
+        )?;
         out.gauge("bgd_inboxes", "Parent sessions with unacknowledged notices", status.inboxes.sessions)?;
         out.gauge("bgd_inbox_items", "Unacknowledged notices", status.inboxes.items)?;
         out.counter(

@@ -1,4 +1,4 @@
-//! Rendering: functions from wire objects to text. Only `look`, `signs` and `wall` read the environment (terminal,
+//! Rendering: functions from wire objects to text. Only `list_format`, `signs` and `wall` read the environment (terminal,
 //! variables, time zone); nothing here prints.
 
 pub mod agents;
@@ -8,7 +8,7 @@ pub mod doctor;
 pub mod executors;
 pub mod group;
 pub mod json;
-pub mod look;
+pub mod list_format;
 pub mod metrics;
 pub mod order;
 pub mod page;
@@ -204,7 +204,7 @@ pub mod samples {
             inboxes: InboxesStatus { sessions: 1, items: 1, lost: 2 },
             default_deliver_to: None,
             channels: vec![busy, tried, wrong, idle],
-            untold: 7,
+            undelivered: 7,
             warnings: Vec::new(),
             notes: Vec::new(),
         }

@@ -11,7 +11,7 @@ use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
 
 use super::columns::{Field, context_percent, cost, cpu_ms, memory_bytes, tokens, written_bytes};
-use super::look::ListFormat;
+use super::list_format::ListFormat;
 use super::order::waits_for;
 use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
@@ -58,11 +58,12 @@ struct Column {
     text: fn(&Entry<'_>, &ListFormat) -> String,
     colour: fn(&Entry<'_>) -> Option<Color>,
     /// Whether the column is only shown if several machines were asked.
-    tells_hosts: bool,
+    only_with_hosts: bool,
     /// Whether the column is truncated in a table that is too wide, to [`LEAST`] characters at least.
     shrinks: bool,
-    /// The order in which columns are dropped from a table that is too wide, lowest number first; `None` for never.
-    dropped: Option<u8>,
+    /// Its rank for being dropped from a table that is too wide: the lowest is dropped first, as the least missed.
+    /// `None` for never.
+    drop_rank: Option<u8>,
 }
 
 /// The columns of a list, one for each [`Field`].
@@ -72,101 +73,101 @@ const COLUMNS: [Column; 18] = [
         header: "HOST",
         text: |entry, _| clean(entry.host.unwrap_or_default()),
         colour: |_| None,
-        tells_hosts: true,
+        only_with_hosts: true,
         shrinks: true,
-        dropped: None,
+        drop_rank: None,
     },
     Column {
         field: Field::Id,
         header: "ID",
         text: |entry, _| entry.of_task(id),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: None,
+        drop_rank: None,
     },
     Column {
         field: Field::Status,
         header: "STATUS",
-        text: |entry, look| {
-            entry.task.map_or_else(|missing| missing.outcome.to_owned(), |task| status(task, &look.clock))
+        text: |entry, format| {
+            entry.task.map_or_else(|missing| missing.outcome.to_owned(), |task| status(task, &format.clock))
         },
         colour: |entry| Some(entry.task.map_or(Color::Red, |task| colour(task.status))),
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: None,
+        drop_rank: None,
     },
     Column {
         field: Field::Age,
         header: "AGE",
-        text: |entry, look| entry.of_task(|task| show_ms(between(task.created_at, look.clock.now))),
+        text: |entry, format| entry.of_task(|task| show_ms(between(task.created_at, format.clock.now))),
         colour: |_| Some(Color::DarkGrey),
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(0),
+        drop_rank: Some(0),
     },
     Column {
         field: Field::Time,
         header: "TIME",
-        text: |entry, look| entry.of_task(|task| run_time(task, look.clock.now)),
+        text: |entry, format| entry.of_task(|task| run_time(task, format.clock.now)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(1),
+        drop_rank: Some(1),
     },
     Column {
         field: Field::Progress,
         header: "PROGRESS",
-        text: |entry, look| entry.of_task(|task| progress(task, look)),
+        text: |entry, format| entry.of_task(|task| progress(task, format)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(3),
+        drop_rank: Some(3),
     },
     Column {
         field: Field::Cpu,
         header: "CPU",
-        text: |entry, look| entry.of_task(|task| known(cpu_ms(task, &look.measured), show::elapsed)),
+        text: |entry, format| entry.of_task(|task| known(cpu_ms(task, &format.measured), show::elapsed)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(9),
+        drop_rank: Some(9),
     },
     Column {
         field: Field::Memory,
         header: "MEMORY",
-        text: |entry, look| entry.of_task(|task| known(memory_bytes(task, &look.measured), bytes)),
+        text: |entry, format| entry.of_task(|task| known(memory_bytes(task, &format.measured), bytes)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(10),
+        drop_rank: Some(10),
     },
     Column {
         field: Field::Written,
         header: "WRITTEN",
         text: |entry, _| entry.of_task(|task| known(written_bytes(task), bytes)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(11),
+        drop_rank: Some(11),
     },
     Column {
         field: Field::Tokens,
         header: "TOKENS",
         text: |entry, _| entry.of_task(|task| known(tokens(task), show::tokens)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(12),
+        drop_rank: Some(12),
     },
     Column {
         field: Field::Context,
         header: "CONTEXT",
         text: |entry, _| entry.of_task(|task| known(context_percent(task), |percent| format!("{percent}%"))),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(13),
+        drop_rank: Some(13),
     },
     Column {
         field: Field::Cost,
@@ -175,54 +176,54 @@ const COLUMNS: [Column; 18] = [
             entry.of_task(|task| cost(task).map_or_else(|| "-".to_owned(), |cost| clean(&show::cost(cost))))
         },
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(14),
+        drop_rank: Some(14),
     },
     Column {
         field: Field::Session,
         header: "SESSION",
         text: |entry, _| entry.of_task(|task| clean(task.session.as_deref().unwrap_or("-"))),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: Some(4),
+        drop_rank: Some(4),
     },
     Column {
         field: Field::Group,
         header: "GROUP",
         text: |entry, _| entry.of_task(|task| clean(&task.group)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: Some(5),
+        drop_rank: Some(5),
     },
     Column {
         field: Field::Batch,
         header: "BATCH",
         text: |entry, _| entry.of_task(|task| task.batch.map_or_else(|| "-".to_owned(), TaskId::short)),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: false,
-        dropped: Some(6),
+        drop_rank: Some(6),
     },
     Column {
         field: Field::Tags,
         header: "TAGS",
         text: |entry, _| entry.of_task(|task| clean(&task.tags.join(","))),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: Some(7),
+        drop_rank: Some(7),
     },
     Column {
         field: Field::Agent,
         header: "AGENT",
         text: |entry, _| entry.of_task(|task| clean(task.agent.as_deref().unwrap_or("-"))),
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: Some(8),
+        drop_rank: Some(8),
     },
     Column {
         field: Field::Description,
@@ -231,9 +232,9 @@ const COLUMNS: [Column; 18] = [
             entry.task.map_or_else(|missing| missing.reason.to_owned(), |task| clean(&task.description))
         },
         colour: |_| None,
-        tells_hosts: false,
+        only_with_hosts: false,
         shrinks: true,
-        dropped: Some(2),
+        drop_rank: Some(2),
     },
 ];
 
@@ -252,36 +253,36 @@ type Cells<'a> = (Entry<'a>, OfColumns<String>);
 /// One value for each column.
 type OfColumns<T> = [T; COLUMNS.len()];
 
-fn cells<'a>(entry: Entry<'a>, look: &ListFormat) -> Cells<'a> {
+fn cells<'a>(entry: Entry<'a>, format: &ListFormat) -> Cells<'a> {
     let text = |column: Column| {
-        let is_wanted = look.columns.contains(&column.field);
-        if is_wanted { (column.text)(&entry, look) } else { String::new() }
+        let is_wanted = format.columns.contains(&column.field);
+        if is_wanted { (column.text)(&entry, format) } else { String::new() }
     };
     let texts = COLUMNS.map(text);
     (entry, texts)
 }
 
 /// Returns the indices of the columns to show, in order. A tree needs the id column.
-fn places(look: &ListFormat, has_hosts: bool) -> Vec<usize> {
+fn places(format: &ListFormat, has_hosts: bool) -> Vec<usize> {
     let place = |field: &Field| COLUMNS.iter().position(|column| column.field == *field);
-    let places = look.columns.iter().filter_map(place);
-    places.filter(|place| has_hosts || !COLUMNS[*place].tells_hosts).collect()
+    let places = format.columns.iter().filter_map(place);
+    places.filter(|place| has_hosts || !COLUMNS[*place].only_with_hosts).collect()
 }
 
 /// Lists the tasks in the given order.
-pub fn list(tasks: &[Task], look: &ListFormat) -> String {
-    listings(&[Listing { host: None, tasks: Ok(tasks) }], None, look)
+pub fn list(tasks: &[Task], format: &ListFormat) -> String {
+    listings(&[Listing { host: None, tasks: Ok(tasks) }], None, format)
 }
 
 /// Renders the tasks as a tree, each below a task that it starts after.
-pub fn tree(tasks: &[Task], lines: Lines, look: &ListFormat) -> String {
-    listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), look)
+pub fn tree(tasks: &[Task], lines: Lines, format: &ListFormat) -> String {
+    listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), format)
 }
 
 /// Renders the answers of several machines as one list, or as one tree each.
-pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &ListFormat) -> String {
+pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, format: &ListFormat) -> String {
     let rows = all.iter().flat_map(|Listing { host, tasks }| {
-        let row = |task| cells(Entry { host: *host, task }, look);
+        let row = |task| cells(Entry { host: *host, task }, format);
         match (tasks, tree) {
             (Err(missing), _) => vec![row(Err(*missing))],
             (Ok(tasks), None) => tasks.iter().map(|task| row(Ok(task))).collect(),
@@ -291,7 +292,7 @@ pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, look: &ListFormat) -> 
                 .collect(),
         }
     });
-    drawn(rows.collect(), look)
+    drawn(rows.collect(), format)
 }
 
 /// Draws the branches of a tree into a row.
@@ -307,11 +308,11 @@ fn drawn_at<'a>(node: &Node, (entry, mut cells): Cells<'a>) -> Cells<'a> {
 }
 
 /// Renders rows as a table or as tab-separated columns.
-fn drawn(rows: Vec<Cells<'_>>, look: &ListFormat) -> String {
+fn drawn(rows: Vec<Cells<'_>>, format: &ListFormat) -> String {
     let has_hosts = rows.iter().any(|(entry, _)| entry.host.is_some());
-    let places = places(look, has_hosts);
-    if look.table {
-        return table(rows, &places, look);
+    let places = places(format, has_hosts);
+    if format.table {
+        return table(rows, &places, format);
     }
     let line = |(_, cells): Cells<'_>| {
         let shown = places.iter().map(|place| cells[*place].as_str());
@@ -320,16 +321,16 @@ fn drawn(rows: Vec<Cells<'_>>, look: &ListFormat) -> String {
     rows.into_iter().map(line).collect()
 }
 
-fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &ListFormat) -> String {
+fn table(rows: Vec<Cells<'_>>, places: &[usize], format: &ListFormat) -> String {
     let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
         let cells = rows.iter().map(|(_, cells)| width(&cells[place]));
         places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
-    let widths = widths(&widest, look.width);
+    let widths = widths(&widest, format.width);
     let row = |(entry, cells): Cells<'_>| {
         let shown = places.iter().filter_map(|place| {
             let cell = Cell::new(cut(&cells[*place], widths[*place]?));
-            let colour = (COLUMNS[*place].colour)(&entry).filter(|_| look.colour);
+            let colour = (COLUMNS[*place].colour)(&entry).filter(|_| format.colour);
             Some(match colour {
                 Some(colour) => cell.fg(colour),
                 None => cell,
@@ -338,7 +339,7 @@ fn table(rows: Vec<Cells<'_>>, places: &[usize], look: &ListFormat) -> String {
         Row::from(shown.collect::<Vec<_>>())
     };
     let header = places.iter().filter(|place| widths[**place].is_some()).map(|place| COLUMNS[*place].header);
-    fitted(header, rows.into_iter().map(row), look)
+    fitted(header, rows.into_iter().map(row), format)
 }
 
 /// Returns the maximum width of each column in a table of this width, given the widest cells; `None` for a column that
@@ -353,8 +354,8 @@ fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Op
         COLUMNS.iter().zip(widths).filter_map(least).sum::<usize>().saturating_sub(GAP)
     };
     let mut spare: Vec<usize> =
-        (0..COLUMNS.len()).filter(|place| COLUMNS[*place].dropped.is_some()).collect();
-    spare.sort_by_key(|place| COLUMNS[*place].dropped);
+        (0..COLUMNS.len()).filter(|place| COLUMNS[*place].drop_rank.is_some()).collect();
+    spare.sort_by_key(|place| COLUMNS[*place].drop_rank);
     for place in spare {
         if needed(&widths) > width {
             widths[place] = None;
@@ -378,19 +379,19 @@ pub fn coloured(
     left_out: Option<&Range<usize>>,
     state: usize,
     rows: impl Iterator<Item = ([String; 7], Color)>,
-    look: &ListFormat,
+    format: &ListFormat,
 ) -> String {
     let is_shown = |place: usize| left_out.is_none_or(|places| !places.contains(&place));
     let header = (0..header.len()).filter(|place| is_shown(*place)).map(|place| header[place]);
     let rows = rows.map(|(columns, colour)| {
         let cells = columns.into_iter().enumerate().filter(|(place, _)| is_shown(*place));
         let cells = cells.map(|(place, text)| match Cell::new(text) {
-            cell if place == state && look.colour => cell.fg(colour),
+            cell if place == state && format.colour => cell.fg(colour),
             cell => cell,
         });
         Row::from(cells.collect::<Vec<_>>())
     });
-    fitted(header, rows, look)
+    fitted(header, rows, format)
 }
 
 /// Renders a table that fits the width: each row and the header take one line, and the last column is truncated to
@@ -398,7 +399,7 @@ pub fn coloured(
 pub fn fitted(
     header: impl IntoIterator<Item = &'static str>,
     rows: impl Iterator<Item = Row>,
-    look: &ListFormat,
+    format: &ListFormat,
 ) -> String {
     let mut header = Row::from(header);
     header.max_height(1);
@@ -406,9 +407,9 @@ pub fn fitted(
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(look.width.unwrap_or(u16::MAX))
+        .set_width(format.width.unwrap_or(u16::MAX))
         .set_header(header);
-    if look.colour {
+    if format.colour {
         table.enforce_styling();
     }
     for mut row in rows {
@@ -426,8 +427,8 @@ pub fn fitted(
 }
 
 /// Formats the progress of a task, if it was looked up.
-fn progress(task: &Task, look: &ListFormat) -> String {
-    look.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
+fn progress(task: &Task, format: &ListFormat) -> String {
+    format.percents.get(&task.id).map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
 }
 
 /// Formats a number; `-` if it is unknown.

@@ -31,7 +31,7 @@ use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::clean;
-use crate::render::look::is_dumb;
+use crate::render::list_format::is_dumb;
 
 /// The signals handled here. The last two would stop bgctl if it touched the terminal just when it is put into the
 /// background.

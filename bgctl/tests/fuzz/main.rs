@@ -8,7 +8,7 @@ mod edits;
 use std::collections::HashMap;
 
 use bgctl::render::columns::Measured;
-use bgctl::render::look::ListFormat;
+use bgctl::render::list_format::ListFormat;
 use bgctl::render::wall::{Clock, Zone};
 use bgctl::render::{daemon, metrics, page, table, tree};
 use bgd_shared::request::DaemonStatus;
@@ -20,8 +20,8 @@ fn clock() -> Clock {
     Clock::of(Timestamp::from_unix_ms(1_700_000_000_000), Zone::UTC)
 }
 
-fn look(table: bool, width: Option<u16>) -> ListFormat {
-    let columns = bgctl::render::columns::Field::USUAL.to_vec();
+fn format(table: bool, width: Option<u16>) -> ListFormat {
+    let columns = bgctl::render::columns::Field::DEFAULT.to_vec();
     let (percents, measured) = (HashMap::new(), Measured::new());
     ListFormat { table, colour: false, width, columns, percents, measured, clock: clock() }
 }
@@ -37,11 +37,11 @@ fn task(bytes: &[u8]) {
     let Ok(task) = strict::from_slice::<Task>(bytes) else { return };
     let tasks = [task];
     for (is_table, width) in [(false, None), (true, None), (true, Some(80)), (true, Some(1))] {
-        let look = look(is_table, width);
-        let list = table::list(&tasks, &look);
+        let format = format(is_table, width);
+        let list = table::list(&tasks, &format);
         is_harmless(&list);
         assert!(!list.is_empty());
-        is_harmless(&table::tree(&tasks, tree::ASCII, &look));
+        is_harmless(&table::tree(&tasks, tree::ASCII, &format));
     }
     is_harmless(&page::task(&tasks[0], &clock()));
     is_harmless(&table::summary_line(&tasks[0], &clock()));

@@ -104,7 +104,7 @@ impl Identity {
             inboxes: core.inboxes(),
             default_deliver_to: config.default_deliver_to.clone(),
             channels: counted.channels,
-            untold: counted.unreported,
+            undelivered: counted.unreported,
             warnings,
             notes: Vec::new(),
         }

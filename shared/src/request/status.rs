@@ -70,7 +70,8 @@ pub struct DaemonStatus {
     /// Channels that are configured, are the first of `default_deliver_to`, or have had notices.
     pub channels: Vec<ChannelStatus>,
     /// Ended runs without a notification, because the task had no channel, or a channel that is not configured.
-    pub untold: u64,
+    #[serde(rename = "untold")]
+    pub undelivered: u64,
     /// Problems that need attention, such as a full disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

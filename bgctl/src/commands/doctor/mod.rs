@@ -19,7 +19,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;
 use crate::render::doctor::{Check, State, page, summary};
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 use crate::render::signs::ellipsis;
 
 /// The output of `--json`.
@@ -56,8 +56,8 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
     if context.json() {
         context.print_json(&Report { ok, checks: &checks })?;
     } else {
-        let look = ListFormat::of_output(context.colours());
-        context.print(&page(&checks, look.colour, look.width))?;
+        let format = ListFormat::of_output(context.colours());
+        context.print(&page(&checks, format.colour, format.width))?;
         context.print(&summary(&checks))?;
     }
     Ok(if ok { Code::OK } else { Code::NO_DAEMON })

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
 use crate::remark::say;
 use crate::render::columns::{Field, Measured};
-use crate::render::look::{ListFormat, lines};
+use crate::render::list_format::{ListFormat, lines};
 use crate::render::shortened;
 use crate::render::table::{Listing, Missing, listings};
 use crate::several::{self, Asked, News};
@@ -198,13 +198,13 @@ fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
             },
         })
         .collect();
-    let mut look = ListFormat::of_output(context.colours());
+    let mut format = ListFormat::of_output(context.colours());
     for answer in all.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()) {
-        look.measured.extend(answer.measured.clone());
-        look.percents.extend(&answer.percents);
+        format.measured.extend(answer.measured.clone());
+        format.percents.extend(&answer.percents);
     }
-    shown.set_columns(&mut look);
-    listings(&rows, shown.tree.then(lines), &look)
+    shown.set_columns(&mut format);
+    listings(&rows, shown.tree.then(lines), &format)
 }
 
 fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {

@@ -13,7 +13,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::percent::{LINE_BYTES, in_output};
 use crate::render::columns::{Field, Measured, Sort};
-use crate::render::look::{ListFormat, lines};
+use crate::render::list_format::{ListFormat, lines};
 use crate::render::table::{list, tree};
 
 /// How the tasks are shown.
@@ -51,16 +51,16 @@ impl Shown {
     }
 
     /// Sets the columns, and adds that of the progress if any is known.
-    pub fn set_columns(&self, look: &mut ListFormat) {
+    pub fn set_columns(&self, format: &mut ListFormat) {
         if !self.columns.is_empty() {
-            look.columns.clone_from(&self.columns);
+            format.columns.clone_from(&self.columns);
             // A tree is drawn in the id column.
-            if self.tree && !look.columns.contains(&Field::Id) {
-                look.columns.insert(0, Field::Id);
+            if self.tree && !format.columns.contains(&Field::Id) {
+                format.columns.insert(0, Field::Id);
             }
-        } else if !look.percents.is_empty() {
-            let at = look.columns.iter().position(|field| *field == Field::Description);
-            look.columns.insert(at.unwrap_or(0), Field::Progress);
+        } else if !format.percents.is_empty() {
+            let at = format.columns.iter().position(|field| *field == Field::Description);
+            format.columns.insert(at.unwrap_or(0), Field::Progress);
         }
     }
 
@@ -68,16 +68,16 @@ impl Shown {
     pub fn text(
         &self,
         tasks: &mut [Task],
-        look: &mut ListFormat,
+        format: &mut ListFormat,
         context: &mut Context,
     ) -> Result<String, Failure> {
-        look.measured = self.measured(tasks, context)?;
-        self.sort(tasks, &look.measured);
-        if look.table || self.columns.contains(&Field::Progress) {
-            look.percents = percents(tasks, |all| context.link.call_together::<TaskOutput>(all))?;
+        format.measured = self.measured(tasks, context)?;
+        self.sort(tasks, &format.measured);
+        if format.table || self.columns.contains(&Field::Progress) {
+            format.percents = percents(tasks, |all| context.link.call_together::<TaskOutput>(all))?;
         }
-        self.set_columns(look);
-        Ok(if self.tree { tree(tasks, lines(), look) } else { list(tasks, look) })
+        self.set_columns(format);
+        Ok(if self.tree { tree(tasks, lines(), format) } else { list(tasks, format) })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
-use crate::render::look::ListFormat;
+use crate::render::list_format::ListFormat;
 
 /// Minimum interval between two redraws.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -53,11 +53,11 @@ fn watched(
     let params = SubscribeParams { session: asked.session.clone(), ..SubscribeParams::default() };
     let mut news = Listener::new(context.link.existing()?, params)?;
     loop {
-        let mut look = ListFormat::of_output(context.colours());
+        let mut format = ListFormat::of_output(context.colours());
         let rows = rows();
         let wanted = shown.most.min(rows.saturating_sub(2).max(1));
         let mut result = fetch(asked, wanted, |params| context.call::<TaskList>(params))?;
-        let text = shown.text(&mut result.tasks, &mut look, context)?;
+        let text = shown.text(&mut result.tasks, &mut format, context)?;
         let text = if result.tasks.is_empty() { "no tasks\n".to_owned() } else { text };
         draw(&text, rows, drawn)?;
         let drawn_at = Instant::now();

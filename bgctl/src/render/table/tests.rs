@@ -80,18 +80,19 @@ fn r166_wide_characters_are_measured_in_columns() {
     for columns in [
         &[Field::Description, Field::Id, Field::Status][..],
         &[Field::Tags, Field::Session, Field::Description, Field::Id],
-        &Field::USUAL,
+        &Field::DEFAULT,
     ] {
         for at_most in [20, 33, 34, 40, 80] {
-            let look = ListFormat { table: true, width: Some(at_most), columns: columns.to_vec(), ..plain() };
-            let text = list(std::slice::from_ref(&wide), &look);
+            let format =
+                ListFormat { table: true, width: Some(at_most), columns: columns.to_vec(), ..plain() };
+            let text = list(std::slice::from_ref(&wide), &format);
             let widest = text.lines().map(width).max();
             assert!(widest <= Some(usize::from(at_most)), "{at_most}: {widest:?}\n{text}");
         }
     }
     let columns = vec![Field::Description, Field::Id];
-    let look = ListFormat { table: true, width: Some(24), columns, ..plain() };
-    let text = list(std::slice::from_ref(&wide), &look);
+    let format = ListFormat { table: true, width: Some(24), columns, ..plain() };
+    let text = list(std::slice::from_ref(&wide), &format);
     assert_eq!(text.lines().nth(1), Some("漢字の説明が…  3f2a9c1e"), "{text}");
 }
 
@@ -121,19 +122,19 @@ fn r144_list_of_several_hosts_has_a_host_column() {
 fn r166_columns_can_be_chosen_in_any_order() {
     let columns = vec![Field::Description, Field::Group, Field::Id, Field::Progress, Field::Tags];
     let percents = HashMap::from([(task().id, 42)]);
-    let look = ListFormat { columns, percents, ..plain() };
+    let format = ListFormat { columns, percents, ..plain() };
     let tagged = Task { tags: vec!["a".into(), "b".into()], ..task() };
-    assert_eq!(list(std::slice::from_ref(&tagged), &look), "make -j8\tdefault\t3f2a9c1e\t42%\ta,b\n");
-    let table = list(&[tagged], &ListFormat { table: true, ..look });
+    assert_eq!(list(std::slice::from_ref(&tagged), &format), "make -j8\tdefault\t3f2a9c1e\t42%\ta,b\n");
+    let table = list(&[tagged], &ListFormat { table: true, ..format });
     assert!(table.starts_with("DESCRIPTION  GROUP    ID        PROGRESS  TAGS"), "{table}");
 }
 
 #[test]
 fn r38_resumed_task_is_marked_after_its_id() {
     let resumed = Task { resume_count: 2, status: Status::Completed, ..task() };
-    for look in [plain(), ListFormat { table: true, ..plain() }] {
-        assert!(list(std::slice::from_ref(&resumed), &look).contains("3f2a9c1e (resumed)"));
-        assert!(!list(&[task()], &look).contains("resumed"));
+    for format in [plain(), ListFormat { table: true, ..plain() }] {
+        assert!(list(std::slice::from_ref(&resumed), &format).contains("3f2a9c1e (resumed)"));
+        assert!(!list(&[task()], &format).contains("resumed"));
     }
 }
 

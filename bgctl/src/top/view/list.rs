@@ -58,9 +58,8 @@ struct Column {
     width: u16,
     /// Minimum width of the list for this column to be shown.
     from: u16,
-    /// Its rank for giving way to a long state: the column with the lowest number, as the least missed, goes first.
-    /// `None`: never.
-    yields: Option<u8>,
+    /// Its rank for being dropped for a long state: the lowest is dropped first, as the least missed. `None` for never.
+    drop_rank: Option<u8>,
     text: fn(&Cell<'_>) -> String,
 }
 
@@ -71,16 +70,23 @@ static COLUMNS: [Column; 11] = [
         header: "HOST",
         width: 4,
         from: HOST,
-        yields: Some(8),
+        drop_rank: Some(8),
         text: |cell| cell.host.to_owned(),
     },
-    Column { of: Of::Id, header: "ID", width: 8, from: 40, yields: None, text: |cell| cell.row.id.short() },
+    Column {
+        of: Of::Id,
+        header: "ID",
+        width: 8,
+        from: 40,
+        drop_rank: None,
+        text: |cell| cell.row.id.short(),
+    },
     Column {
         of: Of::State,
         header: "STATE",
         width: 16,
         from: STATE,
-        yields: None,
+        drop_rank: None,
         text: |cell| cell.row.state.to_string(),
     },
     Column {
@@ -88,7 +94,7 @@ static COLUMNS: [Column; 11] = [
         header: "AGE",
         width: 7,
         from: 48,
-        yields: Some(7),
+        drop_rank: Some(7),
         text: |cell| age(cell.row, cell.now).0,
     },
     Column {
@@ -96,7 +102,7 @@ static COLUMNS: [Column; 11] = [
         header: "QUIET",
         width: 7,
         from: 64,
-        yields: Some(0),
+        drop_rank: Some(0),
         text: |cell| quiet(cell.row, cell.now),
     },
     Column {
@@ -104,7 +110,7 @@ static COLUMNS: [Column; 11] = [
         header: "CPU",
         width: 7,
         from: USAGE,
-        yields: Some(3),
+        drop_rank: Some(3),
         text: |cell| cpu(cell.row, cell.live),
     },
     Column {
@@ -112,7 +118,7 @@ static COLUMNS: [Column; 11] = [
         header: "MEMORY",
         width: 9,
         from: USAGE,
-        yields: Some(2),
+        drop_rank: Some(2),
         text: |cell| memory(cell.row, cell.live),
     },
     Column {
@@ -120,7 +126,7 @@ static COLUMNS: [Column; 11] = [
         header: "TOKENS",
         width: 6,
         from: CONSUMED,
-        yields: Some(6),
+        drop_rank: Some(6),
         text: |cell| tokens(cell.row),
     },
     Column {
@@ -128,7 +134,7 @@ static COLUMNS: [Column; 11] = [
         header: "CONTEXT",
         width: 7,
         from: CONSUMED,
-        yields: Some(5),
+        drop_rank: Some(5),
         text: |cell| context(cell.row),
     },
     Column {
@@ -136,7 +142,7 @@ static COLUMNS: [Column; 11] = [
         header: "COST",
         width: 11,
         from: CONSUMED,
-        yields: Some(4),
+        drop_rank: Some(4),
         text: |cell| cost(cell.row),
     },
     Column {
@@ -144,7 +150,7 @@ static COLUMNS: [Column; 11] = [
         header: "DONE",
         width: 4,
         from: 56,
-        yields: Some(1),
+        drop_rank: Some(1),
         text: |cell| done(cell.live),
     },
 ];
@@ -234,9 +240,9 @@ impl Layout {
         columns[at].1 = u16::try_from(needs.state).unwrap_or(STATE_MOST).clamp(usual, STATE_MOST);
         let is_wide = columns[at].1 > usual;
         while is_wide && taken(&columns) + DESCRIPTION > width {
-            let yields =
-                columns.iter().enumerate().filter_map(|(at, (column, _))| Some((column.yields?, at)));
-            let Some((_, least)) = yields.min() else { break };
+            let ranks =
+                columns.iter().enumerate().filter_map(|(at, (column, _))| Some((column.drop_rank?, at)));
+            let Some((_, least)) = ranks.min() else { break };
             columns.remove(least);
         }
         let at = columns.iter().position(|(column, _)| column.of == Of::State).unwrap_or(at);

@@ -238,8 +238,14 @@ const COLUMNS: [Column; 18] = [
     },
 ];
 
-/// Index of the column that contains the tree.
-const TREE: usize = 1;
+/// Index of the column that contains the tree: that of the ids.
+const TREE: usize = {
+    let mut place = 0;
+    while !matches!(COLUMNS[place].field, Field::Id) {
+        place += 1;
+    }
+    place
+};
 
 /// Minimum width of a shrinking column, below which it would be useless.
 const LEAST: usize = 11;

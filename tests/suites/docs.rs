@@ -254,7 +254,7 @@ fn documented_environment_variables_match_the_code() {
     let mut code = String::new();
     let files = [
         "bgd/src/os/log.rs",
-        "bgd/src/exec/place.rs",
+        "bgd/src/exec/task_variables.rs",
         "bgd/src/exec/tree.rs",
         "bgd/src/notify/exec.rs",
         "bgctl/src/link/connect.rs",

@@ -19,7 +19,7 @@ use super::agent::AgentPart;
 use super::consumed::Consumed;
 use super::elsewhere::{Elsewhere, Placement};
 use super::plan::{Attempt, AttemptError, Dependency, Plan, Repetition, Rule};
-use super::task::{Failure, Outcome, Place, Resuming, SpawnFailure, Spec, State, Task, Work};
+use super::task::{Failure, Outcome, Resuming, SpawnFailure, Spec, State, SubmitterLocation, Task, Work};
 
 /// Cost of a task besides its texts: the task, its spec and its index entries.
 pub const TASK_BYTES: usize = 900;
@@ -61,7 +61,7 @@ pub fn argv_bytes(argv: &[OsText]) -> usize {
     argv.iter().map(os_text).sum()
 }
 
-fn place_bytes(place: &Place) -> usize {
+fn place_bytes(place: &SubmitterLocation) -> usize {
     env_bytes(&place.env) + optional(place.terminal.as_ref().map(|terminal| terminal.path.as_str()))
 }
 

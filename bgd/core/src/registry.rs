@@ -18,7 +18,7 @@ use super::history::{History, HistoryLimits};
 use super::intern::{Interner, Seen};
 use super::kept::KeptEnvs;
 use super::query::{ListQuery, Page, search};
-use super::task::{Ordinal, Place, Spec, State, Task};
+use super::task::{Ordinal, Spec, State, SubmitterLocation, Task};
 use super::touched::Touched;
 
 /// The most candidates listed in the error for an ambiguous id.
@@ -58,7 +58,7 @@ pub struct Registry {
     #[serde(skip)]
     rlimits: Interner<Rlimits>,
     #[serde(skip)]
-    places: Interner<Place>,
+    places: Interner<SubmitterLocation>,
     #[serde(skip)]
     ons: Interner<Placement>,
 }

@@ -66,7 +66,7 @@ impl From<ExecutorKind> for ExecutorName {
 
 /// Where a submitter can be reached. Tasks with equal places share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct SubmitterLocation {
     /// The terminal that the task was submitted from.
     pub terminal: Option<OriginTerminal>,
     /// The submitter's environment variables that are needed to reach it, such as `DBUS_SESSION_BUS_ADDRESS` and
@@ -88,7 +88,7 @@ pub struct Spec {
     /// The channel for its notices.
     pub channel: Option<Arc<str>>,
     /// Where the submitter is; only set if the channel needs it.
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<SubmitterLocation>>,
     pub tags: Box<[Box<str>]>,
     /// The working directory.
     pub cwd: Arc<OsText>,

@@ -47,9 +47,7 @@ pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
 }
 
 /// Returns the settings of each group.
-pub fn settings(
-    groups: &BTreeMap<String, GroupConfig>,
-) -> impl Iterator<Item = (Arc<str>, GroupSettings)> {
+pub fn settings(groups: &BTreeMap<String, GroupConfig>) -> impl Iterator<Item = (Arc<str>, GroupSettings)> {
     groups.iter().map(|(name, GroupConfig { slots })| (Arc::from(&**name), GroupSettings { slots: *slots }))
 }
 

@@ -1,13 +1,13 @@
 //! The configuration. Every key has a default; an unknown key is an error that suggests the nearest known one.
 
 mod advice;
+mod agent_machines;
 mod agents;
 mod channels;
 mod durable;
 mod executors;
 mod groups;
 mod history;
-mod places;
 mod size;
 mod span;
 mod text;
@@ -341,7 +341,7 @@ impl Config {
     /// A value is invalid; the fault names the key and the reason.
     pub fn agents(&self) -> Result<Agents, agents::Fault> {
         let configured =
-            self.agents.iter().map(|(name, config)| places::agent(name, config, &self.executors));
+            self.agents.iter().map(|(name, config)| agent_machines::agent(name, config, &self.executors));
         let configured = configured.collect::<Result<_, _>>()?;
         let agents = Agents::new(configured, self.default_agent.as_deref());
         match &self.default_agent {

@@ -11,7 +11,7 @@ use bgd_shared::text::Env;
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
-use crate::core::{Command, ExecutorName, Place, PlanRequest, Request, Spec, State, Work};
+use crate::core::{Command, ExecutorName, PlanRequest, Request, Spec, State, SubmitterLocation, Work};
 use crate::exec::executor::Offer;
 use crate::exec::handed::Handoff;
 use crate::wire::mailbox::Internal;
@@ -108,9 +108,9 @@ fn command(id: TaskId, params: HandoffParams, offer: Offer) -> Command {
         work: Work::Argv(offer.argv.into()),
         session: params.session.map(Into::into),
         channel: params.channel.map(Into::into),
-        place: params
-            .terminal
-            .map(|terminal| Arc::new(Place { terminal: Some(terminal), ..Place::default() })),
+        place: params.terminal.map(|terminal| {
+            Arc::new(SubmitterLocation { terminal: Some(terminal), ..SubmitterLocation::default() })
+        }),
         tags: params.tags.into_iter().map(Into::into).collect(),
         cwd: Arc::new(offer.cwd),
         split: offer.split,

@@ -33,7 +33,7 @@ use super::mark::{Mark, Marks, RESOURCE};
 use super::members::{INSTANCE_MARK, TASK_MARK};
 use super::messages::{Inherited, Report, Reports, StartOrder, StartedProcess, Streams};
 use super::output::OutputFolder;
-use super::place;
+use super::task_variables;
 use super::thread_pool::{Size, ThreadPool};
 use crate::core::{SpawnFailure, Spec, Work};
 use crate::keeper::PID_AT;
@@ -192,7 +192,7 @@ impl Common {
         };
         let mark = self.settings.marks.next();
         let mut variables =
-            place.map(|place| place::variables(&place, &self.settings.folder)).unwrap_or_default();
+            place.map(|place| task_variables::variables(&place, &self.settings.folder)).unwrap_or_default();
         variables.extend(notify.as_ref().map(NotifySocket::variable));
         let program = Program::new(&spec, env.get("PATH"), self.environment(name, task, &env, variables));
         let streams = self.streams(task, run, &spec, streams)?;
@@ -393,7 +393,10 @@ impl Common {
         };
         let mut list = Vec::with_capacity(env.0.len() + place.len() + 2);
         for (name, value) in &env.0 {
-            if &**name != mark && &**name != INSTANCE_MARK && !place::is_variable(name) && !is_replaced(name)
+            if &**name != mark
+                && &**name != INSTANCE_MARK
+                && !task_variables::is_variable(name)
+                && !is_replaced(name)
             {
                 list.push(c_string(&[name.as_bytes(), b"=", value.as_bytes()].concat()));
             }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::outcomes::PendingReport;
 use super::progress::Progress;
 use super::undelivered::Undelivered;
-use crate::core::Place;
+use crate::core::SubmitterLocation;
 
 pub trait Adapter {
     /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after another; a
@@ -82,7 +82,7 @@ pub struct Signal {
 /// A notice with everything needed to deliver it.
 pub struct Notification {
     pub notice: Wire,
-    pub place: Option<Arc<Place>>,
+    pub place: Option<Arc<SubmitterLocation>>,
     /// Whether the task has been removed already.
     pub is_removed: bool,
     pub(super) progress: Rc<Progress>,

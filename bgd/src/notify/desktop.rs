@@ -26,7 +26,7 @@ use zbus::{Address, Connection, Variant, connection, fdo};
 
 use super::adapter::{Adapter, Notification};
 use super::undelivered::Undelivered;
-use crate::core::Place;
+use crate::core::SubmitterLocation;
 use crate::notice::{escaped, one_line, part_of};
 
 /// The timeout for a whole notification, including the connection to the bus.
@@ -74,7 +74,7 @@ impl Desktop {
     }
 
     /// Connects to the session bus. Also returns the bus address.
-    async fn connect(&self, place: Option<Arc<Place>>) -> Result<(UnixStream, String), String> {
+    async fn connect(&self, place: Option<Arc<SubmitterLocation>>) -> Result<(UnixStream, String), String> {
         let Ok(turn) = Arc::clone(&self.looking).acquire_owned().await else {
             return Err("the daemon is ending".to_owned());
         };
@@ -153,7 +153,7 @@ impl Adapter for Desktop {
 }
 
 /// Returns the address of the session bus: from the submitter's environment, or else from the daemon's.
-fn address(place: Option<&Place>) -> Result<String, String> {
+fn address(place: Option<&SubmitterLocation>) -> Result<String, String> {
     let of_place = |name: &str| {
         let value = place.and_then(|place| place.env.get(name))?;
         Some(value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())

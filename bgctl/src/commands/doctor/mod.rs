@@ -6,7 +6,7 @@ mod failed;
 mod folders;
 mod logins;
 mod machine;
-mod places;
+mod services;
 mod shell;
 
 use std::io::IsTerminal as _;
@@ -45,9 +45,9 @@ pub fn run(args: &DoctorArgs, context: &mut Context) -> Result<Code, Failure> {
         if !is_remote {
             folders::checks(&mut checks, status);
         }
-        places::agents(&mut checks, context);
-        places::channels(&mut checks, status, args.notify, context);
-        places::executors(&mut checks, context);
+        services::agents(&mut checks, context);
+        services::channels(&mut checks, status, args.notify, context);
+        services::executors(&mut checks, context);
     }
     if !is_remote {
         checks.extend(shell::checks());

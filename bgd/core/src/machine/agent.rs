@@ -10,7 +10,7 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Kind;
 
 use super::stop::verdict_of_stop;
-use super::{Core, Phase, orders};
+use super::{Core, Phase, commands};
 use crate::agent::{AgentPart, Note, Question, first_line};
 use crate::caller::ReplyTo;
 use crate::consumed::Report;
@@ -69,7 +69,7 @@ impl Core {
         };
         let started = self.registry.change(ordinal, |task| {
             task.run += 1;
-            orders::start(task, begin)
+            commands::start(task, begin)
         });
         self.effects.extend(started);
         let resuming = Resuming { finished, prompt, settings, to, stop: None };
@@ -99,7 +99,7 @@ impl Core {
             return Err(CoreError::NoSuchOption(id, option.into(), known));
         }
         let answer =
-            orders::control(task, Control::Answer { key: question.key, option: Some(option.into()) });
+            commands::control(task, Control::Answer { key: question.key, option: Some(option.into()) });
         self.effects.push(answer);
         self.change_agent(ordinal, |agent| {
             agent.questions.remove(place);
@@ -286,7 +286,7 @@ impl Core {
         options: Arc<[InputOption]>,
     ) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let denial = orders::deny(task, key);
+        let denial = commands::deny(task, key);
         let Work::Agent(work) = &task.spec.work else { return };
         let wait_ms = work.ask_timeout_ms;
         let is_running = match &task.state {
@@ -372,7 +372,7 @@ impl Core {
     /// Denies these questions, which are no longer pending.
     fn deny(&mut self, now: Now, ordinal: Ordinal, questions: &[Question]) {
         let Some(task) = self.registry.get(ordinal).filter(|_| !questions.is_empty()) else { return };
-        let denied = questions.iter().map(|question| orders::deny(task, question.key));
+        let denied = questions.iter().map(|question| commands::deny(task, question.key));
         self.effects.extend(denied);
         self.publish_questions(now, ordinal);
     }

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroI32;
 
-use super::{Core, orders};
+use super::{Core, commands};
 use crate::control::Control;
 use crate::effect::Effect;
 use crate::task::{Ordinal, State, Task};
@@ -82,9 +82,9 @@ impl Core {
     pub(super) fn order_again(&mut self, now: Now, ordinal: Ordinal, order: Order) -> Option<Effect> {
         let task = self.registry.get(ordinal)?;
         let effect = match (order, &task.state) {
-            (Order::Continue, State::Running { .. }) => orders::control(task, Control::Continue),
+            (Order::Continue, State::Running { .. }) => commands::control(task, Control::Continue),
             (Order::End { signal, grace_ms }, state) if state.kill_at().is_some() => {
-                orders::end(task, signal, grace_ms)
+                commands::end(task, signal, grace_ms)
             }
             (Order::Continue | Order::End { .. }, _) => return None,
         };

@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
-use super::{Core, orders, wall_time};
+use super::{Core, commands, wall_time};
 use crate::batch::{Batch, Entering};
 use crate::caller::ReplyTo;
 use crate::control::Control;
@@ -311,13 +311,13 @@ impl Core {
         let Some(ordinal) = self.registry.ordinal(id) else { return Vec::new() };
         let order = self.take_order(ordinal);
         let again = self.registry.get(ordinal).and_then(|task| match &task.state {
-            State::Running { .. } if task.paused => Some(orders::control(task, Control::Pause)),
-            State::Stopping { kill_at: None, .. } => Some(orders::kill(task)),
+            State::Running { .. } if task.paused => Some(commands::control(task, Control::Pause)),
+            State::Stopping { kill_at: None, .. } => Some(commands::kill(task)),
             // A run whose start was given up may have begun since.
             State::Finished(finished)
                 if matches!(finished.lingering, Lingering::Ending(None) | Lingering::Stuck) =>
             {
-                Some(orders::kill(task))
+                Some(commands::kill(task))
             }
             State::Queued { .. }
             | State::Starting { .. }

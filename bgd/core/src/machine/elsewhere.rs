@@ -9,7 +9,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
 use super::stop::{verdict, verdict_of_stop};
-use super::{Core, orders};
+use super::{Core, commands};
 use crate::control::Control;
 use crate::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::input::PlaceFact;
@@ -100,7 +100,7 @@ impl Core {
     /// Informs the executor once this step is persisted.
     fn report_persisted(&mut self, ordinal: Ordinal) {
         if let Some(task) = self.registry.get(ordinal).filter(|_| self.registry.is_tracked()) {
-            self.effects.push(orders::written(task));
+            self.effects.push(commands::written(task));
         }
     }
 

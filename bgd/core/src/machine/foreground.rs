@@ -7,7 +7,7 @@ use bgd_shared::limits::FOREGROUND_JOBS;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
 
-use super::{Core, orders};
+use super::{Core, commands};
 use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{Begin, CoreError, Reply, Unmovable};
@@ -38,7 +38,7 @@ impl Core {
             }
             Some(_) => {}
         }
-        let detached = orders::control(task, Control::Detach { client: to.client });
+        let detached = commands::control(task, Control::Detach { client: to.client });
         self.leave_foreground(ordinal);
         self.effects.push(detached);
         self.event(now, EventKind::Backgrounded, ordinal);
@@ -62,7 +62,7 @@ impl Core {
     ) -> Result<(), CoreError> {
         let ordinal = self.insert(now, Command { key: None, ..command }, None)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
-        let (begun, time_limit) = (orders::start(task, Begin::HandedOver), task.spec.time_limit_ms);
+        let (begun, time_limit) = (commands::start(task, Begin::HandedOver), task.spec.time_limit_ms);
         let time_limit = time_limit.map(|limit| now.mono.plus_ms(limit));
         self.event(now, EventKind::Submitted, ordinal);
         self.set_state(ordinal, State::Running { pid: Some(pid), started_at, time_limit });
@@ -107,7 +107,7 @@ impl Core {
             return Err(CoreError::TooManyJobs(FOREGROUND_JOBS));
         }
         if let Some(before) = task.foreground {
-            let hidden = orders::control(task, Control::Detach { client: before });
+            let hidden = commands::control(task, Control::Detach { client: before });
             self.leave_foreground(ordinal);
             self.effects.push(hidden);
         }

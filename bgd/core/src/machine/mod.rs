@@ -2,6 +2,7 @@
 
 mod agent;
 mod batch;
+mod commands;
 mod delivery;
 mod dependencies;
 mod durable;
@@ -9,13 +10,12 @@ mod elsewhere;
 mod facts;
 mod foreground;
 mod notices;
-mod order;
-mod orders;
 mod pause;
 mod ready;
 mod requests;
 mod rerun;
 mod retry;
+mod schedule;
 mod stop;
 mod wait;
 
@@ -452,7 +452,7 @@ impl Core {
                 Begin::Prompt { env, prompt, settings, session: None, after: self.seen_after(task) }
             }
         };
-        let start = orders::start(task, begin);
+        let start = commands::start(task, begin);
         self.effects.push(start);
         self.pass_on_dependents(ordinal);
     }

@@ -2,7 +2,7 @@
 
 use bgd_shared::event::EventKind;
 
-use super::{Core, orders};
+use super::{Core, commands};
 use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{CoreError, Reply, Unpausable};
@@ -43,7 +43,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         // A task that is still starting is paused as soon as it runs.
         if matches!(task.state, State::Running { .. }) {
-            let order = orders::control(task, if paused { Control::Pause } else { Control::Continue });
+            let order = commands::control(task, if paused { Control::Pause } else { Control::Continue });
             self.effects.push(order);
             if !paused {
                 // The processes of a task that was not paused stay as they are.
@@ -58,7 +58,7 @@ impl Core {
     /// Pauses a process that has just started, if that was requested during its start.
     pub(super) fn pause_started(&mut self, ordinal: Ordinal) {
         let paused = self.registry.get(ordinal).filter(|task| task.paused);
-        if let Some(order) = paused.map(|task| orders::control(task, Control::Pause)) {
+        if let Some(order) = paused.map(|task| commands::control(task, Control::Pause)) {
             self.effects.push(order);
         }
     }

@@ -10,7 +10,7 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::{Asker, Core, Phase, orders, wall_time};
+use super::{Asker, Core, Phase, commands, wall_time};
 use crate::agent::AgentPart;
 use crate::caller::ReplyTo;
 use crate::control::Control;
@@ -288,7 +288,7 @@ impl Core {
         if !takes_signals {
             return Err(CoreError::NotRunning(id, task.status()));
         }
-        let signalled = orders::control(task, Control::Signal { signal, tree });
+        let signalled = commands::control(task, Control::Signal { signal, tree });
         self.effects.push(signalled);
         if let Some(snapshot) = self.snapshot(ordinal) {
             self.reply(Some(to), Reply::Task(snapshot));

@@ -10,7 +10,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::usage::Usage;
 
-use super::{Core, Phase, orders};
+use super::{Core, Phase, commands};
 use crate::elsewhere::Cause;
 use crate::plan::{Attempt, AttemptError, NotBefore, Repetition, Rule, draw};
 use crate::task::{Failure, Finished, Ordinal, Outcome, SIGTERM, State, StopReason, Task};
@@ -215,7 +215,7 @@ impl Core {
     pub(super) fn end_before_attempt(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let Finished { pid, started_at, completed_at, exit, .. } = finished;
-        let end = orders::end(task, SIGTERM, self.limits.grace_ms);
+        let end = commands::end(task, SIGTERM, self.limits.grace_ms);
         self.effects.push(end);
         let (started_at, kill_at) =
             (started_at.unwrap_or(completed_at), now.mono.plus_ms(self.limits.grace_ms));

@@ -5,7 +5,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Exit;
 
-use super::{Core, Timer, orders};
+use super::{Core, Timer, commands};
 use crate::task::{
     Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, Resuming, SIGKILL, SIGTERM, State, StopOrder,
     StopReason, Task,
@@ -31,7 +31,7 @@ impl Core {
     pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let kill_at = (order.signal != SIGKILL).then(|| now.mono.plus_ms(order.grace_ms));
-        let end = orders::end(task, order.signal, order.grace_ms);
+        let end = commands::end(task, order.signal, order.grace_ms);
         let next = match &task.state {
             State::Queued { .. } => {
                 return self.finish_unstarted(now, ordinal, Outcome::Cancelled(order.reason));
@@ -101,7 +101,7 @@ impl Core {
     /// all, the executor ends it, even if the task is removed by then.
     fn give_up_start(&mut self, now: Now, ordinal: Ordinal, reason: StopReason) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let kill = orders::kill(task);
+        let kill = commands::kill(task);
         self.effects.push(kill);
         let unstarted = self.unstarted(now, ordinal, verdict_of_stop(reason));
         self.end(now, ordinal, Finished { lingering: Lingering::Stuck, ..unstarted });
@@ -111,7 +111,7 @@ impl Core {
     /// grace, or a deadline of its agent.
     pub(super) fn task_deadline(&mut self, now: Now, ordinal: Ordinal) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let kill = orders::kill(task);
+        let kill = commands::kill(task);
         let next = match &task.state {
             State::Queued { .. } => return self.clear_not_before(ordinal),
             State::Starting { stop: Some(order), .. } => {

@@ -8,7 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::WAITED_TASKS;
 use bgd_shared::request::{BlockMode, BlockUntil};
 
-use super::{Core, Phase, Timer, orders};
+use super::{Core, Phase, Timer, commands};
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::history::History;
@@ -216,7 +216,7 @@ impl Core {
         self.queue.change(ordinal, &Standing::from(&*snapshot), &Standing::Out);
         self.registry.remove(ordinal);
         self.leave_batch(&snapshot);
-        self.effects.push(orders::forget(&snapshot));
+        self.effects.push(commands::forget(&snapshot));
         self.event_of(now, EventKind::Cleared, snapshot);
         true
     }

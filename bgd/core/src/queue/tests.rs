@@ -101,7 +101,8 @@ fn task_needing_more_slots_than_exist_runs_alone() {
 #[test]
 fn manual_slots_last_until_the_configuration_changes_them() {
     let mut queue = Queue::new(2);
-    let config = |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2.into()), (Arc::from("gpu"), gpu.into())]);
+    let config =
+        |gpu: u32| BTreeMap::from([(Arc::from(DEFAULT_GROUP), 2.into()), (Arc::from("gpu"), gpu.into())]);
     queue.configure(config(1));
     queue.set("gpu", 5.into());
     queue.set("night", 1.into());

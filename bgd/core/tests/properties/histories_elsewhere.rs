@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_core::{
-    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, GroupSettings, Input,
-    Lingering, Mono, Now, Outcome, PlaceFact, Placement, ReplyTo, Request, Rule, Selection, Snapshot, State,
-    StopReason, Verdict,
+    Begin, Cancel, Cause, Command, Conclusion, Control, Core, CoreLimits, Edit, Effect, Fact, GroupSettings,
+    Input, Lingering, Mono, Now, Outcome, PlaceFact, Placement, ReplyTo, Request, Rule, Selection, Snapshot,
+    State, StopReason, Verdict,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;

@@ -4,8 +4,8 @@
 use std::ops::RangeInclusive;
 
 use bgd_core::{
-    CoreError, CoreLimits, Edit, Effect, Fact, Filter, GroupSettings, Input, LeavePolicy, OrderError, PlanRequest, Reply,
-    Request, Rerun, Rule, Selection, SpawnFailure,
+    CoreError, CoreLimits, Edit, Effect, Fact, Filter, GroupSettings, Input, LeavePolicy, OrderError,
+    PlanRequest, Reply, Request, Rerun, Rule, Selection, SpawnFailure,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;

@@ -12,7 +12,7 @@ use super::script::{self, Command};
 use crate::core::Work;
 use crate::exec::context::Context;
 use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
-use crate::exec::place;
+use crate::exec::task_variables;
 
 /// The resources of all work for a cluster.
 #[derive(Clone, Debug)]
@@ -49,15 +49,16 @@ pub fn file_of(job: &Job, context: &Context, output: &Path, errors: Option<&Path
         Work::Shell(line) => vec![b"/bin/sh", b"-c", b"--", line.as_bytes()],
         Work::Agent(_) => Vec::new(),
     };
-    let own = place::variables(&job.place, &context.folder);
+    let own = task_variables::variables(&job.place, &context.folder);
     let own = own.iter().filter_map(|variable| {
         let (name, value) = variable.to_str().ok()?.split_once('=')?;
         Some((name, value.as_bytes()))
     });
-    let own = own.filter(|(name, _)| !is_far || !place::is_path(name));
+    let own = own.filter(|(name, _)| !is_far || !task_variables::is_path(name));
     let chosen = job.spec.on.as_ref().map(|on| &on.chosen).filter(|_| is_far);
     let is_chosen = |name: &str| chosen.is_none_or(|chosen| chosen.env.iter().any(|one| one == name));
-    let is_ours = |name: &str| [TASK_MARK, INSTANCE_MARK].contains(&name) || place::is_variable(name);
+    let is_ours =
+        |name: &str| [TASK_MARK, INSTANCE_MARK].contains(&name) || task_variables::is_variable(name);
     let given = job.env.0.iter().filter(|(name, _)| !is_ours(name) && is_chosen(name));
     let env = given.map(|(name, value)| (&**name, value.as_bytes())).chain(own).collect();
     let folder = chosen.is_none_or(|chosen| chosen.cwd).then(|| job.spec.cwd.as_bytes());

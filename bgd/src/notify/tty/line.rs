@@ -29,7 +29,7 @@ use bgd_shared::text::Env;
 use serde::{Deserialize, Serialize};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use crate::core::Place;
+use crate::core::SubmitterLocation;
 use crate::notice;
 
 /// The minimum number of columns for a description if the hint is shown as well.
@@ -171,8 +171,8 @@ pub fn at_top(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
 
 /// Returns the sequence that makes a terminal show a bubble; empty if it is not known to support that, or inside
 /// a multiplexer, which would show the sequence itself.
-pub fn bubble(place: Option<&Place>, text: &str) -> Vec<u8> {
-    let Some(Place { env, .. }) = place else { return Vec::new() };
+pub fn bubble(place: Option<&SubmitterLocation>, text: &str) -> Vec<u8> {
+    let Some(SubmitterLocation { env, .. }) = place else { return Vec::new() };
     let value = |name: &str| value_of(env, name);
     let term = value("TERM");
     let is_inside = ["TMUX", "STY"].iter().any(|name| !value(name).is_empty());
@@ -244,7 +244,7 @@ mod tests {
     fn desktop_bubble_is_sent_only_to_supporting_terminals() {
         let with = |pairs: &[(&str, &str)]| {
             let env = pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-            String::from_utf8(bubble(Some(&Place { terminal: None, env }), "done")).unwrap()
+            String::from_utf8(bubble(Some(&SubmitterLocation { terminal: None, env }), "done")).unwrap()
         };
         assert_eq!(with(&[("TERM", "xterm-256color"), ("TERM_PROGRAM", "iTerm.app")]), "\x1b]9;done\x07");
         assert_eq!(with(&[("TERM_PROGRAM", "WezTerm")]), "\x1b]777;notify;bgd;done\x1b\\");

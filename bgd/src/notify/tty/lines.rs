@@ -9,7 +9,7 @@ use bgd_shared::notice::NoticeKind;
 use serde::{Deserialize, Serialize};
 
 use super::line::{self, Line};
-use crate::core::Place;
+use crate::core::SubmitterLocation;
 use crate::notify::adapter::Notification;
 
 /// Maximum number of lines held per terminal, and written at once below output that a program has just shown there,
@@ -30,7 +30,7 @@ pub struct Lines {
     #[serde(default)]
     counted_questions: BTreeMap<TaskId, u64>,
     /// The environment and terminal of the latest submitter.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<SubmitterLocation>>,
     /// Whether every task has a parent session, whose inbox holds the notices.
     in_inbox: bool,
     /// Whether some lines were meant for a closed terminal.

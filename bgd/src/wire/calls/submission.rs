@@ -12,7 +12,7 @@ use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
 use super::checks::{check_label, check_no_nul, invalid};
-use crate::core::{Command, Place, PlanRequest, Spec, Work};
+use crate::core::{Command, PlanRequest, Spec, SubmitterLocation, Work};
 
 /// A prompt for an agent. The work of its task is known once the agent is.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Submission {
     /// The complete environment of its process.
     pub env: Env,
     umask: u32,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<SubmitterLocation>>,
     plan: PlanRequest,
 }
 
@@ -117,7 +117,10 @@ const PLACE_VARIABLES: [&str; 8] = [
 ];
 
 /// Returns where the submitter can be reached. `None` if nothing is known.
-pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<Place>>, RpcError> {
+pub fn place(
+    terminal: Option<OriginTerminal>,
+    env: &Env,
+) -> Result<Option<Arc<SubmitterLocation>>, RpcError> {
     if let Some(terminal) = &terminal {
         check_label("terminal.path", Some(&terminal.path))?;
     }
@@ -125,6 +128,6 @@ pub fn place(terminal: Option<OriginTerminal>, env: &Env) -> Result<Option<Arc<P
         PLACE_VARIABLES.contains(&&**name) && value.as_bytes().len() <= limits::LABEL_BYTES
     };
     let env = env.0.iter().filter(is_kept).cloned().collect();
-    let place = Place { terminal, env };
-    Ok((place != Place::default()).then(|| Arc::new(place)))
+    let place = SubmitterLocation { terminal, env };
+    Ok((place != SubmitterLocation::default()).then(|| Arc::new(place)))
 }

@@ -8,7 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::GROUPS;
 use bgd_shared::order::{After, Condition, DEFAULT_GROUP};
 
-use super::{Core, orders};
+use super::{Core, commands};
 use crate::caller::ReplyTo;
 use crate::control::Control;
 use crate::effect::{CoreError, OrderError, Reply};
@@ -215,7 +215,7 @@ impl Core {
     /// Passes a command on to the place in whose queue a task waits, if any.
     fn control_elsewhere(&mut self, ordinal: Ordinal, control: Control) {
         if let Some(task) = self.registry.get(ordinal).filter(|task| task.waits_elsewhere()) {
-            let order = orders::control(task, control);
+            let order = commands::control(task, control);
             self.effects.push(order);
         }
     }

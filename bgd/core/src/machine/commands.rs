@@ -1,4 +1,4 @@
-//! Constructors of the effects for a task's executor.
+//! Constructors of the commands to a task's executor.
 
 use crate::control::Control;
 use crate::effect::{Begin, Effect};

@@ -1,4 +1,4 @@
-//! The parts that the daemon works with: agents, notification channels, and remote executors.
+//! The services that the daemon works with: agents, notification channels, and remote executors.
 
 use std::time::{Duration, Instant};
 

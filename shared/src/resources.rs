@@ -29,7 +29,7 @@ impl ExecutorKind {
         }
     }
 
-    /// Reports whether its own scheduler is given the time limit of a task, and nobody else enforces it.
+    /// Reports whether it enforces the time limits of its tasks, so that the core does not have to.
     pub const fn enforces_time_limit(self) -> bool {
         match self {
             Self::Ssh => true,

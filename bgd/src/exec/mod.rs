@@ -1,5 +1,5 @@
-//! Executors run tasks and report facts. They make no decisions and may not touch the core. A new executor is a folder
-//! that implements [`executor::Executor`], plus a line in [`table`].
+//! Executors run tasks and report facts. They make no decisions and may not touch the core. Each implements
+//! [`executor::Executor`] and has a line in [`table`]; `man/contributing.md` lists what else a new one needs.
 
 pub mod adopted;
 pub mod agent;

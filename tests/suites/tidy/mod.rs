@@ -3,6 +3,7 @@
 
 mod carried;
 mod cycles;
+mod guide;
 mod numbers;
 mod source;
 

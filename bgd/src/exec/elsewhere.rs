@@ -12,9 +12,7 @@ use futures_util::future::LocalBoxFuture;
 
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{
-    Ask, Asked, Check, Close, Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable,
-};
+use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::SparedProcesses;
 use super::places::{self, Elsewhere, Places};
@@ -187,9 +185,7 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
     fn forget(&mut self, task: TaskId) {
         self.places.forget(task);
     }
-}
 
-impl<K: Kind> Interactive for PlaceExecutor<K> {
     fn ask(&mut self, asked: Asked) {
         let is_write = matches!(asked.what, Ask::Write { .. });
         if is_write && K::accepts_input() && asked.task.elsewhere.is_some() {
@@ -205,9 +201,7 @@ impl<K: Kind> Interactive for PlaceExecutor<K> {
         let _ = self.serve(&remote.name);
         self.places.check(&remote.name, tell);
     }
-}
 
-impl<K: Kind> Durable for PlaceExecutor<K> {
     fn adopt_elsewhere(&mut self, known: KnownRun) {
         if let Err(fact) = self.try_adopt(&known) {
             self.context.facts.send(known.task, known.run, fact);
@@ -233,9 +227,7 @@ impl<K: Kind> Durable for PlaceExecutor<K> {
     fn leave(&mut self, _left: &mut SparedProcesses) {
         self.places.leave();
     }
-}
 
-impl<K: Kind> Upgradable for PlaceExecutor<K> {
     fn hold_starts(&mut self, holds: bool) {
         self.places.hold(holds);
     }
@@ -248,9 +240,7 @@ impl<K: Kind> Upgradable for PlaceExecutor<K> {
     fn activate(&mut self, _clients: &HashMap<u64, Arc<Client>>) {
         self.host.end_rest(&self.context);
     }
-}
 
-impl<K: Kind> Lifecycle for PlaceExecutor<K> {
     fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, settings) in remotes.all().filter_map(|remote| K::settings(remote)) {

@@ -187,7 +187,7 @@ impl Facts {
         let _ = self.0.send(ExecutorMessage::Fact { task, run, fact });
     }
 
-    /// Requests [`Durable::caught_up`](super::executor::Durable::caught_up) with this number once all facts sent
+    /// Requests [`Executor::caught_up`](super::executor::Executor::caught_up) with this number once all facts sent
     /// before are in the journal.
     pub fn ask_caught_up(&self, mark: u64) {
         let _ = self.0.send(ExecutorMessage::AskCaughtUp(mark));

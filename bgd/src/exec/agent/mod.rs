@@ -47,7 +47,7 @@ use self::order::{Control, Freeze, Order, TurnOrder};
 use self::state::{AgentsState, Resumed, Taken};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Check, Done, Durable, Executor, Interactive, Lifecycle, SpecOf, Start, Upgradable};
+use super::executor::{Check, Done, Executor, SpecOf, Start};
 use crate::agents::{Agent, Agents};
 use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
@@ -156,9 +156,7 @@ impl Executor for AgentThread {
     fn forget(&mut self, task: TaskId) {
         self.order_if_started(Order::Forget { task });
     }
-}
 
-impl Interactive for AgentThread {
     fn check(&mut self, check: Check) {
         let Check::Agents { agents, env, tell } = check else { return };
         match self.thread() {
@@ -166,11 +164,7 @@ impl Interactive for AgentThread {
             Err(error) => _ = tell.send(Err(error)),
         }
     }
-}
 
-impl Durable for AgentThread {}
-
-impl Upgradable for AgentThread {
     fn hold_starts(&mut self, holds: bool) {
         self.order_if_started(Order::Hold(holds));
         self.release();
@@ -213,9 +207,7 @@ impl Upgradable for AgentThread {
             self.order_if_started(Order::Resume(resumed));
         }
     }
-}
 
-impl Lifecycle for AgentThread {
     fn configure(&mut self, agents: &Arc<Agents>, _: &Arc<Remotes>) {
         self.known = Arc::clone(agents);
     }

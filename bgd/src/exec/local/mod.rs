@@ -29,9 +29,7 @@ use self::open_terminals::OpenTerminals;
 use self::replaced::{Renewal, Replaced};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{
-    Ask, Asked, Close, Done, Durable, Executor, Interactive, Lifecycle, SpecOf, Start, TellOffer, Upgradable,
-};
+use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
@@ -296,9 +294,7 @@ impl Executor for Local {
     fn forget(&mut self, task: TaskId) {
         self.forget_handed(task);
     }
-}
 
-impl Interactive for Local {
     fn ask(&mut self, asked: Asked) {
         match asked.what {
             Ask::Write { .. } if !self.terminals.is_open(asked.task.id) => self.write(asked),
@@ -327,9 +323,7 @@ impl Interactive for Local {
         self.owners.retain(|_, owner| owner.id != client);
         self.client_left(client);
     }
-}
 
-impl Durable for Local {
     fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         let (pid, mark) = (left.pid, left.mark());
         self.resume_left(left, resumed).inspect_err(|_| {
@@ -385,9 +379,7 @@ impl Durable for Local {
             keeper.settle();
         }
     }
-}
 
-impl Upgradable for Local {
     fn hold_starts(&mut self, holds: bool) {
         self.holds_starts = holds;
         self.answered();
@@ -430,9 +422,7 @@ impl Upgradable for Local {
         let inputs = self.processes.supervised.values().filter_map(|supervised| supervised.input.as_ref());
         inputs.for_each(|input| input.owed.count(clients));
     }
-}
 
-impl Lifecycle for Local {
     fn attend(&mut self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {
             let mut reports = Vec::new();

@@ -29,7 +29,7 @@ pub(super) struct Replaced {
     /// Whether the journal still lacks the outcomes of runs that the replacement does not hold: those of the previous
     /// daemon, which are not fully known, or those that had ended when the old keeper ended.
     pub(super) is_doubtful: bool,
-    /// The number of the [`Durable::caught_up`](crate::exec::executor::Durable::caught_up) call that ends the doubt.
+    /// The number of the [`Executor::caught_up`](crate::exec::executor::Executor::caught_up) call that ends the doubt.
     pub(super) mark: u64,
 }
 

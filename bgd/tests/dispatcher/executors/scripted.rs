@@ -7,7 +7,7 @@ use std::time::Duration;
 use bgd::carry::{CarriedFds, Obstacle};
 use bgd::core::{Control, Fact, Work};
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
+use bgd::exec::executor::{Done, Executor, Start};
 use bgd::exec::messages::Facts;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -119,11 +119,7 @@ impl Executor for Scripted {
     fn forget(&mut self, task: TaskId) {
         self.running.remove(&task);
     }
-}
 
-impl Interactive for Scripted {}
-
-impl Durable for Scripted {
     fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.over.iter().for_each(|over| _ = over.send((task, run)));
     }
@@ -131,12 +127,8 @@ impl Durable for Scripted {
     fn caught_up(&mut self, _mark: u64) {
         self.flood();
     }
-}
 
-impl Upgradable for Scripted {
     fn carry(&mut self, _named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         Err(Obstacle::lasting("a script runs"))
     }
 }
-
-impl Lifecycle for Scripted {}

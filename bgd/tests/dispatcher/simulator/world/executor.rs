@@ -8,7 +8,7 @@ use std::time::Duration;
 use bgd::carry::{CarriedFds, Obstacle};
 use bgd::core::Control;
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Done, Durable, Executor, Interactive, Lifecycle, Start, Upgradable};
+use bgd::exec::executor::{Done, Executor, Start};
 use bgd::exec::left::{HeldRun, Resumed};
 use bgd_shared::id::TaskId;
 use tokio::sync::oneshot;
@@ -109,11 +109,7 @@ impl Executor for Simulated {
         let left = state.processes.get(&task);
         assert!(left.is_none(), "{task} is forgotten, and runs: {left:?}");
     }
-}
 
-impl Interactive for Simulated {}
-
-impl Durable for Simulated {
     fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
         self.0.gone_on_with(left.key, resumed)
     }
@@ -129,13 +125,9 @@ impl Durable for Simulated {
     fn caught_up(&mut self, _: u64) {
         self.0.caught_up();
     }
-}
 
-impl Upgradable for Simulated {
     fn carry(&mut self, _: &mut CarriedFds) -> Result<Carried, Obstacle> {
         // The world holds the processes, as the kernel would.
         Ok(Carried::Nothing)
     }
 }
-
-impl Lifecycle for Simulated {}

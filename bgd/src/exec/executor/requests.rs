@@ -1,4 +1,4 @@
-//! Client operations on tasks other than starting and ending them: write to them, view them, measure them, hand
+//! Clients' requests on tasks other than starting and ending them: write to them, view them, check what runs them, hand
 //! processes over.
 
 use std::io;
@@ -8,55 +8,15 @@ use bgd_shared::agent::AgentInfo;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ExecutorCheck, TerminalSize};
-use bgd_shared::task::{Exit, Kind, Task as WireTask};
+use bgd_shared::task::{Kind, Task as WireTask};
 use bgd_shared::text::{Env, OsText};
 use bgd_shared::time::Timestamp;
-use bgd_shared::usage::LiveUsage;
 use tokio::sync::oneshot;
 
 use crate::agents::Agent;
-use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::exec::handed::Handoff;
 use crate::exec::unread::UnreadBytes;
 use crate::remotes::Remote;
-
-/// Serves clients' requests on tasks. The default implementations refuse them.
-pub trait Interactive {
-    /// Serves and answers a client's request on a run, which only some executors support.
-    fn ask(&mut self, asked: Asked) {
-        asked.refuse();
-    }
-
-    /// Measures the current usage of a run. The sender is dropped if no process of the run is on this machine.
-    fn usage(&mut self, task: TaskId, run: u32) -> Option<oneshot::Receiver<LiveUsage>> {
-        let _ = (task, run);
-        None
-    }
-
-    /// Checks whether configured agents or places work. An executor that has none of the kind drops the request.
-    fn check(&mut self, check: Check) {
-        drop(check);
-    }
-
-    /// Prepares to take over a process that another program offers. The process stays untouched until
-    /// [`Begin::HandedOver`](crate::core::Begin::HandedOver) is started; [`Executor::forget`](super::Executor::forget) releases it.
-    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
-        let _ = (handoff, client);
-        let error = RpcError::new(ErrorKind::Unsupported, "this executor can't take over processes");
-        tell(task, Err(error));
-    }
-
-    /// Accepts the exit of a handed-over process, as reported by the program that handed it over.
-    fn exited(&mut self, task: TaskId, exit: Exit) {
-        let _ = (task, exit);
-    }
-
-    /// Called when a client has disconnected.
-    fn disconnected(&mut self, client: u64) {
-        let _ = client;
-    }
-}
 
 /// Receives a worker's result for an offer.
 pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;

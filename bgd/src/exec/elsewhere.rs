@@ -66,8 +66,7 @@ pub trait Kind: Sized + 'static {
     ) -> Result<Self::Run, NotConfigured>;
 
     /// Returns the names of the settings of a place that take effect only after a restart of the daemon.
-    fn needs_restart(&self, name: &str, settings: &Self::Settings) -> Vec<&'static str> {
-        let _ = (name, settings);
+    fn needs_restart(&self, _name: &str, _settings: &Self::Settings) -> Vec<&'static str> {
         Vec::new()
     }
 

@@ -34,8 +34,9 @@ use crate::remotes::Remotes;
 /// through the channel that it was created with. None of its calls blocks.
 ///
 /// Each run is started once. Its facts come in this order: `Started`, or one of `StartFailed` and `Refused`, after
-/// which nothing follows; then, once the run has ended by itself or on request, the final facts of that kind of work.
-/// The dispatcher may also name runs that have already ended; such calls do nothing.
+/// which nothing follows; then, once the run has ended by itself or on request, the final facts of that kind of work:
+/// `Exited`, followed by `TreeEmpty` if other processes were left; `TurnEnded` of a prompt; `Elsewhere` with `Concluded`
+/// of a run at another place. The dispatcher may also name runs that have already ended; such calls do nothing.
 pub trait Executor {
     /// Starts a run of a task.
     fn start(&mut self, start: Start);

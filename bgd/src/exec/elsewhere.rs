@@ -9,13 +9,14 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::text::Env;
 use futures_util::future::LocalBoxFuture;
+use tokio::sync::oneshot;
 
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::SparedProcesses;
-use super::places::{self, Elsewhere, Places};
+use super::places::{self, Elsewhere, Order, Places};
 use crate::agents::Agents;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::client::Client;
@@ -174,11 +175,13 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
     }
 
     fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
-        Some(self.places.control(task, control))
+        let (done, is_done) = oneshot::channel();
+        self.places.order(task, Order::Control { task, control, done });
+        Some(is_done)
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration) {
-        self.places.end(task, run, signal, grace);
+        self.places.order(task, Order::End { task, run, signal, grace });
     }
 
     fn forget(&mut self, task: TaskId) {
@@ -188,7 +191,7 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
     fn ask(&mut self, asked: Asked) {
         let is_write = matches!(asked.what, Ask::Write { .. });
         if is_write && K::accepts_input() && asked.task.elsewhere.is_some() {
-            self.places.write(asked);
+            self.places.order(asked.task.id, Order::Write { asked: Box::new(asked) });
         } else {
             asked.refuse();
         }
@@ -198,7 +201,7 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
         let Check::Place { remote, tell } = check else { return };
         // A place that is no longer configured is not served; the check's `tell` is then dropped.
         let _ = self.serve(&remote.name);
-        self.places.check(&remote.name, tell);
+        self.places.send(&remote.name, Order::Check { tell });
     }
 
     fn adopt_elsewhere(&mut self, known: KnownRun) {
@@ -211,24 +214,24 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
         let UsagePending { task, run, spec, id } = ended;
         let Some(on) = spec.on.as_ref().filter(|_| K::keeps_usage()) else { return };
         if self.serve(&on.name).is_ok() {
-            self.places.count(&on.name, task, run, id);
+            self.places.send(&on.name, Order::Count { task, run, id });
         }
     }
 
     fn end_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.end_recorded(task, run);
+        self.places.order(task, Order::EndRecorded { task, run });
     }
 
     fn report_recorded(&mut self, task: TaskId, run: u32) {
-        self.places.written(task, run);
+        self.places.order(task, Order::Written { task, run });
     }
 
     fn leave(&mut self, _left: &mut SparedProcesses) {
-        self.places.leave();
+        self.places.send_all(|| Order::Leave);
     }
 
     fn hold_starts(&mut self, holds: bool) {
-        self.places.hold(holds);
+        self.places.send_all(|| Order::Hold { holds });
     }
 
     /// Carries nothing: the core knows the runs, connections are made again, and everything else is queried again.
@@ -243,7 +246,7 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
     fn configure(&mut self, _: &Arc<Agents>, remotes: &Arc<Remotes>) {
         self.remotes = Arc::clone(remotes);
         for (name, settings) in remotes.all().filter_map(|remote| K::settings(remote)) {
-            self.places.configure(name, settings.clone());
+            self.places.send(name, Order::Configure(Box::new(settings.clone())));
         }
     }
 

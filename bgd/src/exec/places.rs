@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::context::Context;
-use super::executor::{Asked, Close, Done};
+use super::executor::{Asked, Close};
 use crate::core::{Cause, Conclusion, Control, Fact, PlaceFact, Verdict};
 use crate::remotes::Remotes;
 
@@ -121,50 +121,31 @@ impl<R, S> Places<R, S> {
         self.tasks.insert(task, Arc::clone(name));
     }
 
-    /// Applies a control operation. The receiver resolves when it is done.
-    pub fn control(&self, task: TaskId, control: Control) -> Done {
-        let (done, is_done) = oneshot::channel();
-        self.order(task, Order::Control { task, control, done });
-        is_done
+    /// Sends an order to the place of a task, if it has one.
+    pub fn order(&self, task: TaskId, order: Order<R, S>) {
+        if let Some(name) = self.tasks.get(&task) {
+            self.send(name, order);
+        }
     }
 
-    pub fn end(&self, task: TaskId, run: u32, signal: i32, grace: Duration) {
-        self.order(task, Order::End { task, run, signal, grace });
+    /// Sends an order to a place; drops it if the place is not served.
+    pub fn send(&self, name: &str, order: Order<R, S>) {
+        if let Some(place) = self.orders.get(name) {
+            // Sending fails only if the place has ended, with the daemon.
+            let _ = place.send(order);
+        }
     }
 
-    /// Has a served place find out the usage of a run that ended for the previous daemon.
-    pub fn count(&self, name: &str, task: TaskId, run: u32, id: Box<str>) {
-        self.send(name, Order::Count { task, run, id });
-    }
-
-    /// Notifies the place that the end of a run is in the journal.
-    pub fn end_recorded(&self, task: TaskId, run: u32) {
-        self.order(task, Order::EndRecorded { task, run });
-    }
-
-    /// Notifies the place that a report about a run is in the journal.
-    pub fn written(&self, task: TaskId, run: u32) {
-        self.order(task, Order::Written { task, run });
-    }
-
-    /// Writes to the standard input of a task.
-    pub fn write(&self, asked: Asked) {
-        self.order(asked.task.id, Order::Write { asked: Box::new(asked) });
+    /// Sends an order to all places.
+    pub fn send_all(&self, order: impl Fn() -> Order<R, S>) {
+        for place in self.orders.values() {
+            let _ = place.send(order());
+        }
     }
 
     pub fn forget(&mut self, task: TaskId) {
         self.order(task, Order::Forget { task });
         self.tasks.remove(&task);
-    }
-
-    /// Checks whether a place works. `tell` is dropped if it is not served.
-    pub fn check(&self, name: &str, tell: oneshot::Sender<ExecutorCheck>) {
-        self.send(name, Order::Check { tell });
-    }
-
-    /// Changes the settings of a place, if it is served.
-    pub fn configure(&self, name: &str, settings: S) {
-        self.send(name, Order::Configure(Box::new(settings)));
     }
 
     /// Waits until the runtime task of a place has ended.
@@ -174,25 +155,9 @@ impl<R, S> Places<R, S> {
         }
     }
 
-    /// Has all places begin no further work, or resume.
-    pub fn hold(&self, holds: bool) {
-        for place in self.orders.values() {
-            let _ = place.send(Order::Hold { holds });
-        }
-    }
-
-    /// Leaves the runs of all places to the next daemon.
-    pub fn leave(&self) {
-        for place in self.orders.values() {
-            let _ = place.send(Order::Leave);
-        }
-    }
-
     /// Ends all places.
     pub fn close(&mut self, close: Close) {
-        for place in self.orders.values() {
-            let _ = place.send(Order::Close);
-        }
+        self.send_all(|| Order::Close);
         if close == Close::Forced {
             self.served.abort_all();
         }
@@ -201,19 +166,6 @@ impl<R, S> Places<R, S> {
     /// Reports whether a place has not ended yet.
     pub fn is_busy(&self) -> bool {
         !self.served.is_empty()
-    }
-
-    fn order(&self, task: TaskId, order: Order<R, S>) {
-        if let Some(name) = self.tasks.get(&task) {
-            self.send(name, order);
-        }
-    }
-
-    fn send(&self, name: &str, order: Order<R, S>) {
-        if let Some(place) = self.orders.get(name) {
-            // Sending fails only if the place has ended, with the daemon.
-            let _ = place.send(order);
-        }
     }
 }
 

@@ -40,7 +40,7 @@ pub use self::clusters::Clusters;
 use self::run::{Job, Run};
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
-use super::places::{Elsewhere, Places};
+use super::places::{Elsewhere, Order, Places};
 use crate::core::{KnownRun, Placement};
 use crate::remotes::{Remote, Remotes, Slurm};
 
@@ -58,7 +58,7 @@ impl Clusters {
                 name,
                 "jobs may be in the previous `work_folder`, which is used until a restart without jobs"
             );
-            places.configure(name, slurm.clone());
+            places.send(name, Order::Configure(Box::new(slurm.clone())));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::part::{self, Part, Wanted};
 use super::remote_scripts::{self, GONE, JobFile, PRINTED_BYTES, Script};
 use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
-use crate::core::{Conclusion, Fact, PlaceFact};
+use crate::core::Fact;
 use crate::exec::context::Context;
 
 /// A part of a run's output to be copied.
@@ -164,24 +164,6 @@ async fn put(context: &Context, piece: &Piece, part: Vec<u8>) -> Option<Fact> {
     let (task, stream) = (piece.task, piece.stream);
     let written = context.workers.run(move || folder.put(task, stream, &part, at));
     written.await.flatten()
-}
-
-/// Reports the end of a run whose output was copied. `bytes` of its output could not be copied, for the reason `why`.
-pub async fn settle(
-    tools: &Tools,
-    (task, run): (TaskId, u32),
-    (split, is_tracked): (bool, bool),
-    (bytes, why): (u64, &'static str),
-    conclusion: Conclusion,
-) -> Vec<Fact> {
-    let outputs = &tools.context.outputs;
-    let lost = (bytes > 0).then(|| Fact::Lost { bytes, why: why.into() });
-    if !is_tracked {
-        outputs.track(task, run, split);
-    }
-    let output = outputs.settle(task, run, false).await;
-    let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
-    lost.into_iter().chain(output).chain([end]).collect()
 }
 
 /// Tests whether files can be written.

@@ -292,18 +292,22 @@ pub async fn record(tools: Tools, jobs: Vec<JobId>) -> Done {
     Done::Recorded(answered, None)
 }
 
-/// Looks at a run's output for the last time.
+/// Looks at a run's output for the last time, and reports how the run has ended.
 pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done {
-    let Settling { files, is_tracked, conclusion } = job;
+    let Settling { files, is_tracked, missing, conclusion } = job;
     let Tools { folder, context, .. } = &tools;
     let (folder, split) = (Arc::clone(folder), files.split);
-    let _ = context.workers.run(move || folder.refresh(task, split)).await;
+    if missing.is_none() {
+        let _ = context.workers.run(move || folder.refresh(task, split)).await;
+    }
     if !is_tracked {
         context.outputs.track(task, run, split);
     }
+    let lost = missing.filter(|(bytes, _)| *bytes > 0);
+    let lost = lost.map(|(bytes, why)| Fact::Lost { bytes, why: why.into() });
     let output = context.outputs.settle(task, run, false).await;
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
-    Done::Settled(task, run, output.into_iter().chain([end]).collect(), files)
+    Done::Settled(task, run, lost.into_iter().chain(output).chain([end]).collect(), files)
 }
 
 /// Notes the sizes of a run's output files, where the output of its next attempt begins.
@@ -328,6 +332,8 @@ pub struct Settling {
     pub files: Files,
     /// Whether its output is being tracked.
     pub is_tracked: bool,
+    /// How many bytes of its output could not be copied from a login node, and why; `None` if nothing has to be copied.
+    pub missing: Option<(u64, &'static str)>,
     /// How the run has ended.
     pub conclusion: Conclusion,
 }
@@ -387,19 +393,6 @@ pub async fn look(tools: Tools, login: Arc<Login>, look: FolderScan) -> Done {
 pub async fn copy(tools: Tools, login: Arc<Login>, pieces: Vec<Piece>) -> Done {
     let copied = remote_files::copy(&tools, &login, &pieces).await;
     Done::Copied(pieces, copied)
-}
-
-/// Reports the end of a run whose output was copied.
-pub async fn settle_copy(
-    tools: Tools,
-    (task, run): (TaskId, u32),
-    (files, is_tracked): (Files, bool),
-    missing: (u64, &'static str),
-    conclusion: Conclusion,
-) -> Done {
-    let facts =
-        remote_files::settle(&tools, (task, run), (files.split, is_tracked), missing, conclusion).await;
-    Done::Settled(task, run, facts, files)
 }
 
 /// Ends jobs that have this daemon's name but belong to no known run.

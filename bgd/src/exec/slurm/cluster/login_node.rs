@@ -18,7 +18,7 @@ use crate::exec::slurm::remote_files::{Copied, Piece};
 use crate::exec::slurm::remote_scripts;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::script::{NoteKind, Noted};
-use crate::exec::slurm::work::{self, Files};
+use crate::exec::slurm::work::{self, Files, Settling};
 
 /// The longest time between two looks while there are jobs.
 const LATEST_LOOK: Duration = Duration::from_secs(10);
@@ -259,9 +259,8 @@ impl Cluster {
         let restarts = self.runs.get(&task).map_or(0, Run::restarts);
         let files = Files { place: copy.place.clone(), restarts, split: copy.split };
         let (missing, Some(conclusion)) = copy.into_end() else { return };
-        let settle =
-            work::settle_copy(self.tools.clone(), (task, run), (files, is_tracked), missing, conclusion);
-        self.works.push(Box::pin(settle));
+        let settling = Settling { files, is_tracked, missing: Some(missing), conclusion };
+        self.works.push(Box::pin(work::settle(self.tools.clone(), task, run, settling)));
     }
 
     /// Schedules the removal of a job's files, including the notes of its end; those of its starts were removed once

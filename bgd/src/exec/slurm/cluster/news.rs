@@ -237,7 +237,8 @@ impl Cluster {
         if self.is_far() {
             return self.conclude_there(now, task, conclusion);
         }
-        let settling = Settling { files, is_tracked: self.tracked.contains(&task), conclusion };
+        let is_tracked = self.tracked.contains(&task);
+        let settling = Settling { files, is_tracked, missing: None, conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
     }
 

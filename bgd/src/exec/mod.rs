@@ -7,6 +7,7 @@ pub mod awaited;
 pub mod carried;
 pub mod cgroup;
 pub mod context;
+pub mod due;
 pub mod elsewhere;
 mod ending;
 pub mod executor;

@@ -1,13 +1,15 @@
 //! Schedules the queries to the accounting for the usage of ended jobs (R164). The controller notifies the accounting
 //! of ends with a delay, so no task waits for it: costs are added to tasks afterwards. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::iter;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
 
 use super::commands::RECORDS;
 use super::job::JobId;
+use crate::exec::due::Due;
 
 /// The time from the end of a job to the first query. The time to each further query is twice as long.
 const FIRST: Duration = Duration::from_secs(2);
@@ -32,32 +34,26 @@ pub struct Open {
 pub struct Costs {
     jobs: BTreeMap<JobId, Open>,
     /// When the accounting is queried for each job. Jobs with a query in progress are not included.
-    due: BTreeSet<(Instant, JobId)>,
+    due: Due<JobId>,
 }
 
 impl Costs {
     /// Notes that a job has ended.
     pub fn ended(&mut self, now: Instant, job: JobId, task: TaskId, run: u32) {
         if self.jobs.len() < MOST && self.jobs.insert(job, Open { task, run, tries: 0 }).is_none() {
-            self.due.insert((now + FIRST, job));
+            self.due.add(now + FIRST, job);
         }
     }
 
     /// Returns when the accounting is to be queried next; `None` if no query is scheduled.
     pub fn due(&self) -> Option<Instant> {
-        self.due.first().map(|(at, _)| *at)
+        self.due.next_at()
     }
 
     /// Takes the jobs that the accounting is queried for now, at most [`RECORDS`]. [`Self::answered`] must follow for
     /// each of them.
     pub fn take(&mut self, now: Instant) -> Vec<JobId> {
-        let due: Vec<_> = self.due.iter().take_while(|(at, _)| *at <= now).take(RECORDS).copied().collect();
-        due.into_iter()
-            .map(|key| {
-                self.due.remove(&key);
-                key.1
-            })
-            .collect()
+        iter::from_fn(|| self.due.due(now)).take(RECORDS).collect()
     }
 
     /// Notes that the accounting was queried for a job. Returns the job's task if its costs are now known
@@ -68,15 +64,14 @@ impl Costs {
         if is_complete || open.tries >= TRIES {
             return self.jobs.remove(&job);
         }
-        self.due.insert((now + FIRST * 2_u32.pow(open.tries), job));
+        self.due.add(now + FIRST * 2_u32.pow(open.tries), job);
         None
     }
 
     /// Forgets a job whose id now belongs to another job.
     pub fn forget(&mut self, job: JobId) {
-        if self.jobs.remove(&job).is_some() {
-            self.due.retain(|(_, other)| *other != job);
-        }
+        self.jobs.remove(&job);
+        self.due.forget(job);
     }
 }
 

@@ -142,8 +142,6 @@ pub struct Run {
     was_asked: bool,
     /// How often in a row the cluster has refused to end it, and the reason that was reported.
     refused_ends: (u32, Box<str>),
-    /// When that order is due again.
-    pub end_again_at: Option<Instant>,
 }
 
 /// A job's note about its end.
@@ -206,7 +204,6 @@ impl Run {
             script: None,
             was_asked: false,
             refused_ends: Default::default(),
-            end_again_at: None,
         }
     }
 

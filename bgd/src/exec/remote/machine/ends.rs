@@ -78,8 +78,9 @@ impl Machine {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
         run.stop_by(stop);
         // A run that waits on the machine ends at once, so that SIGKILL never follows.
-        if stop.signal == SIGKILL || run.is_waiting() {
-            self.give_up.insert((Instant::now() + CONFIRMED_WITHIN, task, number));
+        let is_kill = stop.signal == SIGKILL;
+        if is_kill || run.is_waiting() {
+            self.give_up.add(Instant::now() + CONFIRMED_WITHIN, (task, number, is_kill));
         }
         self.order_end(task);
         self.ready.push_back(task);

@@ -7,7 +7,6 @@ mod ends;
 mod news;
 mod reads;
 mod recovery;
-mod repeats;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -25,9 +24,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reads::Reads;
-use self::repeats::Repeats;
 use crate::core::{Control, Fact, PlaceFact};
 use crate::exec::context::Context;
+use crate::exec::due::Due;
 use crate::exec::host::Host;
 use crate::exec::remote::bridge::Bridge;
 use crate::exec::remote::copy::{self, Losses};
@@ -88,9 +87,9 @@ pub struct Machine {
     /// When these orders are given again, if the machine's daemon had no room for one.
     ends_at: Option<Instant>,
     /// When the orders to end these runs, which the machine's daemon refused, are given again.
-    end_again: Repeats,
-    /// The times at which the ends of these runs are no longer waited for.
-    give_up: BTreeSet<(Instant, TaskId, u32)>,
+    end_again: Due<TaskId>,
+    /// When the ends of these runs are no longer waited for, and whether they were to be killed.
+    give_up: Due<(TaskId, u32, bool)>,
     /// The ids on the machine of concluded tasks that were not cleared yet.
     concluded: Vec<TaskRef>,
     /// Whether a call that clears tasks is pending.
@@ -191,8 +190,8 @@ impl Machine {
             to_end: BTreeSet::new(),
             ending: 0,
             ends_at: None,
-            end_again: Repeats::default(),
-            give_up: BTreeSet::new(),
+            end_again: Due::default(),
+            give_up: Due::default(),
             concluded: Vec::new(),
             is_clearing: false,
             unwritten: HashMap::new(),
@@ -546,18 +545,14 @@ impl Machine {
             Link::Idle | Link::Opening(_) | Link::Open(..) => None,
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
-        let give_up = self.give_up.first().map(|(at, ..)| *at);
-        let end_again = self.end_again.next_at();
-        link.into_iter().chain(sweeps).chain(give_up).chain(self.ends_at).chain(end_again).min()
+        let ends = [self.give_up.next_at(), self.ends_at, self.end_again.next_at()];
+        link.into_iter().chain(sweeps).chain(ends.into_iter().flatten()).min()
     }
 
     /// Performs the actions that are due.
     fn fire(&mut self) {
         let now = Instant::now();
-        while let Some((at, task, number)) = self.give_up.first().copied()
-            && at <= now
-        {
-            self.give_up.pop_first();
+        while let Some((task, number, _)) = self.give_up.due(now) {
             self.report_unconfirmed_end(task, number);
         }
         self.ends_at = self.ends_at.filter(|at| *at > now);

@@ -177,10 +177,7 @@ impl Cluster {
                     if action.ends() {
                         let (pause, is_other) = run.end_refused(why);
                         is_news = is_other;
-                        if let Some(at) = run.end_again_at.replace(now + pause) {
-                            self.end_again.remove(&(at, task));
-                        }
-                        self.end_again.insert((now + pause, task));
+                        self.end_again.set(now + pause, task);
                     }
                     if is_news {
                         self.refused(task, number, action.control(), why);

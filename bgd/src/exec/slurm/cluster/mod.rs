@@ -26,6 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Fact;
+use crate::exec::due::Due;
 use crate::exec::host::SIGKILL;
 use crate::exec::job::Job as Watching;
 use crate::exec::places;
@@ -129,9 +130,10 @@ pub struct Cluster {
     /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
     sweep_at: Option<Instant>,
-    give_up: BTreeSet<(Instant, TaskId, u32)>,
+    /// When the ends of these runs are no longer waited for, and whether they were to be killed.
+    give_up: Due<(TaskId, u32, bool)>,
     /// When these runs are ordered to end again, as the cluster has refused an order to end them.
-    end_again: BTreeSet<(Instant, TaskId)>,
+    end_again: Due<TaskId>,
     login_work: LoginWork,
     /// Submissions that wait until the core has recorded that they may exist.
     pending: Vec<PendingSubmission>,
@@ -200,8 +202,8 @@ impl Cluster {
             known: None,
             is_learning: false,
             sweep_at: None,
-            give_up: BTreeSet::new(),
-            end_again: BTreeSet::new(),
+            give_up: Due::default(),
+            end_again: Due::default(),
             login_work: LoginWork::default(),
             pending: Vec::new(),
             ended: HashMap::new(),
@@ -341,14 +343,15 @@ impl Cluster {
     fn end(&mut self, now: Instant, task: TaskId, number: u32, signal: i32) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
         run.is_to_end(signal);
-        let is_last = signal == SIGKILL || run.is_waiting();
+        let is_kill = signal == SIGKILL;
+        let is_last = is_kill || run.is_waiting();
         if self.gathering.withdraw(task) || self.parked.remove(&task) {
             let failure = "it was cancelled before it was submitted".into();
             self.send(task, number, Fact::StartFailed { failure });
             return self.remove(task);
         }
         if is_last {
-            self.give_up.insert((now + CONFIRMED_WITHIN, task, number));
+            self.give_up.add(now + CONFIRMED_WITHIN, (task, number, is_kill));
         }
         self.order_end(task);
     }
@@ -379,8 +382,6 @@ impl Cluster {
 
     /// Returns when work is due that no event triggers.
     fn due(&self) -> Option<Instant> {
-        let give_up = self.give_up.first().map(|(at, ..)| *at);
-        let end_again = self.end_again.first().map(|(at, _)| *at);
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
         let scan = self.next_scan().map(|at| if self.is_far() { after_pause(at) } else { at });
         let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
@@ -392,7 +393,7 @@ impl Cluster {
             .into_iter()
             .flatten()
             .map(after_pause);
-        [give_up, end_again, scan, self.tick_at, self.login_work.idle_at]
+        [self.give_up.next_at(), self.end_again.next_at(), scan, self.tick_at, self.login_work.idle_at]
             .into_iter()
             .flatten()
             .chain(asking)
@@ -401,16 +402,10 @@ impl Cluster {
 
     /// Begins the work that is due.
     fn advance(&mut self, now: Instant) {
-        while let Some((at, task, number)) = self.give_up.first().copied()
-            && at <= now
-        {
-            self.give_up.pop_first();
+        while let Some((task, number, _)) = self.give_up.due(now) {
             self.report_unconfirmed_end(task, number);
         }
-        while let Some((at, task)) = self.end_again.first().copied()
-            && at <= now
-        {
-            self.end_again.pop_first();
+        while let Some(task) = self.end_again.due(now) {
             self.order_end(task);
         }
         self.move_on();

@@ -175,6 +175,11 @@ pub fn lost(why: &str) -> Fact {
     Fact::Elsewhere(PlaceFact::Concluded(Conclusion { exit: None, verdict, at: None }))
 }
 
+/// Returns the fact about a run whose end can't be confirmed, for this reason; `is_waiting` if it has not started.
+pub fn unconfirmed_end(is_waiting: bool, why: &str) -> Fact {
+    if is_waiting { Fact::StartFailed { failure: why.into() } } else { Fact::GaveUp { why: why.into() } }
+}
+
 /// Returns the fact about a run that may never have been submitted, and can't be now.
 pub fn no_environment() -> Fact {
     Fact::StartFailed { failure: "the environment that it was submitted with is no longer kept".into() }

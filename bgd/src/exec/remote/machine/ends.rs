@@ -275,11 +275,7 @@ impl Machine {
         let is_ending = |run: &&mut Run| run.number == number && run.has_no_grace() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;
-        let fact = if run.is_waiting() {
-            Fact::StartFailed { failure: why.into() }
-        } else {
-            Fact::GaveUp { why: why.into() }
-        };
+        let fact = places::unconfirmed_end(run.is_waiting(), &why);
         self.context.facts.send(task, run.number, fact);
     }
 

@@ -9,6 +9,7 @@ use bgd_shared::ready::Ready;
 
 use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
+use crate::exec::places;
 use crate::exec::ready;
 use crate::exec::slurm::actions::Action;
 use crate::exec::slurm::error::CommandError;
@@ -258,11 +259,7 @@ impl Cluster {
         };
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;
-        let fact = if run.is_waiting() {
-            Fact::StartFailed { failure: why.into() }
-        } else {
-            Fact::GaveUp { why: why.into() }
-        };
+        let fact = places::unconfirmed_end(run.is_waiting(), &why);
         self.send(task, number, fact);
     }
 }

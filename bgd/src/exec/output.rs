@@ -277,10 +277,7 @@ impl OutputFolder {
 }
 
 fn name(task: TaskId, stream: Stream) -> String {
-    match stream {
-        Stream::Stdout => format!("{task}.out"),
-        Stream::Stderr => format!("{task}.err"),
-    }
+    format!("{task}.{}", stream.suffix())
 }
 
 #[cfg(test)]

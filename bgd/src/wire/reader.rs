@@ -237,10 +237,7 @@ fn with_progress(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
 fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> io::Result<OutputResult> {
     let stream = params.stream.unwrap_or_default();
     let files = folder.files_of(snapshot.id, &snapshot.spec);
-    let dropped = match stream {
-        Stream::Stdout => snapshot.dropped[0],
-        Stream::Stderr => snapshot.dropped[1],
-    };
+    let dropped = snapshot.dropped[stream.index()];
     let limit = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
     let part =
         read_part(files.path(stream), snapshot.has_begun(), params.offset.unwrap_or(0), limit, dropped)?;

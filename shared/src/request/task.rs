@@ -92,6 +92,29 @@ pub enum Stream {
     Stderr,
 }
 
+impl Stream {
+    /// Returns the streams of a task that have their own file: both if they are split.
+    pub fn of(split: bool) -> impl Iterator<Item = Self> {
+        [Self::Stdout].into_iter().chain(split.then_some(Self::Stderr))
+    }
+
+    /// Returns its index in a pair of values for both streams: 0 or 1.
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Stdout => 0,
+            Self::Stderr => 1,
+        }
+    }
+
+    /// Returns the suffix of the names of its files.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Stdout => "out",
+            Self::Stderr => "err",
+        }
+    }
+}
+
 /// Params of `task.output`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -78,12 +78,8 @@ impl Core {
     /// Notes that part of the output is missing here.
     fn lost_elsewhere(&mut self, now: Now, ordinal: Ordinal, stream: Stream, bytes: u64, why: Box<str>) {
         self.registry.change(ordinal, |task| {
-            let missing = &mut task.elsewhere.get_or_insert_default().missing;
-            let of_stream = match stream {
-                Stream::Stdout => &mut missing[0],
-                Stream::Stderr => &mut missing[1],
-            };
-            *of_stream = of_stream.saturating_add(bytes);
+            let missing = &mut task.elsewhere.get_or_insert_default().missing[stream.index()];
+            *missing = missing.saturating_add(bytes);
         });
         self.lost(now, ordinal, bytes, why);
         self.report_persisted(ordinal);

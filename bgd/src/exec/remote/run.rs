@@ -336,10 +336,10 @@ impl Run {
         if self.unwritten_losses > 0 && !self.is_given_up {
             return None;
         }
-        let behind = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
+        let behind = Stream::of(self.spec.split).find(|stream| self.streams[stream.index()].is_behind);
         if let Some(stream) = behind.filter(|_| !self.is_given_up) {
-            let Copied { next: offset, missing, .. } = self.streams[index(stream)];
-            let at = (self.base[index(stream)] + offset).saturating_sub(missing);
+            let Copied { next: offset, missing, .. } = self.streams[stream.index()];
+            let at = (self.base[stream.index()] + offset).saturating_sub(missing);
             return Some(Step::Read { id, stream, offset, at });
         }
         let end = self.end.take()?;
@@ -357,17 +357,13 @@ impl Run {
     pub fn miss_rest(&mut self) -> Option<(Stream, u64)> {
         let known = self.end.as_ref()?.output.bytes;
         let lost = known.saturating_sub(self.streams.iter().map(|stream| stream.next).sum());
-        let stream = self.of_streams().find(|stream| self.streams[index(*stream)].is_behind);
+        let stream = Stream::of(self.spec.split).find(|stream| self.streams[stream.index()].is_behind);
         let stream = stream.unwrap_or(Stream::Stdout);
-        self.copied(stream, self.streams[index(stream)].next.saturating_add(lost), lost);
+        self.copied(stream, self.streams[stream.index()].next.saturating_add(lost), lost);
         self.streams.iter_mut().for_each(|stream| stream.is_behind = false);
         // There is no newer state to ask for.
         self.is_current = true;
         (lost > 0).then_some((stream, lost))
-    }
-
-    fn of_streams(&self) -> impl Iterator<Item = Stream> + use<> {
-        std::iter::once(Stream::Stdout).chain(self.spec.split.then_some(Stream::Stderr))
     }
 
     /// Updates the run from an event of its task. Returns the facts that follow.
@@ -441,7 +437,7 @@ impl Run {
 
     /// Notes that a stream was copied up to this offset, with so many more bytes missing.
     pub fn copied(&mut self, stream: Stream, next: u64, missing: u64) {
-        let copied = &mut self.streams[index(stream)];
+        let copied = &mut self.streams[stream.index()];
         let was_any = next > copied.next;
         (copied.next, copied.missing) = (next, copied.missing.saturating_add(missing));
         let has_all = self.streams.iter().map(|stream| stream.next).sum::<u64>() >= self.bytes;
@@ -449,7 +445,7 @@ impl Run {
             self.streams.iter_mut().for_each(|stream| stream.is_behind = false);
         } else {
             // The rest may belong to the other stream.
-            self.streams[index(stream)].is_behind = was_any;
+            self.streams[stream.index()].is_behind = was_any;
         }
     }
 }
@@ -461,13 +457,6 @@ pub fn key_of(task: TaskId, run: u32) -> String {
 
 const fn is_running(status: Status) -> bool {
     matches!(status, Status::Running | Status::Resumed)
-}
-
-const fn index(stream: Stream) -> usize {
-    match stream {
-        Stream::Stdout => 0,
-        Stream::Stderr => 1,
-    }
 }
 
 /// Describes in a few words why a task waits on its machine.

@@ -71,7 +71,7 @@ impl Copy {
 
     /// Returns the names of its files.
     pub fn names(&self) -> impl Iterator<Item = String> {
-        remote_scripts::streams(self.split).map(|stream| self.name(stream))
+        Stream::of(self.split).map(|stream| self.name(stream))
     }
 
     fn name(&self, stream: Stream) -> String {
@@ -80,14 +80,14 @@ impl Copy {
 
     /// Returns the offset in the local file for an offset in the remote file.
     pub const fn here(&self, stream: Stream, offset: u64) -> u64 {
-        let index = index(stream);
+        let index = stream.index();
         (self.base[index] + offset).saturating_sub(self.missing[index])
     }
 
     /// Notes the size of a file. Returns whether the file has grown.
     pub fn has_size(&mut self, stream: Stream, size: u64) -> bool {
-        self.is_gone[index(stream)] = false;
-        let known = &mut self.size[index(stream)];
+        self.is_gone[stream.index()] = false;
+        let known = &mut self.size[stream.index()];
         let has_grown = size > *known;
         *known = size.max(*known);
         has_grown
@@ -95,7 +95,7 @@ impl Copy {
 
     /// Notes that a file does not exist. The uncopied rest of it is lost, unless the file reappears.
     pub fn is_not_there(&mut self, stream: Stream) {
-        self.is_gone[index(stream)] = true;
+        self.is_gone[stream.index()] = true;
     }
 
     /// Notes that a file can't be read. Nothing more is copied until the next look.
@@ -120,23 +120,21 @@ impl Copy {
         if self.unwritten > 0 || self.waits {
             return None;
         }
-        remote_scripts::streams(self.split).filter(|stream| !self.is_gone[index(*stream)]).find_map(
-            |stream| {
-                let (offset, size) = (self.next[index(stream)], self.size[index(stream)]);
-                let count = size.saturating_sub(offset).min(PART_BYTES);
-                (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
-            },
-        )
+        Stream::of(self.split).filter(|stream| !self.is_gone[stream.index()]).find_map(|stream| {
+            let (offset, size) = (self.next[stream.index()], self.size[stream.index()]);
+            let count = size.saturating_sub(offset).min(PART_BYTES);
+            (count > 0).then(|| (stream, Wanted { name: self.name(stream), offset, count }))
+        })
     }
 
     /// Notes that `count` bytes of a wanted part were read, of which `missing` could not be written here. If fewer than
     /// wanted were read, the file has become shorter.
     pub fn copied(&mut self, stream: Stream, wanted: &Wanted, count: u64, missing: u64) {
         self.is_unread = false;
-        self.missing[index(stream)] += missing;
-        self.next[index(stream)] = wanted.offset + count;
+        self.missing[stream.index()] += missing;
+        self.next[stream.index()] = wanted.offset + count;
         if count < wanted.count {
-            self.size[index(stream)] = wanted.offset + count;
+            self.size[stream.index()] = wanted.offset + count;
         }
     }
 
@@ -165,13 +163,6 @@ impl Copy {
             "the login node can't be reached, so its last output is missing"
         };
         ((missing, why), self.end.map(|(conclusion, _)| conclusion))
-    }
-}
-
-const fn index(stream: Stream) -> usize {
-    match stream {
-        Stream::Stdout => 0,
-        Stream::Stderr => 1,
     }
 }
 

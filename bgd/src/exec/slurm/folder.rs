@@ -107,11 +107,7 @@ impl WorkFolder {
 
     /// Returns the file for a task's output.
     pub fn output(&self, task: TaskId, stream: Stream) -> PathBuf {
-        let kind = match stream {
-            Stream::Stdout => "out",
-            Stream::Stderr => "err",
-        };
-        self.0.join("output").join(format!("{task}.{kind}"))
+        self.0.join("output").join(format!("{task}.{}", stream.suffix()))
     }
 
     /// Creates the file for a task's output, unless an earlier run has created it.
@@ -126,14 +122,13 @@ impl WorkFolder {
 
     /// Opens a task's output once to refresh its size: some file systems update the size only when a file is opened.
     pub fn refresh(&self, task: TaskId, split: bool) {
-        let streams = [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr));
-        for stream in streams {
+        for stream in Stream::of(split) {
             let _ = fs::File::open(self.output(task, stream));
         }
     }
 
     pub fn remove_output(&self, task: TaskId) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in Stream::of(true) {
             remove(&self.output(task, stream));
         }
     }

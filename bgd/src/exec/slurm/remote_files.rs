@@ -88,7 +88,7 @@ fn prepare(tools: &Tools, key: &str, jobs: &[(TaskId, Arc<Job>)]) -> std::io::Re
         .zip(jobs)
         .map(|(index, (task, job))| {
             let split = job.spec.split;
-            for stream in remote_scripts::streams(split) {
+            for stream in Stream::of(split) {
                 context.folder.append(*task, stream)?;
             }
             job.set_base(context.folder.sizes(*task, split));

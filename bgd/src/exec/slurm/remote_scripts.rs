@@ -109,7 +109,7 @@ pub fn write(folder: &WorkFolder, key: &str, jobs: &[JobFile]) -> Vec<Script> {
         size += text.len();
         let path = format!("jobs/{key}/{index}");
         script.line(&[b"printf %s ", &quoted(text), b" >", path.as_bytes(), b" || exit 1"]);
-        for stream in streams(*split) {
+        for stream in Stream::of(*split) {
             script.line(&[b":>>output/", output(key, *index, stream).as_bytes(), b" || exit 1"]);
         }
     }
@@ -146,22 +146,13 @@ pub fn check(folder: &WorkFolder) -> Script {
 
 /// Returns the name of a job's output file.
 pub fn output(key: &str, index: u32, stream: Stream) -> String {
-    let kind = match stream {
-        Stream::Stdout => "out",
-        Stream::Stderr => "err",
-    };
-    format!("{key}.{index}.{kind}")
-}
-
-/// Returns the streams that have their own file.
-pub fn streams(split: bool) -> impl Iterator<Item = Stream> {
-    [Stream::Stdout].into_iter().chain(split.then_some(Stream::Stderr))
+    format!("{key}.{index}.{}", stream.suffix())
 }
 
 /// Returns the files of a job that has ended after this many restarts, relative to the work folder: all except the
 /// notes of its starts, which were removed once they were read.
 pub fn files_of(key: &str, index: u32, split: bool, restarts: u32) -> Vec<String> {
-    let outputs = streams(split).map(|stream| format!("output/{}", output(key, index, stream)));
+    let outputs = Stream::of(split).map(|stream| format!("output/{}", output(key, index, stream)));
     let ends = (0..=restarts).flat_map(|restarts| {
         [NoteKind::Exit, NoteKind::Fail]
             .map(|kind| format!("notes/{}", Noted { batch: key, index, restarts, kind }))

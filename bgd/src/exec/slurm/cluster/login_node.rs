@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::Stream;
 
 use super::{Cluster, TICK};
 use crate::core::{Conclusion, Fact, PlaceFact};
@@ -121,7 +122,7 @@ impl Cluster {
         let mut has_grown = false;
         let mut not_read = Vec::new();
         for (task, copy) in &mut self.login_work.copies {
-            let names: Vec<_> = remote_scripts::streams(copy.split).zip(copy.names()).collect();
+            let names: Vec<_> = Stream::of(copy.split).zip(copy.names()).collect();
             for (stream, name) in &names {
                 has_grown |= sizes.get(name).is_some_and(|size| copy.has_size(*stream, *size));
                 if missing.contains(name) {

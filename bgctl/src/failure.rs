@@ -5,11 +5,11 @@ use std::io::{self, Write as _};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
+use bgd_shared::error_line::{ErrorLine, LineData, LineError};
 use bgd_shared::id::TaskId;
 use bgd_shared::show::plain;
 use bgd_shared::socket::SocketError;
 use bgd_shared::transport::{ConnectError, Unresponsive};
-use serde::Serialize;
 
 use crate::exit::{self, Code};
 use crate::state::log_file;
@@ -29,28 +29,6 @@ pub struct Failure {
     pub hint: Option<String>,
     /// The ids that match an ambiguous prefix.
     pub candidates: Vec<TaskId>,
-}
-
-#[derive(Serialize)]
-struct ErrorLine<'a> {
-    error: ErrorBody<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorBody<'a> {
-    code: i32,
-    message: &'a str,
-    data: ErrorData<'a>,
-}
-
-#[derive(Serialize)]
-struct ErrorData<'a> {
-    kind: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[TaskId]>::is_empty")]
-    candidates: &'a [TaskId],
-    exit_code: u8,
 }
 
 /// The JSON-RPC error code of local failures, from the range that JSON-RPC reserves for implementations.
@@ -109,19 +87,17 @@ impl Failure {
 
     /// Formats the failure as a line of JSON.
     fn json(&self) -> String {
-        let line = ErrorLine {
-            error: ErrorBody {
-                code: self.rpc_code.unwrap_or(LOCAL_CODE),
-                message: &self.message,
-                data: ErrorData {
-                    kind: self.kind,
-                    hint: self.hint.as_deref(),
-                    candidates: &self.candidates,
-                    exit_code: self.code.0,
-                },
+        let error = LineError {
+            code: self.rpc_code.unwrap_or(LOCAL_CODE),
+            message: self.message.clone(),
+            data: LineData {
+                kind: self.kind.to_owned(),
+                hint: self.hint.clone(),
+                candidates: self.candidates.clone(),
+                exit_code: self.code.0,
             },
         };
-        let text = crate::render::json::line(&line).unwrap_or_default();
+        let text = crate::render::json::line(&ErrorLine { error }).unwrap_or_default();
         String::from_utf8_lossy(&text).into_owned()
     }
 }

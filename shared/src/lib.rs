@@ -21,6 +21,7 @@ pub mod consumption;
 pub mod dirs;
 pub mod encoding;
 pub mod error;
+pub mod error_line;
 pub mod event;
 pub mod failure;
 pub mod fds;

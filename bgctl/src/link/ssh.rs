@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::{ClientError, FIRST_ANSWER};
+use bgd_shared::error_line::{LineData, LineError};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::ssh::is_refusal;
 use bgd_shared::task::Exit;
@@ -24,7 +25,6 @@ use nix::errno::Errno;
 use nix::fcntl::Flock;
 use nix::poll::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create};
-use serde::Deserialize;
 
 use super::bounded;
 use super::children::{self, SHORT, end, ended};
@@ -441,34 +441,15 @@ fn is_open(control: &Path) -> bool {
     UnixStream::connect(control).is_ok()
 }
 
-/// The error line of `bgctl --json`.
-#[derive(Deserialize)]
-struct ErrorLine {
-    error: ErrorBody,
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    message: String,
-    data: ErrorData,
-}
-
-#[derive(Deserialize)]
-struct ErrorData {
-    kind: String,
-    hint: Option<String>,
-}
-
 /// Returns the failure reported by `bgctl dial` on the host, or by the program that ran in its place.
 fn of_dial(code: i32, stderr_text: &str) -> Failure {
-    let Some(line) = stderr_text.lines().rev().find_map(|line| serde_json::from_str::<ErrorLine>(line).ok())
-    else {
+    let Some(error) = LineError::last_of(stderr_text) else {
         let text = if stderr_text.is_empty() { "it exited without a message" } else { stderr_text };
         let message = format!("no bgctl there that knows `dial`: {text}");
         return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
             .hint("install the same version of bgd on both machines");
     };
-    let ErrorBody { message, data: ErrorData { kind, hint } } = line.error;
+    let LineError { message, data: LineData { kind, hint, .. }, .. } = error;
     let kind = KINDS_OF_DIAL.into_iter().find(|known| **known == *kind).unwrap_or("remote_failed");
     let code = u8::try_from(code).map_or(Code::NO_DAEMON, Code);
     let failure = Failure::new(code, kind, message);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::client::{AsyncClient, ClientError};
+use bgd_shared::error_line::{LineData, LineError};
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
-use serde::Deserialize;
 
 use super::program;
 use crate::core::Spec;
@@ -135,23 +135,6 @@ impl Bridge {
     }
 }
 
-#[derive(Deserialize)]
-struct ErrorLine {
-    error: ErrorBody,
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    message: Box<str>,
-    data: ErrorData,
-}
-
-#[derive(Deserialize)]
-struct ErrorData {
-    kind: Box<str>,
-    hint: Option<Box<str>>,
-}
-
 fn no_bgctl() -> BridgeError {
     BridgeError {
         message: program::MISSING.into(),
@@ -171,11 +154,12 @@ fn reported_error(errors: &OwnedFd) -> BridgeError {
 }
 
 fn of_lines(text: &str) -> BridgeError {
-    let mut lines = text.lines().rev();
-    match lines.find_map(|line| serde_json::from_str::<ErrorLine>(line).ok()) {
-        Some(ErrorLine { error: ErrorBody { message, data: ErrorData { kind, hint } } }) => {
-            BridgeError { message, hint, is_final: FINAL.contains(&&*kind) }
-        }
+    match LineError::last_of(text) {
+        Some(LineError { message, data: LineData { kind, hint, .. }, .. }) => BridgeError {
+            message: message.into(),
+            hint: hint.map(Into::into),
+            is_final: FINAL.contains(&&*kind),
+        },
         None if text.trim().is_empty() => BridgeError::passing("the connection was closed without a message"),
         None => BridgeError::passing(bgd_shared::show::line(text.trim())),
     }

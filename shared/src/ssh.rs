@@ -1,4 +1,18 @@
-//! Messages of OpenSSH's client, `ssh`.
+//! Facts about OpenSSH's client, `ssh`: its options, its shared connections, its messages.
+
+use std::path::Path;
+
+/// The maximum length of a control socket's path, in bytes: ssh appends 17 characters while it creates the socket, and
+/// 107 fit.
+const CONTROL_PATH_BYTES: usize = 107 - 17;
+
+/// Options for keep-alive messages, used if the user has set no interval: the seconds of silence after which ssh probes
+/// the connection, and the number of unanswered probes after which it gives up.
+pub const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
+
+/// Options that print the user's settings for a host. With `BatchMode`, Debian's ssh has an interval of 5 minutes that
+/// the user has not set.
+pub const PRINT_SETTINGS: [&str; 3] = ["-G", "-o", "BatchMode=no"];
 
 /// Messages about a host that was reached, whose authentication or host key is the problem.
 const REFUSALS: [&str; 3] =
@@ -8,6 +22,19 @@ const REFUSALS: [&str; 3] =
 /// further attempts would only look like an attack.
 pub fn is_refusal(message: &str) -> bool {
     REFUSALS.iter().any(|words| message.contains(words))
+}
+
+/// Reports whether these settings, printed with [`PRINT_SETTINGS`], leave the detection of a dead connection to the
+/// operating system, which takes hours.
+pub fn needs_keep_alive(settings: &str) -> bool {
+    settings.lines().any(|line| line == "serveraliveinterval 0")
+}
+
+/// Reports whether this path can be the control socket of a shared connection.
+pub fn can_be_control_path(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // ssh would expand a `%`.
+    bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use bgd_shared::PROTOCOL;
 use bgd_shared::client::{ClientError, FIRST_ANSWER};
 use bgd_shared::error_line::{LineData, LineError};
 use bgd_shared::socket::SocketPath;
-use bgd_shared::ssh::is_refusal;
+use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
 use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
 use nix::errno::Errno;
@@ -38,19 +38,11 @@ use crate::failure::Failure;
 /// Maximum number of bytes kept of ssh's messages; the first ones are kept.
 pub const ERRORS_BYTES: u64 = 16 * 1024;
 
-/// Maximum length of the path of a control socket: a socket path has at most 107 bytes, and ssh appends 17 characters
-/// while it creates the socket.
-const CONTROL_PATH_BYTES: usize = 107 - 17;
-
 /// Number of bytes of a program sent at once.
 const PIECE: usize = 64 * 1024;
 
 /// How long a shared connection stays open after its last use, in seconds.
 const PERSIST_SECONDS: u32 = 60;
-
-/// The seconds of silence after which ssh probes the connection, and the number of unanswered probes after which it
-/// gives up. Only for users who have not set an interval themselves.
-const KEEP_ALIVE: [&str; 2] = ["ServerAliveInterval=15", "ServerAliveCountMax=2"];
 
 /// Failure kind: the host may be reachable at another time.
 pub const UNREACHABLE: &str = "host_unreachable";
@@ -329,7 +321,7 @@ impl<'a> Dial<'a> {
             command.args(["-o", "BatchMode=yes"]);
         }
         if connects && self.needs_keep_alive() {
-            command.args(KEEP_ALIVE.iter().flat_map(|option| ["-o", option]));
+            command.args(KEEP_ALIVE);
         }
         if let Some(control) = control {
             let mut path = OsString::from("ControlPath=");
@@ -345,8 +337,8 @@ impl<'a> Dial<'a> {
         let Ok((mut reader, writer)) = io::pipe() else { return false };
         let mut command = Command::new(program());
         command
-            // With BatchMode, Debian's ssh has an interval of 5 minutes that the user has not set.
-            .args(["-G", "-o", "BatchMode=no", "--", self.host.as_str()])
+            .args(PRINT_SETTINGS)
+            .args(["--", self.host.as_str()])
             .stdin(Stdio::null())
             .stdout(writer)
             .stderr(Stdio::null());
@@ -356,7 +348,7 @@ impl<'a> Dial<'a> {
         let _ = ssh.kill();
         let _ = ssh.wait();
         let text = text.ok().flatten().unwrap_or_default();
-        String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
+        needs_keep_alive(&String::from_utf8_lossy(&text))
     }
 
     fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {
@@ -410,9 +402,7 @@ fn control_path(host: &Host, folder: Option<&Path>) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     host.as_str().hash(&mut hasher);
     let path = folder?.join(format!("ssh-{:016x}", hasher.finish()));
-    let bytes = path.as_os_str().as_encoded_bytes();
-    // ssh would expand a `%`.
-    (bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')).then_some(path)
+    can_be_control_path(&path).then_some(path)
 }
 
 /// Forgets the shared connection to a host, which may be dead unnoticed. The connection ends by itself.

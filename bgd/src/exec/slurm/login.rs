@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::ssh::is_refusal;
+use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,10 +33,6 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// The maximum number of concurrent sessions. By default, a server allows 10, one of which is the connection's own.
 const SESSIONS: usize = 4;
 
-/// The maximum length of a control socket's path, in bytes: ssh appends 17 characters while it creates the socket, and
-/// 107 fit.
-const CONTROL_PATH_BYTES: usize = 107 - 17;
-
 /// The maximum output of the remote shell before a script begins, in bytes.
 const BANNER_BYTES: usize = 64 * 1024;
 
@@ -52,13 +48,6 @@ const SESSION: &str =
 
 /// The command line of the connection itself. It ends with the daemon.
 const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev/null'"#;
-
-/// Options for keep-alive messages, used if the user has set no interval.
-const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"];
-
-/// Options that print the user's settings. With `BatchMode`, Debian's ssh has an interval of 5 minutes that the user has
-/// not set.
-const OF_USER: [&str; 3] = ["-G", "-o", "BatchMode=no"];
 
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
@@ -160,9 +149,7 @@ impl Login {
             return Ok(());
         }
         *master = None;
-        let bytes = self.control.as_os_str().as_encoded_bytes();
-        // ssh expands `%`.
-        if bytes.len() > CONTROL_PATH_BYTES || bytes.contains(&b'%') {
+        if !can_be_control_path(&self.control) {
             let path = self.control.display();
             return Err(CommandError::NoAccess(format!(
                 "{path} can't be the socket of a shared connection: start bgd with a shorter BGD_SOCKET"
@@ -185,14 +172,15 @@ impl Login {
     /// Returns whether the user's configuration leaves the detection of a dead connection to the operating system,
     /// which takes hours.
     async fn needs_keep_alive(&self) -> bool {
-        let Ok(Session { process: _process, mut streams, .. }) = self.start_ssh(&OF_USER, "").await else {
+        let Ok(Session { process: _process, mut streams, .. }) = self.start_ssh(&PRINT_SETTINGS, "").await
+        else {
             return false;
         };
         let mut text = Vec::new();
         let mut beginning = (&mut streams).take(BANNER_BYTES as u64);
         let read = beginning.read_to_end(&mut text);
         let _ = tokio::time::timeout(self.shell.connect_timeout, read).await;
-        String::from_utf8_lossy(&text).lines().any(|line| line == "serveraliveinterval 0")
+        needs_keep_alive(&String::from_utf8_lossy(&text))
     }
 
     async fn start(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {

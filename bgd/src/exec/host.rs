@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -40,6 +41,13 @@ pub struct Launch {
     pub like: Arc<Spec>,
     /// Standard input, output and error.
     pub streams: [OwnedFd; 3],
+}
+
+impl Launch {
+    /// Returns how to start a helper of the daemon itself, which works for no particular task, in the root folder.
+    pub fn of_daemon(argv: Vec<OsText>, env: Env, streams: [OwnedFd; 3]) -> Self {
+        Self { argv, cwd: "/".into(), env, task: None, like: Arc::new(Spec::of_daemon()), streams }
+    }
 }
 
 /// Starts helpers.
@@ -226,6 +234,13 @@ pub fn how_ended(exit: &Exit) -> String {
     }
 }
 
+/// Returns the daemon's own environment for ssh, which needs its agent and its home.
+pub fn ssh_environment() -> Env {
+    let own = Env::of_this_process();
+    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
+    others.cloned().collect()
+}
+
 /// The end of a pipe that the process gets. The process expects a blocking end; ours must not block.
 #[derive(Clone, Copy)]
 pub enum PipeEnd {
@@ -247,4 +262,16 @@ pub fn pipe(theirs: PipeEnd) -> io::Result<(OwnedFd, OwnedFd)> {
     };
     nix::fcntl::fcntl(&ours, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((theirs, ours))
+}
+
+/// Creates the streams of a process that is talked to through a socket. Returns the process's streams, then our ends: of
+/// the socket, and of the pipe that is its standard error.
+///
+/// # Errors
+/// No descriptors are left.
+pub fn socket_streams() -> io::Result<([OwnedFd; 3], UnixStream, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let output = theirs.try_clone()?;
+    let (stderr, errors) = pipe(PipeEnd::Writing)?;
+    Ok(([theirs.into(), output.into(), stderr], ours, errors))
 }

@@ -7,7 +7,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::dirs;
@@ -25,7 +24,6 @@ use super::hook::Hook;
 use super::secrets::Secrets;
 use super::undelivered::Undelivered;
 use crate::channels::Secret;
-use crate::core::Spec;
 use crate::exec::context::Context;
 use crate::exec::feed::Feed;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
@@ -118,14 +116,11 @@ impl Exec {
         let (their_out, output) = pipe(PipeEnd::Writing).map_err(unmade)?;
         let their_err = their_out.try_clone().map_err(unmade)?;
         let output = Rc::new(Receiver::from_owned_fd(output).map_err(unmade)?);
+        // Standard output and error combined, in their true order.
+        let streams = [their_in, their_out, their_err];
         let launch = Launch {
-            argv: self.command.clone(),
             cwd: dirs::home().into_os_string().into(),
-            env: self.environment(notice),
-            task: None,
-            like: Arc::new(Spec::of_daemon()),
-            // Standard output and error combined, in their true order.
-            streams: [their_in, their_out, their_err],
+            ..Launch::of_daemon(self.command.clone(), self.environment(notice), streams)
         };
         let process = self.start(launch).await?;
         let mut line = serde_json::to_vec(notice).unwrap_or_default();
@@ -225,14 +220,7 @@ mod tests {
             hung: RefCell::default(),
         };
         let streams = [(); 3].map(|()| pipe(PipeEnd::Reading).unwrap().0);
-        let launch = Launch {
-            argv: exec.command.clone(),
-            cwd: "/".into(),
-            env: Env::default(),
-            task: None,
-            like: Arc::new(Spec::of_daemon()),
-            streams,
-        };
+        let launch = Launch::of_daemon(exec.command.clone(), Env::default(), streams);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let Err(Undelivered(why)) = exec.start(launch).await else { panic!("it has not started") };

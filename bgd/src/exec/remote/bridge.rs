@@ -4,8 +4,6 @@
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::client::{AsyncClient, ClientError};
@@ -13,8 +11,7 @@ use bgd_shared::error_line::{LineData, LineError};
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
 
 use super::program;
-use crate::core::Spec;
-use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
+use crate::exec::host::{self, Host, Launch, Leased};
 use crate::remotes::Shell;
 
 /// How much longer than ssh itself the connection may take, as programs start on both sides.
@@ -76,17 +73,9 @@ pub struct Bridge {
 /// The machine can't be reached, or has no daemon that this one can communicate with.
 pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Result<Bridge, BridgeError> {
     let cant = |error: std::io::Error| BridgeError::passing(format!("cannot start bgctl: {error}"));
-    let (ours, theirs) = UnixStream::pair().map_err(cant)?;
-    let (stderr, errors) = pipe(PipeEnd::Writing).map_err(cant)?;
-    let output = theirs.try_clone().map_err(cant)?;
-    let launch = Launch {
-        argv: program::line(shell, &["--json"], &["dial"]).ok_or_else(no_bgctl)?,
-        cwd: "/".into(),
-        env: program::environment(shell),
-        task: None,
-        like: Arc::new(Spec::of_daemon()),
-        streams: [theirs.into(), output.into(), stderr],
-    };
+    let (theirs, ours, errors) = host::socket_streams().map_err(cant)?;
+    let argv = program::line(shell, &["--json"], &["dial"]).ok_or_else(no_bgctl)?;
+    let launch = Launch::of_daemon(argv, program::environment(shell), theirs);
     let process = Leased(host.start(launch).await.map_err(BridgeError::passing)?);
     let client = AsyncClient::over(OwnedFd::from(ours).into()).map_err(cant)?;
     let within = shell.connect_timeout;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use bgd_shared::text::{Env, OsText};
 
+use crate::exec::host::ssh_environment;
 use crate::remotes::Shell;
 
 /// The message if `bgctl` is missing.
@@ -27,9 +28,8 @@ fn bgctl() -> Option<PathBuf> {
     Some(own.with_file_name("bgctl")).filter(|path| path.exists())
 }
 
-/// Returns the daemon's own environment, which ssh needs for its agent and its home.
+/// Returns the environment of `bgctl` for a machine.
 pub fn environment(shell: &Shell) -> Env {
-    let own = Env::of_this_process();
-    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
-    others.cloned().chain([("BGD_SSH".into(), shell.ssh.as_str().into())]).collect()
+    let own = ssh_environment();
+    own.0.iter().cloned().chain([("BGD_SSH".into(), shell.ssh.as_str().into())]).collect()
 }

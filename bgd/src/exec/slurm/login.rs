@@ -10,12 +10,11 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
 use bgd_shared::task::Exit;
-use bgd_shared::text::{Env, OsText};
+use bgd_shared::text::OsText;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Semaphore};
@@ -23,8 +22,7 @@ use tokio::sync::{Mutex, Semaphore};
 use super::error::{self, CommandError};
 use super::pipe;
 use super::remote_scripts::Script;
-use crate::core::Spec;
-use crate::exec::host::{self, Host, Launch, Leased, PipeEnd};
+use crate::exec::host::{self, Host, Launch, Leased};
 use crate::remotes::Shell;
 
 /// How long a script may run.
@@ -189,20 +187,12 @@ impl Login {
 
     async fn start_ssh(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {
         let cant = |error: io::Error| CommandError::Unreachable(format!("cannot run ssh: {error}"));
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(cant)?;
+        let (theirs, ours, errors) = host::socket_streams().map_err(cant)?;
         ours.set_nonblocking(true).map_err(cant)?;
-        let output = theirs.try_clone().map_err(cant)?;
-        let (stderr, errors) = host::pipe(PipeEnd::Writing).map_err(cant)?;
         let words = [&[&*self.shell.ssh], options, &["--", &self.shell.host]];
         let words = words.concat().into_iter().chain((!line.is_empty()).then_some(line));
-        let launch = Launch {
-            argv: words.map(OsText::from).collect(),
-            cwd: "/".into(),
-            env: environment(),
-            task: None,
-            like: Arc::new(Spec::of_daemon()),
-            streams: [theirs.into(), output.into(), stderr],
-        };
+        let argv = words.map(OsText::from).collect();
+        let launch = Launch::of_daemon(argv, host::ssh_environment(), theirs);
         let started = self.host.start(launch).await;
         let process =
             started.map_err(|why| CommandError::NoAccess(format!("cannot run {}: {why}", self.shell.ssh)))?;
@@ -317,13 +307,6 @@ async fn marked(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
         }
     }
     Ok(None)
-}
-
-/// Returns the daemon's own environment, for ssh: its agent, its home.
-fn environment() -> Env {
-    let own = Env::of_this_process();
-    let others = own.0.iter().filter(|(name, _)| !matches!(&**name, "BGD_HOST" | "BGD_SOCKET" | "BGD_SSH"));
-    others.cloned().collect()
 }
 
 /// The result of an [`exchange`].

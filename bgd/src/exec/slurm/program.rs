@@ -15,7 +15,6 @@ use super::error::{self, CommandError};
 use super::login::Login;
 use super::pipe::read;
 use super::remote_scripts;
-use crate::core::Spec;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, pipe};
 use crate::remotes::Slurm;
 
@@ -104,14 +103,9 @@ impl Programs {
         let (their_errors, errors) = pipe(PipeEnd::Writing).map_err(failed)?;
         let unset = MARKS.into_iter().flat_map(|mark| ["-u", mark]);
         let argv = ["/usr/bin/env"].into_iter().chain(unset).map(OsText::from);
-        let launch = Launch {
-            argv: argv.chain(words.into_iter().map(OsText::from)).collect(),
-            cwd: "/".into(),
-            env: Env::clone(&self.env),
-            task: None,
-            like: Arc::new(Spec::of_daemon()),
-            streams: [stdin.into(), their_output, their_errors],
-        };
+        let argv = argv.chain(words.into_iter().map(OsText::from)).collect();
+        let streams = [stdin.into(), their_output, their_errors];
+        let launch = Launch::of_daemon(argv, Env::clone(&self.env), streams);
         let process = Leased(self.host.start(launch).await.map_err(|why| cant(&why))?);
         let (output, errors) = tokio::join!(read(output, OUTPUT_BYTES), read(errors, ERROR_BYTES));
         let text = |bytes: io::Result<Vec<u8>>| {

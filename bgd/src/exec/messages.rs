@@ -1,5 +1,5 @@
-//! The messages between the parts of executors and the dispatcher: orders down, facts up. Every module may use this
-//! one; it uses no executor.
+//! The messages between the parts of executors and the dispatcher: orders down, facts up. Every part may use this
+//! module, which uses none that sends or receives them, only those whose types they carry.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -21,34 +21,22 @@ pub trait Adapter {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
 
     /// Called when someone uses `bgctl` in the terminal whose session leader is this process.
-    fn visited(&self, leader: i32) {
-        let _ = leader;
-    }
+    fn visited(&self, _leader: i32) {}
 
     /// Called when this process submits a task in this terminal, where the task's end will be reported.
-    fn awaits(&self, terminal: &OriginTerminal, submitter: Option<i32>) {
-        let _ = (terminal, submitter);
-    }
+    fn awaits(&self, _terminal: &OriginTerminal, _submitter: Option<i32>) {}
 
     /// Called when a task was removed, so that clients can no longer query it.
-    fn forget(&self, task: TaskId) {
-        let _ = task;
-    }
+    fn forget(&self, _task: TaskId) {}
 
     /// Called when the run of an agent's task has ended, so that its questions can't be answered any more.
-    fn ended(&self, task: TaskId) {
-        let _ = task;
-    }
+    fn ended(&self, _task: TaskId) {}
 
     /// Called when the channel was removed or has another type now: what it would show later goes to `heir` instead.
-    fn leave_to(&self, heir: Heir) {
-        drop(heir);
-    }
+    fn leave_to(&self, _heir: Heir) {}
 
     /// Takes what a channel of the same type has left ([`Self::leave_to`]).
-    fn inherit(&self, left: &RawValue) {
-        let _ = left;
-    }
+    fn inherit(&self, _left: &RawValue) {}
 
     /// Called when no more notices will come. Delivers the held ones or gives them up, then returns.
     fn finish(&self) -> LocalBoxFuture<'_, ()> {
@@ -62,8 +50,7 @@ pub trait Adapter {
     fn resume(&self, state: &RawValue);
 
     /// Returns a signal that shows a parent session that an agent is working. `None` if the channel can't show it.
-    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
-        let _ = session;
+    fn start_typing(&self, _session: Option<&str>) -> Option<Signal> {
         None
     }
 }

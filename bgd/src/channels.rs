@@ -106,9 +106,9 @@ pub enum Token {
     File(PathBuf),
 }
 
-/// A chat bot.
+/// The settings of a chat bot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bot {
+pub struct BotSettings {
     /// The token that authenticates it.
     pub token: Token,
     /// The chat for tasks whose parent session names no chat.
@@ -138,7 +138,7 @@ pub enum ChannelKind {
         headers: BTreeMap<String, Secret>,
         timeout: Duration,
     },
-    Chat(Chat, Bot),
+    Chat(Chat, BotSettings),
     /// Desktop notifications.
     Desktop,
     /// A line in the terminal that the task was submitted from.
@@ -340,8 +340,8 @@ impl Channels {
 mod tests {
     use super::*;
 
-    fn bot() -> Bot {
-        Bot {
+    fn bot() -> BotSettings {
+        BotSettings {
             token: Token::Given(Secret("123:abc".into())),
             chat: None,
             api_base: Secret("http://127.0.0.1:1/b4se".into()),

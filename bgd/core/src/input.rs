@@ -490,7 +490,7 @@ pub enum Fact {
         /// Output bytes dropped so far, per stream.
         dropped: [u64; 2],
         /// Whether to publish an event.
-        tell: bool,
+        publish: bool,
     },
     /// The daemon could not write part of the output, for example because the disk is full.
     Lost {

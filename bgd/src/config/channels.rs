@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::agents::Fault;
 use super::span::Span;
-use crate::channels::{Bot, Channel, ChannelKind, Chat, NONE, Secret, Token};
+use crate::channels::{BotSettings, Channel, ChannelKind, Chat, NONE, Secret, Token};
 
 /// One `[channels.NAME]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,7 +216,7 @@ impl ChannelConfig {
             .collect()
     }
 
-    fn bot(&self, service: Chat) -> Result<Bot, (&'static str, String)> {
+    fn bot(&self, service: Chat) -> Result<BotSettings, (&'static str, String)> {
         let chat = self.chat_id.as_deref().or(self.channel_id.as_deref());
         // The chat becomes part of a URL.
         if service == Chat::Discord && chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
@@ -235,7 +235,7 @@ impl ChannelConfig {
         };
         let given = self.api_base.as_ref().map_or(service.api_base(), |base| base.0.as_str());
         let Secret(api_base) = address(".api_base", Some(given))?;
-        Ok(Bot {
+        Ok(BotSettings {
             token,
             chat: chat.filter(|chat| !chat.is_empty()).map(str::to_owned),
             api_base: Secret(api_base.trim_end_matches('/').to_owned()),

@@ -165,7 +165,7 @@ impl Dispatcher {
     /// worker looks it up, as its disk may hang.
     fn look_at_output(&mut self, task: &Task) {
         let (id, run, split) = (task.id, task.run, task.spec.split);
-        let fact = |bytes| Fact::Output { bytes, dropped: [0; 2], tell: false };
+        let fact = |bytes| Fact::Output { bytes, dropped: [0; 2], publish: false };
         if let Some(bytes) = self.context.folder.sizes_unless_linked(id, split) {
             return self.handle(Input::Fact { task: id, run, fact: fact(bytes) });
         }

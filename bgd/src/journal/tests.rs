@@ -365,7 +365,7 @@ fn r125_event_number_alone_is_a_change() {
     let fact = |fact| Input::Fact { task: TaskId::from_u128(1), run, fact };
     let _ = core.handle(now(), fact(Fact::Started { pid: None }));
     assert!(core.take_changes(now()).is_some_and(|changes| !changes.tasks.is_empty()));
-    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true };
+    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], publish: true };
     let _ = core.handle(now(), fact(output(1)));
     let seq = core.seq();
     assert_eq!(core.take_changes(now()).map(|changes| changes.counters.seq), Some(seq));
@@ -374,7 +374,7 @@ fn r125_event_number_alone_is_a_change() {
     let changes = core.take_changes(now()).expect("its number is written down");
     assert!(changes.tasks.is_empty(), "the size of an output may be lost: its file has it");
     assert_eq!(changes.counters.seq, core.seq());
-    let _ = core.handle(now(), fact(Fact::Output { bytes: [3, 0], dropped: [1, 0], tell: false }));
+    let _ = core.handle(now(), fact(Fact::Output { bytes: [3, 0], dropped: [1, 0], publish: false }));
     assert!(core.take_changes(now()).is_some_and(|changes| !changes.tasks.is_empty()), "no file shows this");
 }
 

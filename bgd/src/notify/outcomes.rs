@@ -125,12 +125,12 @@ pub struct PendingReport {
     of: Rc<Outcomes>,
     number: u64,
     is_held: bool,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl PendingReport {
     pub(super) fn new(of: &Rc<Outcomes>, number: u64) -> Self {
-        Self { of: Rc::clone(of), number, is_held: false, is_told: false }
+        Self { of: Rc::clone(of), number, is_held: false, is_reported: false }
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -139,7 +139,7 @@ impl PendingReport {
 
     /// Resumes a notice that its channel held before an upgrade.
     pub(super) fn held(of: &Rc<Outcomes>, number: u64) -> Self {
-        Self { of: Rc::clone(of), number, is_held: true, is_told: false }
+        Self { of: Rc::clone(of), number, is_held: true, is_reported: false }
     }
 
     /// Marks the notice as held by its channel, which frees its room in the queue.
@@ -162,7 +162,7 @@ impl PendingReport {
     }
 
     fn take(&mut self, outcome: Result<(), Undelivered>, delivery: Delivery) {
-        self.is_told = true;
+        self.is_reported = true;
         self.of.report(self.number, delivery);
         self.of.settled(self.is_held, outcome);
     }
@@ -170,7 +170,7 @@ impl PendingReport {
 
 impl Drop for PendingReport {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_reported {
             self.take(Err(panicked()), Delivery::Over);
         }
     }
@@ -198,7 +198,7 @@ impl Counted {
 
     /// Takes over a held notice; a durable daemon then deletes it from its journal, too.
     pub(super) fn add(&mut self, mut held: PendingReport) {
-        held.is_told = true;
+        held.is_reported = true;
         self.of.report(held.number, Delivery::Over);
         self.count += 1;
         tracing::debug!(channel = %self.of.channel.name, "a held notice is only counted");

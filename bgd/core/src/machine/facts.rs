@@ -70,7 +70,7 @@ impl Core {
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
             Fact::Ready => self.ready(now, ordinal),
             Fact::NotReady => self.not_ready(now, ordinal),
-            Fact::Output { bytes, dropped, tell } => self.output(now, ordinal, bytes, dropped, tell),
+            Fact::Output { bytes, dropped, publish } => self.output(now, ordinal, bytes, dropped, publish),
             Fact::Lost { bytes, why } => self.lost(now, ordinal, bytes, why),
             Fact::Erased { bytes, why } => self.erased(now, ordinal, bytes, why),
             Fact::Elsewhere(fact) => self.elsewhere(now, ordinal, fact),
@@ -268,7 +268,7 @@ impl Core {
         self.wake(now, ordinal, Until::Settled);
     }
 
-    fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], tell: bool) {
+    fn output(&mut self, now: Now, ordinal: Ordinal, bytes: [u64; 2], dropped: [u64; 2], publish: bool) {
         let update = |task: &mut Task| {
             let grew = bytes.iter().zip(task.output_bytes).any(|(bytes, before)| *bytes > before);
             if grew {
@@ -293,7 +293,7 @@ impl Core {
         // No event may precede the start event, which includes the size.
         let has_started =
             |task: &Task| task.status().is_active() && !matches!(task.state, State::Starting { .. });
-        if tell && self.registry.get(ordinal).is_some_and(has_started) {
+        if publish && self.registry.get(ordinal).is_some_and(has_started) {
             self.event(now, EventKind::Output, ordinal);
         }
     }

@@ -568,7 +568,7 @@ fn lost_output_is_recorded_without_changing_the_status() {
 fn r20_erased_output_counts_as_lost_and_later_output_anew() {
     let mut desk = Desk::new(1);
     let task = desk.running(1);
-    let output = |bytes, dropped| Fact::Output { bytes, dropped, tell: false };
+    let output = |bytes, dropped| Fact::Output { bytes, dropped, publish: false };
     desk.fact(task, output([9, 5], [4, 2]));
     let erased = Fact::Erased { bytes: [9, 0], why: "truncated".into() };
     assert_eq!(events(&desk.fact(task, erased)), [(EventKind::Output, task)]);

@@ -534,7 +534,7 @@ fn silent_agent_is_marked_stalled_but_never_ended() {
     let moves: [(Fact, usize); 3] = [
         (Fact::Activity, 1),
         (tools(1, "read"), 1),
-        (Fact::Output { bytes: [5, 0], dropped: [0; 2], tell: true }, 2),
+        (Fact::Output { bytes: [5, 0], dropped: [0; 2], publish: true }, 2),
     ];
     for (fact, told) in moves {
         let mut desk = Desk::new(1);

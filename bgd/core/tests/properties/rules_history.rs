@@ -29,7 +29,7 @@ fn desk() -> Desk {
 
 /// Ends a task with this many bytes of output. Returns the tasks that this removed.
 fn end(desk: &mut Desk, task: TaskId, bytes: u64) -> Vec<TaskId> {
-    desk.fact(task, Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: false });
+    desk.fact(task, Fact::Output { bytes: [bytes, 0], dropped: [0; 2], publish: false });
     cleared(&desk.fact(task, exited(0, false)))
 }
 

@@ -175,7 +175,7 @@ fn r103_dependent_is_cancelled_if_dependency_ends_unready() {
 fn r26_output_seen_before_start_is_reported_by_the_start() {
     let mut desk = Desk::new(1);
     let task = desk.submit(1);
-    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true };
+    let output = |bytes| Fact::Output { bytes: [bytes, 0], dropped: [0; 2], publish: true };
     assert_eq!(events(&desk.fact(task, output(3))), []);
     assert_eq!(events(&desk.fact(task, Fact::Started { pid: None })), [(EventKind::Started, task)]);
     assert_eq!(desk.task(task).output_bytes, [3, 0]);

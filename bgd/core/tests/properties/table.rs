@@ -88,7 +88,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "gave up" => return desk.fact(task, gave_up()),
         "ready" => return desk.fact(task, Fact::Ready),
         "not ready" => return desk.fact(task, Fact::NotReady),
-        "output" => return desk.fact(task, Fact::Output { bytes: [9, 0], dropped: [0; 2], tell: true }),
+        "output" => return desk.fact(task, Fact::Output { bytes: [9, 0], dropped: [0; 2], publish: true }),
         "another run's end" => return desk.input(Input::Fact { task, run: 2, fact: exited(0, false) }),
         "disconnected" => return desk.input(Input::Disconnected { client: 1 }),
         "another is gone" => return desk.input(Input::Disconnected { client: 2 }),

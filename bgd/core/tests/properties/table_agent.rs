@@ -97,7 +97,7 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
         "withdrawn" => Fact::Withdrawn { key: 1 },
         "turn ended" => turn_ended(),
         "turn failed" => turn_failed("overloaded"),
-        "output" => Fact::Output { bytes: [9, 0], dropped: [0; 2], tell: true },
+        "output" => Fact::Output { bytes: [9, 0], dropped: [0; 2], publish: true },
         "asks" => asked(1),
         "an earlier run" => return desk.fact_of_run(task, run - 1, turn_ended()),
         "a later run" => return desk.fact_of_run(task, run + 1, turn_ended()),

@@ -392,7 +392,7 @@ impl Recorder {
         self.file = None;
         self.loss.report();
         let bytes = self.context.folder.sizes(self.task, self.split);
-        self.report(Fact::Output { bytes, dropped: [0; 2], tell: false });
+        self.report(Fact::Output { bytes, dropped: [0; 2], publish: false });
     }
 
     fn write(&mut self, text: &str) {

@@ -164,7 +164,7 @@ impl OutputWatch {
         if let Some(known) = self.shared.lock().get_mut(&task).filter(|known| known.run == run) {
             (known.size, known.dropped) = (tracked.size, tracked.dropped);
         }
-        Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell: false })
+        Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, publish: false })
     }
 
     /// Checks a task's files once more, for a limited time.
@@ -273,10 +273,10 @@ impl Shared {
             }
             any = true;
             // Growth is always reported, if only a tick later: a subscriber may wait for the last bytes.
-            let tell = tracked.ticks_to_tell == 0;
+            let publish = tracked.ticks_to_tell == 0;
             tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
-            tracked.unreported = !tell;
-            let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, tell };
+            tracked.unreported = !publish;
+            let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, publish };
             // If the run has ended meanwhile, `settle` reports its final size; another run has its own entry.
             let run = tracked.run;
             let is_current = |known: &&mut Tracked| known.run == run && (known.size, known.dropped) == before;

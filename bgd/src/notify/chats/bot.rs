@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::http::{ChatResponse, DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
-use crate::channels::{Bot as Settings, Chat, Secret, Token};
+use crate::channels::{BotSettings, Chat, Secret, Token};
 use crate::notice::one_line;
 use crate::notify::adapter::{Notification, Signal};
 use crate::notify::counts::Counts;
@@ -58,8 +58,8 @@ pub struct Bot {
     service: &'static Service,
     http: Rc<Http>,
     channel: Rc<str>,
-    settings: Settings,
-    silence: RateLimits,
+    settings: BotSettings,
+    rate_limits: RateLimits,
     counts: Arc<Counts>,
     /// Whether the warning about a token readable by others has been logged.
     has_warned: Cell<bool>,
@@ -68,13 +68,18 @@ pub struct Bot {
 }
 
 impl Bot {
-    pub fn new(service: &'static Service, http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+    pub fn new(
+        service: &'static Service,
+        http: Rc<Http>,
+        outcomes: &Outcomes,
+        settings: &BotSettings,
+    ) -> Self {
         Self {
             service,
             http,
             channel: (&*outcomes.channel.name).into(),
             settings: settings.clone(),
-            silence: RateLimits::default(),
+            rate_limits: RateLimits::default(),
             counts: Arc::clone(&outcomes.counts),
             has_warned: Cell::new(false),
             reading: Arc::new(Semaphore::new(1)),
@@ -118,12 +123,12 @@ impl Bot {
         let chat = self.chat(notification.notice.task.session.as_deref())?;
         let call = call(&chat);
         let (route, progress) = (call.route(&chat), &notification.progress);
-        retry::deliver(&self.silence, &route, progress, async || self.call(&call).await).await
+        retry::deliver(&self.rate_limits, &route, progress, async || self.call(&call).await).await
     }
 
     /// Returns the waits requested by the service.
-    pub fn silence(&self) -> &RateLimits {
-        &self.silence
+    pub fn rate_limits(&self) -> &RateLimits {
+        &self.rate_limits
     }
 
     async fn call(&self, call: &Call) -> Result<(), DeliveryError> {
@@ -135,7 +140,7 @@ impl Bot {
 
     fn post(&self, call: &Call, token: &str) -> Result<Post, DeliveryError> {
         let no_header = |_| DeliveryError::lasting("its token can't be sent in a header");
-        let Settings { api_base, timeout, .. } = &self.settings;
+        let BotSettings { api_base, timeout, .. } = &self.settings;
         let mut headers = HeaderMap::new();
         if let Some(agent) = self.service.user_agent {
             headers.insert(USER_AGENT, HeaderValue::from_static(agent));
@@ -169,10 +174,10 @@ impl Bot {
         let route = call.route(&chat);
         let shown = async move {
             loop {
-                bot.silence.until_allowed(&route).await;
+                bot.rate_limits.until_allowed(&route).await;
                 if let Err(trouble) = bot.call(&call).await {
                     tracing::debug!(channel = %bot.channel, why = %trouble.why, "typing is not shown");
-                    bot.silence.record_wait(&route, &trouble);
+                    bot.rate_limits.record_wait(&route, &trouble);
                     if !trouble.is_transient {
                         return;
                     }

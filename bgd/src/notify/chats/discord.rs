@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{ChatResponse, DeliveryError, Http, Post};
-use crate::channels::{Bot as Settings, Chat};
+use crate::channels::{BotSettings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::adapter::{Adapter, Notification, Signal};
 use crate::notify::outcomes::Outcomes;
@@ -47,7 +47,7 @@ pub const SERVICE: Service = Service {
 pub struct Discord(Rc<Bot>);
 
 impl Discord {
-    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
 }
@@ -71,11 +71,11 @@ impl Adapter for Discord {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        self.0.silence().state()
+        self.0.rate_limits().state()
     }
 
     fn resume(&self, state: &RawValue) {
-        self.0.silence().resume(state);
+        self.0.rate_limits().resume(state);
     }
 
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
@@ -133,7 +133,7 @@ fn nonce(key: &str) -> String {
 /// The body of an error response.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Said {
+struct ErrorBody {
     message: Option<String>,
     retry_after: Option<f64>,
     global: bool,
@@ -143,13 +143,13 @@ fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
     if answer.status.is_success() {
         return Ok(());
     }
-    let said: Said = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let mut trouble = answer.refused(post, said.message.as_deref());
-    let wait = said.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let body: ErrorBody = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let mut trouble = answer.refused(post, body.message.as_deref());
+    let wait = body.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     if answer.status.as_u16() == 429 && wait.is_some() {
         trouble.wait = wait;
     }
-    trouble.is_for_all = answer.is_for_all || said.global;
+    trouble.is_for_all = answer.is_for_all || body.global;
     Err(trouble)
 }
 

@@ -114,7 +114,7 @@ impl RateLimits {
 /// # Errors
 /// The notice was not delivered.
 pub async fn deliver(
-    silence: &RateLimits,
+    rate_limits: &RateLimits,
     route: &str,
     progress: &Progress,
     mut attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
@@ -143,7 +143,7 @@ pub async fn deliver(
         progress.wait(until_next_try(&retry).min(LONGEST.saturating_sub(begun.elapsed()))).await;
     }
     loop {
-        if let Some(left) = silence.remaining_wait(route) {
+        if let Some(left) = rate_limits.remaining_wait(route) {
             if is_too_late(left) {
                 return Err(Undelivered(silenced(&why, left)));
             }
@@ -156,7 +156,7 @@ pub async fn deliver(
         }
         tries += 1;
         let Err(trouble) = progress.send(attempt()).await else { return Ok(()) };
-        silence.record_wait(route, &trouble);
+        rate_limits.record_wait(route, &trouble);
         why = with_tries(&trouble.why, tries);
         match waits.next().filter(|wait| trouble.is_transient && !is_too_late(*wait)) {
             None => return Err(Undelivered(why)),
@@ -166,7 +166,7 @@ pub async fn deliver(
                 note(retried(
                     tries,
                     &trouble.why,
-                    wait.max(silence.remaining_wait(route).unwrap_or_default()),
+                    wait.max(rate_limits.remaining_wait(route).unwrap_or_default()),
                 ));
                 tracing::debug!(%why, "it is tried again");
                 if !progress.wait(wait).await {
@@ -225,10 +225,10 @@ mod tests {
     }
 
     fn run(
-        silence: &RateLimits,
+        rate_limits: &RateLimits,
         attempt: impl AsyncFnMut() -> Result<(), DeliveryError>,
     ) -> Result<(), Undelivered> {
-        runtime().block_on(deliver(silence, "route", &progress(None), attempt))
+        runtime().block_on(deliver(rate_limits, "route", &progress(None), attempt))
     }
 
     fn progress(tried: Option<Tried>) -> Progress {
@@ -252,9 +252,9 @@ mod tests {
         let runtime = runtime();
         for removed_before in [true, false] {
             let (remove, gone) = watch::channel(removed_before);
-            let (silence, mut tries) = (RateLimits::default(), 0);
+            let (rate_limits, mut tries) = (RateLimits::default(), 0);
             let progress = progress_of(None, gone);
-            let outcome = runtime.block_on(deliver(&silence, "route", &progress, async || {
+            let outcome = runtime.block_on(deliver(&rate_limits, "route", &progress, async || {
                 tries += 1;
                 // Removal also ends the wait for the next try.
                 remove.send_replace(true);
@@ -347,12 +347,12 @@ mod tests {
 
     #[test]
     fn r121_rate_limit_survives_an_upgrade() {
-        let silence = RateLimits::default();
-        assert!(silence.state().is_none());
-        silence.record_wait("messages", &busy(Duration::from_mins(5)));
-        silence.record_wait("", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(2)) });
+        let rate_limits = RateLimits::default();
+        assert!(rate_limits.state().is_none());
+        rate_limits.record_wait("messages", &busy(Duration::from_mins(5)));
+        rate_limits.record_wait("", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(2)) });
         let again = RateLimits::default();
-        again.resume(&silence.state().unwrap());
+        again.resume(&rate_limits.state().unwrap());
         assert!(again.remaining_wait("messages") > Some(Duration::from_mins(4)));
         assert!(again.remaining_wait("typing") > Some(Duration::from_mins(1)));
         assert!(again.remaining_wait("typing") <= Some(Duration::from_mins(2)));
@@ -360,10 +360,10 @@ mod tests {
 
     #[test]
     fn long_retry_after_fails_further_notices_untried() {
-        let silence = RateLimits::default();
+        let rate_limits = RateLimits::default();
         let mut tries = 0;
         for _ in 0..2 {
-            let outcome = run(&silence, async || {
+            let outcome = run(&rate_limits, async || {
                 tries += 1;
                 Err(busy(Duration::from_hours(9)))
             });
@@ -374,25 +374,26 @@ mod tests {
     }
     #[test]
     fn rate_limit_covers_one_route_or_all() {
-        let silence = RateLimits::default();
-        silence.record_wait("typing", &busy(Duration::from_mins(5)));
+        let rate_limits = RateLimits::default();
+        rate_limits.record_wait("typing", &busy(Duration::from_mins(5)));
         // A later, shorter wait does not shorten it.
-        silence.record_wait("typing", &busy(Duration::ZERO));
-        assert!(silence.remaining_wait("typing") > Some(Duration::from_mins(4)));
-        assert_eq!(silence.remaining_wait("messages"), None);
-        silence.record_wait("typing", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(9)) });
-        assert!(silence.remaining_wait("messages") > Some(Duration::from_mins(8)));
-        assert!(silence.remaining_wait("typing") > Some(Duration::from_mins(8)));
+        rate_limits.record_wait("typing", &busy(Duration::ZERO));
+        assert!(rate_limits.remaining_wait("typing") > Some(Duration::from_mins(4)));
+        assert_eq!(rate_limits.remaining_wait("messages"), None);
+        rate_limits
+            .record_wait("typing", &DeliveryError { is_for_all: true, ..busy(Duration::from_mins(9)) });
+        assert!(rate_limits.remaining_wait("messages") > Some(Duration::from_mins(8)));
+        assert!(rate_limits.remaining_wait("typing") > Some(Duration::from_mins(8)));
     }
 
     #[test]
     fn excess_routes_forget_the_earliest_expiring_limit() {
-        let silence = RateLimits::default();
+        let rate_limits = RateLimits::default();
         for (later, number) in (1..).zip(0..=ROUTES) {
-            silence.record_wait(&number.to_string(), &busy(Duration::from_secs(60 + later)));
+            rate_limits.record_wait(&number.to_string(), &busy(Duration::from_secs(60 + later)));
         }
-        let route = |number: usize| silence.remaining_wait(&number.to_string());
-        assert_eq!((silence.by_route.borrow().len(), route(0)), (ROUTES, None));
+        let route = |number: usize| rate_limits.remaining_wait(&number.to_string());
+        assert_eq!((rate_limits.by_route.borrow().len(), route(0)), (ROUTES, None));
         assert!(route(1).is_some() && route(ROUTES).is_some());
     }
 }

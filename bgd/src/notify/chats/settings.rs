@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::bot;
-use crate::channels::{Bot, Channel, ChannelKind, Chat, Secret, Token};
+use crate::channels::{BotSettings, Channel, ChannelKind, Chat, Secret, Token};
 use crate::notify::counts::Counts;
 
 /// Enough stack to read a file of a few lines.
@@ -96,7 +96,7 @@ fn warn(channel: &str, what: &str) {
     tracing::warn!(%channel, what, "the channel can't deliver as it is configured");
 }
 
-fn without_chat(service: Chat, bot: &Bot, channel: &str) -> Option<String> {
+fn without_chat(service: Chat, bot: &BotSettings, channel: &str) -> Option<String> {
     let (name, chat_key) = (service.as_str(), service.chat_key());
     bot.chat.is_none().then(|| {
         format!(

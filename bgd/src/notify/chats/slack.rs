@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{ChatResponse, DeliveryError, Http, Post};
-use crate::channels::{Bot as Settings, Chat};
+use crate::channels::{BotSettings, Chat};
 use crate::notice::{Style, escaped, fitting};
 use crate::notify::adapter::{Adapter, Notification};
 use crate::notify::outcomes::Outcomes;
@@ -44,7 +44,7 @@ pub const SERVICE: Service = Service {
 pub struct Slack(Bot);
 
 impl Slack {
-    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
         Self(Bot::new(&SERVICE, http, outcomes, settings))
     }
 }
@@ -68,11 +68,11 @@ impl Adapter for Slack {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        self.0.silence().state()
+        self.0.rate_limits().state()
     }
 
     fn resume(&self, state: &RawValue) {
-        self.0.silence().resume(state);
+        self.0.rate_limits().resume(state);
     }
 }
 
@@ -86,20 +86,20 @@ fn is_chat(text: &str) -> bool {
 
 /// The body of a response.
 #[derive(Deserialize)]
-struct Said {
+struct ApiResponse {
     ok: bool,
     error: Option<String>,
 }
 
 fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
-    let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
+    let Ok(response) = serde_json::from_slice::<ApiResponse>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };
-    if said.ok && answer.status.is_success() {
+    if response.ok && answer.status.is_success() {
         return Ok(());
     }
-    let mut trouble = answer.refused(post, said.error.as_deref());
-    trouble.is_transient |= said.error.is_some_and(|error| PASSING.contains(&error.as_str()));
+    let mut trouble = answer.refused(post, response.error.as_deref());
+    trouble.is_transient |= response.error.is_some_and(|error| PASSING.contains(&error.as_str()));
     Err(trouble)
 }
 

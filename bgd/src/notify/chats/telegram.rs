@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::bot::{Bot, Call, Service};
 use super::http::{ChatResponse, DeliveryError, Http, Post};
-use crate::channels::{Bot as Settings, Chat};
+use crate::channels::{BotSettings, Chat};
 use crate::notice::{Style, fitting};
 use crate::notify::adapter::{Adapter, Notification, Signal};
 use crate::notify::outcomes::Outcomes;
@@ -34,7 +34,7 @@ pub const SERVICE: Service = Service {
 pub struct Telegram(Rc<Bot>);
 
 impl Telegram {
-    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &Settings) -> Self {
+    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
         Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
     }
 }
@@ -51,11 +51,11 @@ impl Adapter for Telegram {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        self.0.silence().state()
+        self.0.rate_limits().state()
     }
 
     fn resume(&self, state: &RawValue) {
-        self.0.silence().resume(state);
+        self.0.rate_limits().resume(state);
     }
 
     fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
@@ -77,7 +77,7 @@ fn is_chat(text: &str) -> bool {
 
 /// The body of a response.
 #[derive(Deserialize)]
-struct Said {
+struct ApiResponse {
     ok: bool,
     description: Option<String>,
     parameters: Option<Parameters>,
@@ -89,14 +89,14 @@ struct Parameters {
 }
 
 fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
-    let Ok(said) = serde_json::from_slice::<Said>(&answer.body) else {
+    let Ok(response) = serde_json::from_slice::<ApiResponse>(&answer.body) else {
         return Err(answer.unintelligible(post));
     };
-    if said.ok && answer.status.is_success() {
+    if response.ok && answer.status.is_success() {
         return Ok(());
     }
-    let mut trouble = answer.refused(post, said.description.as_deref());
-    if let Some(seconds) = said.parameters.and_then(|parameters| parameters.retry_after) {
+    let mut trouble = answer.refused(post, response.description.as_deref());
+    if let Some(seconds) = response.parameters.and_then(|parameters| parameters.retry_after) {
         trouble.wait = Some(Duration::from_secs(seconds));
         trouble.is_transient = true;
     }

@@ -22,7 +22,7 @@ pub struct Webhook {
     url: Secret,
     headers: BTreeMap<String, Secret>,
     timeout: Duration,
-    silence: RateLimits,
+    rate_limits: RateLimits,
 }
 
 impl Webhook {
@@ -32,7 +32,7 @@ impl Webhook {
         (url, headers): (&Secret, &BTreeMap<String, Secret>),
         timeout: Duration,
     ) -> Self {
-        Self { http, url: url.clone(), headers: headers.clone(), timeout, silence: RateLimits::default() }
+        Self { http, url: url.clone(), headers: headers.clone(), timeout, rate_limits: RateLimits::default() }
     }
 
     fn post(&self, notification: &Notification) -> Result<Post, DeliveryError> {
@@ -63,7 +63,7 @@ impl Adapter for Webhook {
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
         async {
             let post = self.post(notification).map_err(|trouble| Undelivered(trouble.why))?;
-            retry::deliver(&self.silence, "", &notification.progress, async || {
+            retry::deliver(&self.rate_limits, "", &notification.progress, async || {
                 let answer = self.http.post(&post).await?;
                 // The response body is not shown, as it may repeat secrets of the request.
                 if answer.status.is_success() { Ok(()) } else { Err(answer.refused(&post, None)) }
@@ -74,11 +74,11 @@ impl Adapter for Webhook {
     }
 
     fn state(&self) -> Option<Box<RawValue>> {
-        let Self { http: _, url: _, headers: _, timeout: _, silence } = self;
-        silence.state()
+        let Self { http: _, url: _, headers: _, timeout: _, rate_limits } = self;
+        rate_limits.state()
     }
 
     fn resume(&self, state: &RawValue) {
-        self.silence.resume(state);
+        self.rate_limits.resume(state);
     }
 }

@@ -51,7 +51,7 @@ impl Scripted {
         let Some((task, run)) = self.flooding else { return };
         let Some(Script::Floods(sent)) = self.running.get_mut(&task) else { return };
         for number in *sent + 1..=*sent + WAVE {
-            let fact = Fact::Output { bytes: [number, 0], dropped: [0; 2], tell: false };
+            let fact = Fact::Output { bytes: [number, 0], dropped: [0; 2], publish: false };
             self.facts.send(task, run, fact);
         }
         *sent += WAVE;

@@ -403,7 +403,7 @@ impl State {
         let fact = match roll {
             0 => Fact::Ready,
             1..4 if self.room.is_full() => Fact::Lost { bytes: 5, why: "no space left on device".into() },
-            _ => Fact::Output { bytes, dropped: [0; 2], tell: roll.is_multiple_of(2) },
+            _ => Fact::Output { bytes, dropped: [0; 2], publish: roll.is_multiple_of(2) },
         };
         self.say(task, run, fact);
         let span = self.chance.as_mut().map_or(1, Chance::span);

@@ -193,14 +193,14 @@ impl Model {
         let number = number(id);
         let Some(task) = self.live.get_mut(&number) else { return };
         let told = match fact {
-            Fact::Output { bytes, tell, .. } => {
+            Fact::Output { bytes, publish, .. } => {
                 let (bytes, active) = (bytes.iter().sum(), task.status().is_active());
                 let grew = bytes > task.bytes;
                 task.bytes = bytes;
                 if grew {
                     self.moved(now, number);
                 }
-                (*tell && active).then_some(EventKind::Output)
+                (*publish && active).then_some(EventKind::Output)
             }
             Fact::Lost { bytes, .. } => {
                 task.lost += *bytes;

@@ -131,7 +131,7 @@ impl Proc {
             _ => {}
         }
         self.bytes += u64::from(roll / 2 % 8);
-        Fact::Output { bytes: [self.bytes, 0], dropped: [0; 2], tell: roll & 1 == 1 }
+        Fact::Output { bytes: [self.bytes, 0], dropped: [0; 2], publish: roll & 1 == 1 }
     }
 }
 
@@ -249,7 +249,7 @@ impl Sim {
             12 => Fact::Ready,
             13 => Fact::NotReady,
             14 => Fact::Delivered,
-            _ => Fact::Output { bytes: [bytes, 0], dropped: [0; 2], tell: true },
+            _ => Fact::Output { bytes: [bytes, 0], dropped: [0; 2], publish: true },
         };
         self.input(&Input::Fact { task, run, fact })?;
         let after = self.core.get(&task.into()).ok();

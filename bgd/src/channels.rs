@@ -1,6 +1,8 @@
 //! The known channels, configured and built-in, and the choice of the channel that receives a task's notices
 //! (R50). This module decides and describes; it delivers nothing.
 
+mod chat;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -10,6 +12,7 @@ use std::time::Duration;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::notice::NoticeKind;
 
+pub use self::chat::{Chat, ChatDescriptor};
 use crate::features::Feature;
 
 /// The name that means "no channel".
@@ -23,59 +26,6 @@ pub const TTY: &str = "tty";
 
 /// Channels that exist without configuration.
 pub const BUILT_IN: [&str; 3] = ["desktop", INBOX, TTY];
-
-/// A chat service that bots post to. Its name is a channel type, and the prefix of the parent sessions in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chat {
-    /// Discord's bot API.
-    Discord,
-    /// Slack's web API.
-    Slack,
-    /// Telegram's bot API.
-    Telegram,
-}
-
-impl Chat {
-    pub const ALL: [Self; 3] = [Self::Discord, Self::Slack, Self::Telegram];
-
-    /// Returns the service's `type` in the configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Discord => "discord",
-            Self::Slack => "slack",
-            Self::Telegram => "telegram",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|chat| chat.as_str() == name)
-    }
-
-    /// Returns the configuration key that names a chat.
-    pub const fn chat_key(self) -> &'static str {
-        match self {
-            Self::Discord | Self::Slack => "channel_id",
-            Self::Telegram => "chat_id",
-        }
-    }
-
-    /// Returns the default `api_base`.
-    pub const fn api_base(self) -> &'static str {
-        match self {
-            Self::Discord => "https://discord.com/api/v10",
-            Self::Slack => "https://slack.com/api",
-            Self::Telegram => "https://api.telegram.org",
-        }
-    }
-
-    /// Reports whether a bot can show a typing indicator (R53).
-    pub const fn shows_typing(self) -> bool {
-        match self {
-            Self::Discord | Self::Telegram => true,
-            Self::Slack => false,
-        }
-    }
-}
 
 /// Key prefixes of parent sessions that `bgctl` detects in a terminal.
 const TERMINALS: [&str; 3] = ["ssh", "tmux", "tty"];

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::agents::Fault;
 use super::span::Span;
-use crate::channels::{BotSettings, Channel, ChannelKind, Chat, NONE, Secret, Token};
+use crate::channels::{BotSettings, Channel, ChannelKind, Chat, ChatDescriptor, NONE, Secret, Token};
 
 /// One `[channels.NAME]` table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,17 +89,16 @@ const FRAMING: [&str; 4] = ["connection", "content-length", "expect", "transfer-
 /// The maximum length of a channel name in bytes.
 const NAME_BYTES: usize = 64;
 
-/// The channel types and the keys that each accepts besides `type` and `started`.
-const TYPES: [(&str, &[&str]); 8] = [
-    ("exec", &["command", "env", "timeout"]),
-    ("webhook", &["url", "headers", "timeout"]),
-    ("telegram", &["token", "token_file", "chat_id", "api_base", "timeout"]),
-    ("discord", &["token", "token_file", "channel_id", "api_base", "timeout"]),
-    ("slack", &["token", "token_file", "channel_id", "api_base", "timeout"]),
-    ("desktop", &[]),
-    ("tty", &[]),
-    ("inbox", &[]),
-];
+/// Returns the channel types, each with the keys that it accepts besides `type` and `started`.
+pub fn types() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    let chats = Chat::ALL.map(|chat| {
+        (chat.as_str(), vec!["token", "token_file", chat.descriptor().chat_key, "api_base", "timeout"])
+    });
+    [("exec", vec!["command", "env", "timeout"]), ("webhook", vec!["url", "headers", "timeout"])]
+        .into_iter()
+        .chain(chats)
+        .chain(["desktop", "tty", "inbox"].map(|name| (name, Vec::new())))
+}
 
 impl ChannelConfig {
     /// Builds and checks the channel.
@@ -107,8 +106,10 @@ impl ChannelConfig {
     /// # Errors
     /// A value is invalid; the fault names the key and the reason.
     pub fn channel(&self, name: &str) -> Result<Channel, Fault> {
-        let fault = |(key, what): (&str, String)| (format!("channels.{name}{key}"), what);
-        self.checked(name).map_err(fault)
+        self.checked(name).map_err(|(key, what)| match key {
+            "" => (format!("channels.{name}"), what),
+            _ => (format!("channels.{name}.{key}"), what),
+        })
     }
 
     fn checked(&self, name: &str) -> Result<Channel, (&'static str, String)> {
@@ -120,7 +121,7 @@ impl ChannelConfig {
         }
         let kind = self.kind()?;
         if let Some(missing) = kind.missing_feature() {
-            return Err((".type", format!("is {:?}, which {missing}", kind.as_str())));
+            return Err(("type", format!("is {:?}, which {missing}", kind.as_str())));
         }
         let started = self
             .started
@@ -129,17 +130,17 @@ impl ChannelConfig {
     }
 
     fn kind(&self) -> Result<ChannelKind, (&'static str, String)> {
-        let names = || TYPES.map(|(name, _)| name).join(", ");
+        let names = || types().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         let Some(kind) = self.kind.as_deref() else {
-            return Err((".type", format!("is missing: use one of {}", names())));
+            return Err(("type", format!("is missing: use one of {}", names())));
         };
-        let Some((_, takes)) = TYPES.iter().find(|(name, _)| *name == kind) else {
-            return Err((".type", format!("is an unknown type, {kind:?}; it must be one of {}", names())));
+        let Some((_, takes)) = types().find(|(name, _)| *name == kind) else {
+            return Err(("type", format!("is an unknown type, {kind:?}; it must be one of {}", names())));
         };
-        for (key, dotted, given) in self.given() {
+        for (key, given) in self.given() {
             if given && !takes.contains(&key) {
                 let takes = if takes.is_empty() { "no more keys".to_owned() } else { takes.join(", ") };
-                return Err((dotted, format!("is not allowed with type = {kind:?}, which takes {takes}")));
+                return Err((key, format!("is not allowed with type = {kind:?}, which takes {takes}")));
             }
         }
         if let Some(chat) = Chat::named(kind) {
@@ -148,30 +149,30 @@ impl ChannelConfig {
         Ok(match kind {
             "exec" => self.exec()?,
             "webhook" => ChannelKind::Webhook {
-                url: address(".url", self.url.as_ref().map(|url| url.0.as_str()))?,
+                url: address("url", self.url.as_ref().map(|url| url.0.as_str()))?,
                 headers: self.headers()?,
                 timeout: self.timeout(10)?,
             },
             "desktop" => ChannelKind::Desktop,
             "tty" => ChannelKind::Tty,
             "inbox" => ChannelKind::Inbox,
-            _ => return Err((".type", format!("is {kind:?}, which this bgd can't deliver to"))),
+            _ => return Err(("type", format!("is {kind:?}, which this bgd can't deliver to"))),
         })
     }
 
     /// Lists the keys that only some types accept, and whether each is set.
-    fn given(&self) -> [(&'static str, &'static str, bool); 10] {
+    fn given(&self) -> [(&'static str, bool); 10] {
         [
-            ("command", ".command", self.command.is_some()),
-            ("env", ".env", self.env.is_some()),
-            ("url", ".url", self.url.is_some()),
-            ("headers", ".headers", self.headers.is_some()),
-            ("token", ".token", self.token.is_some()),
-            ("token_file", ".token_file", self.token_file.is_some()),
-            ("chat_id", ".chat_id", self.chat_id.is_some()),
-            ("channel_id", ".channel_id", self.channel_id.is_some()),
-            ("api_base", ".api_base", self.api_base.is_some()),
-            ("timeout", ".timeout", self.timeout.is_some()),
+            ("command", self.command.is_some()),
+            ("env", self.env.is_some()),
+            ("url", self.url.is_some()),
+            ("headers", self.headers.is_some()),
+            ("token", self.token.is_some()),
+            ("token_file", self.token_file.is_some()),
+            ("chat_id", self.chat_id.is_some()),
+            ("channel_id", self.channel_id.is_some()),
+            ("api_base", self.api_base.is_some()),
+            ("timeout", self.timeout.is_some()),
         ]
     }
 
@@ -180,21 +181,21 @@ impl ChannelConfig {
         let program = command.first().map(String::as_str).unwrap_or_default();
         if program.is_empty() {
             let is = if self.command.is_some() { "empty" } else { "missing" };
-            return Err((".command", format!("is {is}: give the program with its arguments")));
+            return Err(("command", format!("is {is}: give the program with its arguments")));
         }
         if program.contains('/') && !program.starts_with('/') {
             let what =
                 format!("begins with {program:?}: use a program in PATH, or an absolute path without ~");
-            return Err((".command", what));
+            return Err(("command", what));
         }
         if command.iter().any(|word| word.contains('\0')) {
-            return Err((".command", "contains a NUL byte, which the system does not allow".to_owned()));
+            return Err(("command", "contains a NUL byte, which the system does not allow".to_owned()));
         }
         let env: BTreeMap<String, Secret> =
             self.env.iter().flatten().map(|(name, value)| (name.clone(), value.secret())).collect();
         for (name, Secret(value)) in &env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                return Err((".env", format!("sets {name:?}, which is not a valid variable name")));
+                return Err(("env", format!("sets {name:?}, which is not a valid variable name")));
             }
         }
         Ok(ChannelKind::Exec { command, env, timeout: self.timeout(30)? })
@@ -206,10 +207,10 @@ impl ChannelConfig {
             .map(|(name, value)| {
                 let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
                 if name.is_empty() || !name.bytes().all(is_token) || value.0.contains(char::is_control) {
-                    return Err((".headers", "has an invalid header name or value".to_owned()));
+                    return Err(("headers", "has an invalid header name or value".to_owned()));
                 }
                 if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
-                    return Err((".headers", format!("has {name:?}, which bgd sets itself")));
+                    return Err(("headers", format!("has {name:?}, which bgd sets itself")));
                 }
                 Ok((name.clone(), value.secret()))
             })
@@ -217,24 +218,25 @@ impl ChannelConfig {
     }
 
     fn bot(&self, service: Chat) -> Result<BotSettings, (&'static str, String)> {
-        let chat = self.chat_id.as_deref().or(self.channel_id.as_deref());
-        // The chat becomes part of a URL.
-        if service == Chat::Discord && chat.is_some_and(|chat| !chat.bytes().all(|c| c.is_ascii_digit())) {
-            let what = "is not a Discord channel: use its number, in quotes";
-            return Err((".channel_id", what.to_owned()));
+        let ChatDescriptor { chat_key, api_base, is_chat, chats, has_chat_in_path, .. } =
+            *service.descriptor();
+        let given = [("chat_id", &self.chat_id), ("channel_id", &self.channel_id)];
+        let chat = given.into_iter().find(|(key, _)| *key == chat_key).and_then(|(_, chat)| chat.as_deref());
+        if has_chat_in_path && chat.is_some_and(|chat| !is_chat(chat)) {
+            return Err((chat_key, format!("is not a chat: give {chats}, in quotes")));
         }
         let token = match (&self.token, &self.token_file) {
             (Some(token), None) if !token.0.trim().is_empty() => Token::Given(token.secret()),
             (None, Some(file)) => Token::File(file_path(file)?),
             (Some(_), Some(_)) => {
-                return Err((".token", "and `token_file` can't be combined: give one of them".to_owned()));
+                return Err(("token", "and `token_file` can't be combined: give one of them".to_owned()));
             }
             (Some(_) | None, None) => {
-                return Err((".token", "is missing: give it, or `token_file`".to_owned()));
+                return Err(("token", "is missing: give it, or `token_file`".to_owned()));
             }
         };
-        let given = self.api_base.as_ref().map_or(service.api_base(), |base| base.0.as_str());
-        let Secret(api_base) = address(".api_base", Some(given))?;
+        let given = self.api_base.as_ref().map_or(api_base, |base| base.0.as_str());
+        let Secret(api_base) = address("api_base", Some(given))?;
         Ok(BotSettings {
             token,
             chat: chat.filter(|chat| !chat.is_empty()).map(str::to_owned),
@@ -247,7 +249,7 @@ impl ChannelConfig {
         match self.timeout {
             None => Ok(Duration::from_secs(default_secs)),
             Some(Span(timeout)) if timeout.is_zero() || timeout > Duration::from_hours(1) => {
-                Err((".timeout", "must be longer than 0 and at most 1h".to_owned()))
+                Err(("timeout", "must be longer than 0 and at most 1h".to_owned()))
             }
             Some(Span(timeout)) => Ok(timeout),
         }
@@ -278,7 +280,7 @@ fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     if !Path::new(&path).is_absolute() {
         // The value is not shown: it may be the token itself.
         let what = "is not a file path: it must begin with / or ~/ (use `token` for the token itself)";
-        return Err((".token_file", what.to_owned()));
+        return Err(("token_file", what.to_owned()));
     }
     Ok(path)
 }
@@ -307,8 +309,8 @@ mod tests {
 
     #[test]
     fn each_channel_type_is_built_as_its_kind() {
-        for (name, takes) in TYPES {
-            let keys = takes.iter().map(|key| match *key {
+        for (name, takes) in types() {
+            let keys = takes.into_iter().map(|key| match key {
                 "command" => "command = [\"notify-me\"]\n",
                 "url" => "url = \"http://localhost\"\n",
                 "token" => "token = \"a\"\n",
@@ -318,7 +320,7 @@ mod tests {
             assert_eq!(built.kind.as_str(), name);
         }
         for chat in Chat::ALL {
-            assert!(TYPES.iter().any(|(name, _)| *name == chat.as_str()), "{chat:?}");
+            assert!(types().any(|(name, _)| name == chat.as_str()), "{chat:?}");
         }
     }
 
@@ -347,6 +349,17 @@ mod tests {
             ),
             ("type = \"discord\"\nchannel_id = \"1\"", "channels.c.token", "is missing"),
             ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"1/../2\"", "channels.c.channel_id", "number"),
+            ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"\"", "channels.c.channel_id", "number"),
+            (
+                "type = \"discord\"\ntoken = \"a\"\nchannel_id = \"123456789012345678901\"",
+                "channels.c.channel_id",
+                "number",
+            ),
+            (
+                "type = \"discord\"\ntoken = \"a\"\nchat_id = \"1\"",
+                "channels.c.chat_id",
+                "is not allowed with",
+            ),
             ("type = \"slack\"\ntoken = \"a\"\ntoken_file = \"/b\"", "channels.c.token", "can't be combined"),
             ("type = \"slack\"\ntoken_file = \"b\"", "channels.c.token_file", "must begin with / or ~/"),
             ("type = \"tty\"\ntimeout = \"1s\"", "channels.c.timeout", "no more keys"),

@@ -27,7 +27,7 @@ use bgd_shared::request::{Limits as WireLimits, ReloadResult};
 use serde::{Deserialize, Serialize};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
-pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS};
+pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS, types as channel_types};
 pub use self::durable::Durable;
 pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;

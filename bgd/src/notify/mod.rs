@@ -412,7 +412,8 @@ impl Notifier {
 
     fn show_typing(&mut self, task: TaskId, name: Arc<str>, session: Option<Arc<str>>) {
         let channel = self.channels.get(&name).cloned();
-        let can_show = |kind: &ChannelKind| matches!(kind, ChannelKind::Chat(chat, _) if chat.shows_typing());
+        let can_show =
+            |kind: &ChannelKind| matches!(kind, ChannelKind::Chat(chat, _) if chat.descriptor().shows_typing);
         let queue =
             channel.filter(|channel| can_show(&channel.kind)).and_then(|channel| self.queue(&channel));
         let stop = queue.map(|queue| {

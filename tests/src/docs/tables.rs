@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use bgd::agents::{Agent, Agents};
-use bgd::config::{AGENT_KEYS, CHANNEL_KEYS, Config};
+use bgd::channels::Chat;
+use bgd::config::{AGENT_KEYS, CHANNEL_KEYS, Config, channel_types};
 use bgd::core::QUESTIONS;
 use bgd::exec::agent::acp::LINE_BYTES;
 use bgd::exec::agent::recorder::LATE_BYTES;
@@ -268,30 +269,38 @@ fn channel_keys_table() -> String {
     let mut table =
         ".TS\nl2 l2 l2 l.\n\\fBkey\\fR\t\\fBtype\\fR\t\\fBdefault\\fR\t\\fBgoes with\\fR\n".to_owned();
     for key in CHANNEL_KEYS {
-        let (kind, default, with) = channel_key(key);
-        table += &([key, kind, default, with].join("\t") + "\n");
+        let (kind, default) = channel_key(key);
+        table += &([key, kind, default, &types_with(key)].join("\t") + "\n");
     }
     table + ".TE\n"
 }
 
-/// Describes a key of `[channels.NAME]` for the page: its type, its default, and the channel types that accept it.
+/// Lists the channel types that accept a key; those of chats together as "bots" if others accept it, too.
+fn types_with(key: &str) -> String {
+    if ["type", "started"].contains(&key) {
+        return "all".to_owned();
+    }
+    let is_chat = |name: &&str| Chat::named(name).is_some();
+    let with = channel_types().filter(|(_, takes)| takes.contains(&key)).map(|(name, _)| name);
+    let (chats, others): (Vec<_>, Vec<_>) = with.partition(is_chat);
+    let chats = if chats.len() == Chat::ALL.len() && !others.is_empty() { vec!["bots"] } else { chats };
+    [others, chats].concat().join(", ")
+}
+
+/// Describes a key of `[channels.NAME]` for the page: its type and its default.
 ///
 /// # Panics
 /// The key has no description here.
-pub fn channel_key(key: &str) -> (&'static str, &'static str, &'static str) {
-    let bots = "telegram, discord, slack";
+fn channel_key(key: &str) -> (&'static str, &'static str) {
     match key {
-        "type" => ("a word", "none", "all"),
-        "started" => ("true, false", "see below", "all"),
-        "command" => ("a list of strings", "none", "exec"),
-        "env" => ("a table of strings", "none", "exec"),
-        "url" => ("a URL", "none", "webhook"),
-        "headers" => ("a table of strings", "none", "webhook"),
-        "token" | "token_file" => ("a string", "none", bots),
-        "chat_id" => ("a string", "none", "telegram"),
-        "channel_id" => ("a string", "none", "discord, slack"),
-        "api_base" => ("a URL", "the service's", bots),
-        "timeout" => ("a time, to 1 h", "\"30s\", \"10s\"", "exec, webhook, bots"),
+        "type" => ("a word", "none"),
+        "started" => ("true, false", "see below"),
+        "command" => ("a list of strings", "none"),
+        "env" | "headers" => ("a table of strings", "none"),
+        "url" => ("a URL", "none"),
+        "token" | "token_file" | "chat_id" | "channel_id" => ("a string", "none"),
+        "api_base" => ("a URL", "the service's"),
+        "timeout" => ("a time, to 1 h", "\"30s\", \"10s\""),
         other => panic!("{other} is a key that nobody has told about"),
     }
 }

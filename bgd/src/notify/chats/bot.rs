@@ -9,16 +9,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::notice::Notice;
+use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::http::{ChatResponse, DeliveryError, Http, Post};
 use super::retry::{self, RateLimits};
-use crate::channels::{BotSettings, Chat, Secret, Token};
+use crate::channels::{BotSettings, Chat, ChatDescriptor, Secret, Token};
 use crate::notice::one_line;
-use crate::notify::adapter::{Notification, Signal};
+use crate::notify::adapter::{Adapter, Notification, Signal};
 use crate::notify::counts::Counts;
 use crate::notify::outcomes::Outcomes;
 use crate::notify::undelivered::Undelivered;
@@ -29,16 +32,48 @@ const TOKEN_BYTES: u64 = 4096;
 /// The specifics of a chat service.
 pub struct Service {
     pub chat: Chat,
-    /// Whether a text looks like the ID of a chat.
-    pub is_chat: fn(&str) -> bool,
-    /// The format of its chat IDs, for error messages.
-    pub chats: &'static str,
     /// The user agent that the service requires; `None` for the default one.
     pub user_agent: Option<&'static str>,
     /// The scheme of the `Authorization` header; `None` if the token is part of the URL.
     pub authorization: Option<&'static str>,
+    /// Builds the call that posts a notice to a chat.
+    pub message: fn(&Notice, &str) -> Call,
+    /// How often to repeat the call that shows typing in a chat, and that call; `None` if a bot can't show it.
+    pub typing: Option<(Duration, fn(&str) -> Call)>,
     /// Interprets a response.
     pub judge: fn(&Post, &ChatResponse) -> Result<(), DeliveryError>,
+}
+
+/// The adapter of a chat bot.
+pub struct ChatBot(Rc<Bot>);
+
+impl ChatBot {
+    pub fn new(
+        service: &'static Service,
+        http: Rc<Http>,
+        outcomes: &Outcomes,
+        settings: &BotSettings,
+    ) -> Self {
+        Self(Rc::new(Bot::new(service, http, outcomes, settings)))
+    }
+}
+
+impl Adapter for ChatBot {
+    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
+        self.0.deliver(notification).boxed_local()
+    }
+
+    fn state(&self) -> Option<Box<RawValue>> {
+        self.0.rate_limits.state()
+    }
+
+    fn resume(&self, state: &RawValue) {
+        self.0.rate_limits.resume(state);
+    }
+
+    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
+        self.0.start_typing(session)
+    }
 }
 
 pub struct Call {
@@ -54,7 +89,7 @@ impl Call {
     }
 }
 
-pub struct Bot {
+struct Bot {
     service: &'static Service,
     http: Rc<Http>,
     channel: Rc<str>,
@@ -68,12 +103,7 @@ pub struct Bot {
 }
 
 impl Bot {
-    pub fn new(
-        service: &'static Service,
-        http: Rc<Http>,
-        outcomes: &Outcomes,
-        settings: &BotSettings,
-    ) -> Self {
+    fn new(service: &'static Service, http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
         Self {
             service,
             http,
@@ -93,8 +123,7 @@ impl Bot {
     /// No chat is known, or the key names something that can't be a chat. In the latter case the configured chat is not
     /// used, as the message is meant for someone else.
     fn chat(&self, session: Option<&str>) -> Result<String, Undelivered> {
-        let Service { chat, is_chat, chats, .. } = self.service;
-        let (name, chat_key) = (chat.as_str(), chat.chat_key());
+        let ChatDescriptor { name, chat_key, is_chat, chats, .. } = *self.service.chat.descriptor();
         let (family, id) = session.and_then(|key| key.split_once(':')).unwrap_or_default();
         let is_of_service = family == name;
         if (is_of_service || family == &*self.channel) && is_chat(id) {
@@ -114,21 +143,13 @@ impl Bot {
         })
     }
 
-    /// Calls the API for the chat of a notice, with retries where they make sense.
-    pub async fn deliver(
-        &self,
-        notification: &Notification,
-        call: impl FnOnce(&str) -> Call,
-    ) -> Result<(), Undelivered> {
-        let chat = self.chat(notification.notice.task.session.as_deref())?;
-        let call = call(&chat);
-        let (route, progress) = (call.route(&chat), &notification.progress);
+    /// Posts a notice to its chat, with retries where they make sense.
+    async fn deliver(&self, notification: &Notification) -> Result<(), Undelivered> {
+        let Notification { notice, progress, .. } = notification;
+        let chat = self.chat(notice.task.session.as_deref())?;
+        let call = (self.service.message)(notice, &chat);
+        let route = call.route(&chat);
         retry::deliver(&self.rate_limits, &route, progress, async || self.call(&call).await).await
-    }
-
-    /// Returns the waits requested by the service.
-    pub fn rate_limits(&self) -> &RateLimits {
-        &self.rate_limits
     }
 
     async fn call(&self, call: &Call) -> Result<(), DeliveryError> {
@@ -162,13 +183,10 @@ impl Bot {
         Post::new(&url, headers, body, *timeout, vec![token.to_owned()])
     }
 
-    /// Returns a signal that repeats a call to a chat until it is dropped; `None` if no chat is known.
-    pub fn signal(
-        self: &Rc<Self>,
-        session: Option<&str>,
-        every: Duration,
-        call: fn(&str) -> Call,
-    ) -> Option<Signal> {
+    /// Returns a signal that shows typing in a chat until it is dropped; `None` if no chat is known, or the service has
+    /// no typing indicator.
+    fn start_typing(self: &Rc<Self>, session: Option<&str>) -> Option<Signal> {
+        let (every, call) = self.service.typing?;
         let chat = self.chat(session).ok()?;
         let (bot, call) = (Rc::clone(self), call(&chat));
         let route = call.route(&chat);

@@ -1,21 +1,16 @@
 //! The channel `discord`: Discord's bot API.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::rc::Rc;
 use std::time::Duration;
 
-use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use bgd_shared::notice::Notice;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
-use super::bot::{Bot, Call, Service};
-use super::http::{ChatResponse, DeliveryError, Http, Post};
-use crate::channels::{BotSettings, Chat};
+use super::bot::{Call, Service};
+use super::http::{ChatResponse, DeliveryError, Post};
+use crate::channels::Chat;
 use crate::notice::{Style, fitting};
-use crate::notify::adapter::{Adapter, Notification, Signal};
-use crate::notify::outcomes::Outcomes;
-use crate::notify::undelivered::Undelivered;
 
 /// The maximum content length of a message, in UTF-16 units. Discord's own count never exceeds this one.
 const CONTENT_UNITS: usize = 2000;
@@ -35,55 +30,29 @@ const STYLE: Style = Style { words: escaped, result: quoted };
 
 pub const SERVICE: Service = Service {
     chat: Chat::Discord,
-    is_chat,
-    chats: "the number of a channel",
     // Discord rejects requests without this form of user agent. It recommends a URL before the version, but the
     // project has none, and an invented one would belong to someone else.
     user_agent: Some(concat!("DiscordBot (bgd, ", env!("CARGO_PKG_VERSION"), ")")),
     authorization: Some("Bot"),
+    message,
+    typing: Some((TYPING_EVERY, typing)),
     judge,
 };
 
-pub struct Discord(Rc<Bot>);
-
-impl Discord {
-    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
-        Self(Rc::new(Bot::new(&SERVICE, http, outcomes, settings)))
-    }
+fn message(notice: &Notice, chat: &str) -> Call {
+    let body = json!({
+        "content": fitting(notice, STYLE, CONTENT_UNITS, |text| text.encode_utf16().count()),
+        "allowed_mentions": {"parse": []},
+        "flags": NO_PREVIEWS,
+        // If a request arrived but its response was lost, the retried message is not shown twice.
+        "nonce": nonce(&notice.key),
+        "enforce_nonce": true,
+    });
+    Call { path: format!("/channels/{chat}/messages"), body: Some(body) }
 }
 
-impl Adapter for Discord {
-    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let content = fitting(&notification.notice, STYLE, CONTENT_UNITS, |text| text.encode_utf16().count());
-        let nonce = nonce(&notification.notice.key);
-        let call = move |chat: &str| {
-            let body = json!({
-                "content": content,
-                "allowed_mentions": {"parse": []},
-                "flags": NO_PREVIEWS,
-                // If a request arrived but its response was lost, the retried message is not shown twice.
-                "nonce": nonce,
-                "enforce_nonce": true,
-            });
-            Call { path: format!("/channels/{chat}/messages"), body: Some(body) }
-        };
-        self.0.deliver(notification, call).boxed_local()
-    }
-
-    fn state(&self) -> Option<Box<RawValue>> {
-        self.0.rate_limits().state()
-    }
-
-    fn resume(&self, state: &RawValue) {
-        self.0.rate_limits().resume(state);
-    }
-
-    fn start_typing(&self, session: Option<&str>) -> Option<Signal> {
-        self.0.signal(session, TYPING_EVERY, |chat| Call {
-            path: format!("/channels/{chat}/typing"),
-            body: None,
-        })
-    }
+fn typing(chat: &str) -> Call {
+    Call { path: format!("/channels/{chat}/typing"), body: None }
 }
 
 /// Escapes Markdown, mentions and links.
@@ -116,11 +85,6 @@ fn quoted(text: &str) -> String {
     }
     quoted.push_str("\n```");
     quoted
-}
-
-/// Reports whether a text is a channel ID.
-fn is_chat(text: &str) -> bool {
-    (1..=20).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_digit())
 }
 
 /// Returns a hash of the notice's key, as a nonce may have at most 25 characters.

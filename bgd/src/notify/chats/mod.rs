@@ -11,11 +11,9 @@ mod webhook;
 
 use std::rc::Rc;
 
-use self::discord::Discord;
+use self::bot::{ChatBot, Service};
 use self::http::Http;
 pub use self::settings::{TokenFiles, check_settings};
-use self::slack::Slack;
-use self::telegram::Telegram;
 use self::webhook::Webhook;
 use crate::channels::{ChannelKind, Chat};
 use crate::notify::adapter::Adapter;
@@ -35,12 +33,34 @@ impl Chats {
             ChannelKind::Webhook { url, headers, timeout } => {
                 Rc::new(Webhook::new(http, (url, headers), *timeout))
             }
-            ChannelKind::Chat(Chat::Discord, bot) => Rc::new(Discord::new(http, outcomes, bot)),
-            ChannelKind::Chat(Chat::Slack, bot) => Rc::new(Slack::new(http, outcomes, bot)),
-            ChannelKind::Chat(Chat::Telegram, bot) => Rc::new(Telegram::new(http, outcomes, bot)),
+            ChannelKind::Chat(chat, settings) => {
+                Rc::new(ChatBot::new(service(*chat), http, outcomes, settings))
+            }
             ChannelKind::Exec { .. } | ChannelKind::Desktop | ChannelKind::Tty | ChannelKind::Inbox => {
                 return None;
             }
         })
+    }
+}
+
+/// Returns how to call the API of a chat service.
+const fn service(chat: Chat) -> &'static Service {
+    match chat {
+        Chat::Telegram => &telegram::SERVICE,
+        Chat::Discord => &discord::SERVICE,
+        Chat::Slack => &slack::SERVICE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_is_the_one_that_its_descriptor_describes() {
+        for chat in Chat::ALL {
+            assert_eq!(service(chat).chat, chat);
+            assert_eq!(service(chat).typing.is_some(), chat.descriptor().shows_typing, "{chat:?}");
+        }
     }
 }

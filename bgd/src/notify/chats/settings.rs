@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::bot;
-use crate::channels::{BotSettings, Channel, ChannelKind, Chat, Secret, Token};
+use crate::channels::{BotSettings, Channel, ChannelKind, Chat, ChatDescriptor, Secret, Token};
 use crate::notify::counts::Counts;
 
 /// Enough stack to read a file of a few lines.
@@ -97,7 +97,7 @@ fn warn(channel: &str, what: &str) {
 }
 
 fn without_chat(service: Chat, bot: &BotSettings, channel: &str) -> Option<String> {
-    let (name, chat_key) = (service.as_str(), service.chat_key());
+    let ChatDescriptor { name, chat_key, .. } = service.descriptor();
     bot.chat.is_none().then(|| {
         format!(
             "no chat is set, so it serves only tasks with a parent session such as {name}:ID: set \

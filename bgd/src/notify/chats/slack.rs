@@ -1,19 +1,13 @@
 //! The channel `slack`: Slack's web API, which has no typing indicator for bots.
 
-use std::rc::Rc;
-
-use futures_util::future::{FutureExt as _, LocalBoxFuture};
+use bgd_shared::notice::Notice;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
-use super::bot::{Bot, Call, Service};
-use super::http::{ChatResponse, DeliveryError, Http, Post};
-use crate::channels::{BotSettings, Chat};
+use super::bot::{Call, Service};
+use super::http::{ChatResponse, DeliveryError, Post};
+use crate::channels::Chat;
 use crate::notice::{Style, escaped, fitting};
-use crate::notify::adapter::{Adapter, Notification};
-use crate::notify::outcomes::Outcomes;
-use crate::notify::undelivered::Undelivered;
 
 /// The maximum text length that Slack recommends, in characters. Slack truncates much longer texts.
 const TEXT_CHARS: usize = 4000;
@@ -34,54 +28,24 @@ const PASSING: [&str; 7] = [
 
 pub const SERVICE: Service = Service {
     chat: Chat::Slack,
-    is_chat,
-    chats: "the ID of a channel, a direct message or a user, such as C024BE91L",
     user_agent: None,
     authorization: Some("Bearer"),
+    message,
+    typing: None,
     judge,
 };
 
-pub struct Slack(Bot);
-
-impl Slack {
-    pub fn new(http: Rc<Http>, outcomes: &Outcomes, settings: &BotSettings) -> Self {
-        Self(Bot::new(&SERVICE, http, outcomes, settings))
-    }
-}
-
-impl Adapter for Slack {
-    fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>> {
-        let text = fitting(&notification.notice, STYLE, TEXT_CHARS, |text| text.chars().count());
-        let call = move |chat: &str| {
-            let body = json!({
-                "channel": chat,
-                "text": text,
-                "mrkdwn": false,
-                "parse": "none",
-                "link_names": false,
-                "unfurl_links": false,
-                "unfurl_media": false,
-            });
-            Call { path: "/chat.postMessage".to_owned(), body: Some(body) }
-        };
-        self.0.deliver(notification, call).boxed_local()
-    }
-
-    fn state(&self) -> Option<Box<RawValue>> {
-        self.0.rate_limits().state()
-    }
-
-    fn resume(&self, state: &RawValue) {
-        self.0.rate_limits().resume(state);
-    }
-}
-
-/// Reports whether a text is the ID of a conversation or a user.
-fn is_chat(text: &str) -> bool {
-    let is_number = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
-    (2..=32).contains(&text.len())
-        && text.starts_with(['C', 'D', 'G', 'U', 'W'])
-        && text.bytes().all(is_number)
+fn message(notice: &Notice, chat: &str) -> Call {
+    let body = json!({
+        "channel": chat,
+        "text": fitting(notice, STYLE, TEXT_CHARS, |text| text.chars().count()),
+        "mrkdwn": false,
+        "parse": "none",
+        "link_names": false,
+        "unfurl_links": false,
+        "unfurl_media": false,
+    });
+    Call { path: "/chat.postMessage".to_owned(), body: Some(body) }
 }
 
 /// The body of a response.
@@ -101,15 +65,4 @@ fn judge(post: &Post, answer: &ChatResponse) -> Result<(), DeliveryError> {
     let mut trouble = answer.refused(post, response.error.as_deref());
     trouble.is_transient |= response.error.is_some_and(|error| PASSING.contains(&error.as_str()));
     Err(trouble)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slack_chat_is_conversation_or_user_id() {
-        assert!(["C024BE91L", "D024BE91L", "G012AC86C", "U024BE7LH", "W024BE7LH"].into_iter().all(is_chat));
-        assert!(!["", "C", "X024BE91L", "c024be91l", "#general", "C024 BE", "foo"].into_iter().any(is_chat));
-    }
 }

@@ -7,6 +7,7 @@ use serde_path_to_error::{Path, Segment, Track};
 
 use crate::error::{ErrorKind, RpcError};
 use crate::strict;
+use crate::text::truncated;
 
 /// The longest part of a client's text that an error repeats, in characters.
 const MAX_REPEATED: usize = 60;
@@ -65,7 +66,7 @@ pub(crate) fn explain<'a, T: Deserialize<'a>>(text: &'a str, whole: &str, owner:
     };
     match mismatch(&message) {
         Some((found, expected)) => format!("{subject} must be {expected}, not {found}"),
-        None => format!("{subject}: {}", shortened_by(&message, 4 * MAX_REPEATED)),
+        None => format!("{subject}: {}", truncated(&message, 4 * MAX_REPEATED)),
     }
 }
 
@@ -159,14 +160,7 @@ fn wanted(expected: &str) -> String {
 }
 
 fn shortened(text: &str) -> String {
-    shortened_by(text, MAX_REPEATED)
-}
-
-fn shortened_by(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    truncated(text, MAX_REPEATED)
 }
 
 #[cfg(test)]

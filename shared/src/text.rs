@@ -19,6 +19,14 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     &text[..end]
 }
 
+/// Returns the first `chars` characters of a text, with an ellipsis if there are more.
+pub fn truncated(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// An argument, a path or an environment value: any bytes, written as a JSON string if they are UTF-8.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OsText(Box<[u8]>);

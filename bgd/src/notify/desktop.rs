@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
-use bgd_shared::show;
+use bgd_shared::{show, text};
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::Semaphore;
@@ -267,12 +267,7 @@ fn body(notice: &Notice) -> String {
         Part::All | Part::Beginning | Part::Gone => &lines[..lines.len().min(BODY_LINES)],
     };
     let text = why.map(|why| one_line(why)).into_iter().chain(lines.iter().cloned());
-    let text = text.collect::<Vec<_>>().join("\n");
-    let mut cut: String = text.chars().take(BODY_CHARS).collect();
-    if cut.len() < text.len() {
-        cut.push('…');
-    }
-    cut
+    text::truncated(&text.collect::<Vec<_>>().join("\n"), BODY_CHARS)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! a version may omit have a default: a new version of the server must not end a turn.
 
 use bgd_shared::consumption::Amount;
+use bgd_shared::text::truncated;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -461,10 +462,7 @@ fn owned(text: &str, event: Event) -> Option<(String, Event)> {
 
 /// Cuts a text for people to [`WORDS`] characters, and marks the cut with an ellipsis.
 pub fn bounded(text: &str) -> Box<str> {
-    match text.char_indices().nth(WORDS) {
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-        None => text.into(),
-    }
+    truncated(text, WORDS).into()
 }
 
 #[cfg(test)]

@@ -18,13 +18,12 @@ use bgd_shared::notice::{Notice, NoticeKind, Part};
 use bgd_shared::{show, text};
 use futures_util::future::LocalBoxFuture;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use zbus::address::Transport;
 use zbus::address::transport::UnixSocket;
 use zbus::{Address, Connection, Variant, connection, fdo};
 
 use super::adapter::{Adapter, Notification};
+use super::one_at_a_time::OneAtATime;
 use super::undelivered::Undelivered;
 use crate::core::SubmitterLocation;
 use crate::notice::{escaped, one_line, part_of};
@@ -44,17 +43,12 @@ const BODY_LINES: usize = 5;
 const SERVER: &str = "org.freedesktop.Notifications";
 const OBJECT: &str = "/org/freedesktop/Notifications";
 
+#[derive(Default)]
 pub struct Desktop {
     /// The latest bubbles of unfinished tasks: task, bus address, and the bubble's ID on that bus.
     shown: RefCell<VecDeque<(TaskId, String, u32)>>,
-    /// Limits bus connection attempts to one at a time.
-    looking: Arc<Semaphore>,
-}
-
-impl Default for Desktop {
-    fn default() -> Self {
-        Self { shown: RefCell::default(), looking: Arc::new(Semaphore::new(1)) }
-    }
+    /// Connects to a bus.
+    connecting: OneAtATime,
 }
 
 impl Desktop {
@@ -75,18 +69,13 @@ impl Desktop {
 
     /// Connects to the session bus. Also returns the bus address.
     async fn connect(&self, place: Option<Arc<SubmitterLocation>>) -> Result<(UnixStream, String), String> {
-        let Ok(turn) = Arc::clone(&self.looking).acquire_owned().await else {
-            return Err("the daemon is ending".to_owned());
-        };
-        // Not on the channels' thread: the submitter may have named a folder on a disk that hangs. In that case no
-        // other attempt is started, even after the caller has given up.
-        let connected = spawn_blocking(move || {
-            let _turn = turn;
+        // The submitter may have named a folder on a disk that hangs.
+        let connect = move || {
             let address = address(place.as_deref())?;
             let stream = connected(&address).map_err(|error| explain(&error, &address))?;
             Ok((stream, address))
-        });
-        connected.await.unwrap_or_else(|error| Err(error.to_string()))
+        };
+        self.connecting.run(connect).await
     }
 
     async fn show_on(&self, bus: &Connection, address: &str, notice: &Notice) -> zbus::Result<u32> {
@@ -140,7 +129,7 @@ impl Adapter for Desktop {
 
     fn state(&self) -> Option<Box<RawValue>> {
         // A connection attempt has no state to carry.
-        let Self { shown, looking: _ } = self;
+        let Self { shown, connecting: _ } = self;
         let shown = shown.borrow();
         (!shown.is_empty()).then(|| to_raw_value(&*shown).ok()).flatten()
     }

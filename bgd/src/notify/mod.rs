@@ -15,6 +15,8 @@ mod delivery;
 mod desktop;
 mod exec;
 mod hook;
+#[cfg(any(feature = "chats", feature = "desktop"))]
+mod one_at_a_time;
 mod orders;
 mod outcomes;
 mod progress;

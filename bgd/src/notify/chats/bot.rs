@@ -14,7 +14,6 @@ use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
 use super::http::{ChatResponse, DeliveryError, Http, Post};
@@ -23,6 +22,7 @@ use crate::channels::{BotSettings, Chat, ChatDescriptor, Secret, Token};
 use crate::notice::one_line;
 use crate::notify::adapter::{Adapter, Notification, Signal};
 use crate::notify::counts::Counts;
+use crate::notify::one_at_a_time::OneAtATime;
 use crate::notify::outcomes::Outcomes;
 use crate::notify::undelivered::Undelivered;
 
@@ -98,8 +98,8 @@ struct Bot {
     counts: Arc<Counts>,
     /// Whether the warning about a token readable by others has been logged.
     has_warned: Cell<bool>,
-    /// Limits reads of the token file to one at a time.
-    reading: Arc<Semaphore>,
+    /// Reads the token file, which may be on a file system that hangs.
+    reading: OneAtATime,
 }
 
 impl Bot {
@@ -112,7 +112,7 @@ impl Bot {
             rate_limits: RateLimits::default(),
             counts: Arc::clone(&outcomes.counts),
             has_warned: Cell::new(false),
-            reading: Arc::new(Semaphore::new(1)),
+            reading: OneAtATime::default(),
         }
     }
 
@@ -218,7 +218,9 @@ impl Bot {
             Token::File(path) => path,
         };
         let timeout = self.settings.timeout;
-        let read = tokio::time::timeout(timeout, self.read_token(path)).await.map_err(|_| {
+        let file = path.clone();
+        let read = self.reading.run(move || read_token(&file));
+        let read = tokio::time::timeout(timeout, read).await.map_err(|_| {
             let (shown, timeout) = (path.display(), humantime::format_duration(timeout));
             DeliveryError::passing(format!(
                 "its token can't be read from {shown} (token_file) within {timeout}"
@@ -232,22 +234,6 @@ impl Bot {
                  {shown}");
         }
         Ok(token)
-    }
-}
-
-impl Bot {
-    async fn read_token(&self, path: &Path) -> Result<(String, bool), String> {
-        let Ok(turn) = Arc::clone(&self.reading).acquire_owned().await else {
-            return Err("the daemon is ending".to_owned());
-        };
-        let file = path.to_owned();
-        // Not on a runtime worker: the file may be on a file system that hangs. In that case no other read is started,
-        // even after the caller has given up.
-        let read = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            read_token(&file)
-        });
-        read.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 

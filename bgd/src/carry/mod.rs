@@ -7,6 +7,7 @@
 pub mod handover;
 pub mod image;
 pub mod program;
+pub mod standstill;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -8,8 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::TryRecvError;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Notifier;
@@ -27,9 +26,6 @@ use crate::exec::host::{Leased, Process, Purpose, SIGKILL};
 use crate::exec::messages::Report;
 use crate::wire::mailbox::Internal;
 
-/// How long the channels' thread may take to freeze.
-const STANDSTILL: Duration = Duration::from_secs(1);
-
 /// How long an upgrade waits for answers to notices being sent.
 const ANSWERS: Duration = Duration::from_secs(1);
 
@@ -42,7 +38,7 @@ impl Notifier {
 
     /// Lets the frozen channels' thread continue.
     pub fn release(&mut self) {
-        self.still = None;
+        self.standstill.release();
     }
 
     /// Freezes the channels' thread and returns the state. Waits for notices being sent only if `waits`, and only for a
@@ -92,8 +88,7 @@ impl Notifier {
             gone: _,
             token_files: _,
             held_since: _,
-            still: _,
-            unanswered: _,
+            standstill: _,
             // State left by the previous upgrade has been taken over.
             resumed: _,
             adapters_before: _,
@@ -125,27 +120,10 @@ impl Notifier {
         let Some(thread) = self.thread.as_ref().filter(|thread| !thread.is_closed()) else {
             return Ok(Vec::new());
         };
-        let busy = || Obstacle::passing("a notice is being processed");
-        // A thread that has not answered yet is not asked again: each wait for it blocks the dispatcher.
-        if let Some(unanswered) = &self.unanswered
-            && matches!(unanswered.try_recv(), Err(TryRecvError::Empty))
-        {
-            return Err(busy());
-        }
-        self.unanswered = None;
-        let (tell, told) = mpsc::channel();
-        let (still, until) = mpsc::channel();
-        let _ =
-            thread.send(ThreadOrder::Freeze(Freeze { waits, channels: self.channels.clone(), tell, until }));
-        // If the thread freezes later than that, it continues at once, as `still` is dropped here.
-        let Ok(answer) = told.recv_timeout(STANDSTILL) else {
-            self.unanswered = Some(told);
-            return Err(busy());
-        };
-        let (frozen, own) = answer?;
-        self.still = Some(still);
-        named.join(own);
-        Ok(frozen)
+        let channels = self.channels.clone();
+        self.standstill.freeze("a notice is being processed", named, |order| {
+            let _ = thread.send(ThreadOrder::Freeze(Freeze { waits, channels, order }));
+        })
     }
 
     /// Takes over the previous program's state, without acting on it before [`Self::resume_work`].

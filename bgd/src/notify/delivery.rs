@@ -49,7 +49,7 @@ pub(super) async fn serve_all(
                         tasks.spawn_local(serve(worker, receivers, context.clone()));
                     }
                 }
-                Some(ThreadOrder::Freeze(freeze)) => stand_still(&workers, &freeze),
+                Some(ThreadOrder::Freeze(freeze)) => stand_still(&workers, freeze),
                 None => break,
             },
             Some(_) = tasks.join_next() => {}
@@ -74,14 +74,11 @@ fn begin(
 }
 
 /// Sends the state, then blocks the whole thread until it is released.
-fn stand_still(workers: &[Weak<Worker>], freeze: &Freeze) {
+fn stand_still(workers: &[Weak<Worker>], freeze: Freeze) {
     let mut named = CarriedFds::default();
-    let frozen = workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(freeze, &mut named));
+    let frozen = workers.iter().filter_map(Weak::upgrade).map(|worker| worker.frozen(&freeze, &mut named));
     let frozen = frozen.collect::<Result<Vec<_>, _>>();
-    let has_state = frozen.is_ok();
-    if freeze.tell.send(frozen.map(|frozen| (frozen, named))).is_ok() && has_state {
-        let _ = freeze.until.recv();
-    }
+    freeze.order.report(frozen.map(|frozen| (frozen, named)));
 }
 
 struct Worker {

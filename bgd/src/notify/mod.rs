@@ -30,7 +30,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc as sync_mpsc;
 use std::thread;
 use std::time::Instant;
 
@@ -43,11 +42,12 @@ pub use self::adapter::{Adapter, Notification, Signal};
 use self::carried::Resumed;
 use self::chats::TokenFiles;
 use self::counts::Counts;
-use self::orders::{Before, ChannelEvent, FrozenAll, Order, Served, ThreadOrder, TypingOrder};
+use self::orders::{Before, ChannelEvent, Frozen, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
 pub use self::outcomes::{Outcomes, PendingReport};
 pub use self::undelivered::Undelivered;
 use self::waiting::{Changed, Entry, Waiting};
+use crate::carry::standstill::Standstill;
 use crate::channels::{Channel, ChannelKind, Channels, NONE};
 use crate::core::durable::NoticeRow;
 use crate::core::{Delivery, Notice, Spec, Tried};
@@ -101,10 +101,8 @@ pub struct Notifier {
     /// Whether an upgrade is about to happen; `held_since` says since when.
     holds: watch::Sender<bool>,
     held_since: Option<Instant>,
-    /// While the thread is frozen; dropping it lets the thread continue.
-    still: Option<sync_mpsc::Sender<()>>,
-    /// The receiver of a late answer to an order to freeze.
-    unanswered: Option<sync_mpsc::Receiver<FrozenAll>>,
+    /// Freezes the thread for an upgrade.
+    standstill: Standstill<Vec<Frozen>>,
     /// For each channel that had a worker, whether it was removed from the configuration.
     gone: BTreeMap<Arc<str>, watch::Sender<bool>>,
     token_files: TokenFiles,
@@ -137,8 +135,7 @@ impl Notifier {
             is_durable: false,
             holds: watch::channel(false).0,
             held_since: None,
-            still: None,
-            unanswered: None,
+            standstill: Standstill::default(),
             gone: BTreeMap::new(),
             token_files: TokenFiles::default(),
             resumed: None,

@@ -1,7 +1,6 @@
 //! The messages to the channels' thread, as data.
 
 use std::sync::Arc;
-use std::sync::mpsc as sync_mpsc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::Notice as Wire;
@@ -13,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::counts::Counts;
 use super::hook::HookLeft;
 use super::progress::ProgressState;
-use crate::carry::{CarriedFds, Obstacle};
+use crate::carry::standstill::FreezeOrder;
 use crate::channels::{Channel, Channels};
 use crate::core::{Notice, Tried};
 
@@ -88,9 +87,6 @@ pub struct ReadState {
     pub is_removed: bool,
 }
 
-/// The state of all channels and its file descriptors, or the reason why there is none now.
-pub type FrozenAll = Result<(Vec<Frozen>, CarriedFds), Obstacle>;
-
 /// An order to send the state and freeze.
 #[derive(Debug)]
 pub struct Freeze {
@@ -98,9 +94,7 @@ pub struct Freeze {
     pub waits: bool,
     /// The channels as configured now, as those of the next program.
     pub channels: Channels,
-    pub tell: sync_mpsc::Sender<FrozenAll>,
-    /// Closed to let the thread continue.
-    pub until: sync_mpsc::Receiver<()>,
+    pub order: FreezeOrder<Vec<Frozen>>,
 }
 
 /// The state of a frozen worker.

@@ -15,13 +15,13 @@ use super::connection::{UPDATES, Update};
 use super::link::Connection;
 use super::live::Live;
 use super::manager::{Lease, Manager, Running, Seat};
-use super::order::Freeze;
 use super::pool::ProcessId;
 use super::recorder::Recorder;
 use super::shown::Visible;
 use super::start::Start;
 use super::state::{AgentsState, FollowState, LateState, Resumed, SeatState, Taken, TurnState};
 use super::template::Template;
+use crate::carry::standstill::FreezeOrder;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::core::{Fact, sharing};
 use crate::exec::host::{Purpose, SIGKILL};
@@ -47,14 +47,10 @@ impl Manager {
     }
 
     /// Reports the state, and then freezes the whole thread.
-    pub(super) fn freeze(&self, freeze: &Freeze) {
+    pub(super) fn freeze(&self, freeze: FreezeOrder<Box<RawValue>>) {
         // Some agents may have started since the others were held back.
         self.hold_back(true);
-        let state = self.frozen();
-        let has_state = state.is_ok();
-        if freeze.tell.send(state).is_ok() && has_state {
-            let _ = freeze.until.recv();
-        }
+        freeze.report(self.frozen());
     }
 
     fn frozen(&self) -> Result<(Box<RawValue>, CarriedFds), Obstacle> {

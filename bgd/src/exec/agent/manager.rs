@@ -161,7 +161,7 @@ impl Manager {
                 Order::Control { task, run, control } => self.control(task, run, control),
                 Order::Forget { task } => self.forget(task),
                 Order::Hold(holds) => self.hold_back(holds),
-                Order::Freeze(freeze) => self.freeze(&freeze),
+                Order::Freeze(freeze) => self.freeze(freeze),
                 Order::Resume(resumed) => self.resume(*resumed),
                 Order::Check { agents, env, tell } => {
                     let manager = Rc::clone(&self);

@@ -33,7 +33,7 @@ mod turns;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, mpsc as sync_mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -43,20 +43,18 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use self::manager::Manager;
-use self::order::{Control, Freeze, Order, TurnOrder};
+use self::order::{Control, Order, TurnOrder};
 use self::state::{AgentsState, Resumed, Taken};
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{Check, Done, Executor, SpecOf, Start};
 use crate::agents::{Agent, Agents};
+use crate::carry::standstill::Standstill;
 use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::core::{self, Begin, Fact, Refusal, Spec, Work, sharing};
 use crate::os::pidfd::SIGKILL;
 use crate::remotes::Remotes;
-
-/// How long the agents' thread may take to freeze for an upgrade.
-const STANDSTILL: Duration = Duration::from_secs(1);
 
 /// The executor of agent tasks: a handle to the agents' thread.
 #[derive(Debug)]
@@ -65,8 +63,8 @@ pub struct AgentThread {
     known: Arc<Agents>,
     context: Context,
     orders: Option<mpsc::UnboundedSender<Order>>,
-    /// While this exists, the thread stays frozen for an upgrade; dropping it resumes the thread.
-    still: Option<sync_mpsc::Sender<()>>,
+    /// Freezes the thread for an upgrade.
+    standstill: Standstill<Box<RawValue>>,
     /// The agents carried over an upgrade, until they are resumed.
     resumed: Option<Box<Resumed>>,
 }
@@ -74,7 +72,7 @@ pub struct AgentThread {
 impl AgentThread {
     /// Creates the handle. The thread starts with the first order.
     pub fn new(known: Arc<Agents>, context: Context) -> Self {
-        Self { known, context, orders: None, still: None, resumed: None }
+        Self { known, context, orders: None, standstill: Standstill::default(), resumed: None }
     }
 
     /// Returns the channel to the thread, starting the thread if it isn't running. The thread lives as long as this
@@ -174,19 +172,14 @@ impl Executor for AgentThread {
         let Some(orders) = self.orders.as_ref().filter(|orders| !orders.is_closed()) else {
             return Ok(Carried::Nothing);
         };
-        let (tell, told) = sync_mpsc::channel();
-        let (still, until) = sync_mpsc::channel();
-        let _ = orders.send(Order::Freeze(Freeze { tell, until }));
-        // If the thread freezes only after this timeout, it resumes at once, because `still` is dropped.
-        let told = told.recv_timeout(STANDSTILL).map_err(|_| Obstacle::passing("an agent is at work"))?;
-        let (state, own) = told?;
-        self.still = Some(still);
-        named.join(own);
-        Ok(Carried::Other(state))
+        let state = self.standstill.freeze("an agent is at work", named, |order| {
+            let _ = orders.send(Order::Freeze(order));
+        });
+        state.map(Carried::Other)
     }
 
     fn release(&mut self) {
-        self.still = None;
+        self.standstill.release();
     }
 
     fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, _: &SpecOf<'_>) -> io::Result<()> {

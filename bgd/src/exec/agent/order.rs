@@ -1,7 +1,7 @@
 //! Orders to the agents' thread.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use bgd_shared::agent::AgentInfo;
 use bgd_shared::id::TaskId;
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::state::Resumed;
 pub use super::turn_order::TurnOrder;
 use crate::agents::Agent;
-use crate::carry::{CarriedFds, Obstacle};
+use crate::carry::standstill::FreezeOrder;
 
 /// An order to the agents' thread.
 pub enum Order {
@@ -38,18 +38,9 @@ pub enum Order {
     /// Holds back the output of agents, or releases it, so that an upgrade can find them quiet.
     Hold(bool),
     /// Reports the state of all agents, and freezes the thread until it may continue.
-    Freeze(Freeze),
+    Freeze(FreezeOrder<Box<RawValue>>),
     /// Resumes the agents carried over an upgrade.
     Resume(Box<Resumed>),
-}
-
-/// The order to report the state and freeze.
-#[derive(Debug)]
-pub struct Freeze {
-    /// Receives the state with its descriptors, or the reason why there is none now.
-    pub tell: mpsc::Sender<Result<(Box<RawValue>, CarriedFds), Obstacle>>,
-    /// Closes when the thread may continue.
-    pub until: mpsc::Receiver<()>,
 }
 
 /// A command to a running turn.

@@ -4,11 +4,9 @@ use bgd_shared::agent::AgentSettings;
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{IdParams, SubmitParams, TaskGet, TaskSubmit};
-use bgd_shared::task::Status;
-use nix::sys::signal::Signal;
 
 use super::jobs::{Job, Visit};
-use super::{Console, jobs, say};
+use super::{Console, ends_console};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Work};
@@ -36,39 +34,9 @@ impl Console {
             let subject = Subject { link, host, task: job.id, role: Role::Foreground, key: self.key };
             TextView::begin(subject, news)?.run()
         });
-        let left = match left {
-            // The daemon refuses to show it. It is still a job of this console.
-            Err(failure) if failure.rpc_code.is_some() => {
-                self.jobs.put(&mut self.link, job)?;
-                return Err(failure);
-            }
-            left => left?,
-        };
-        match left {
-            AttachmentEnd::Ended(task) => {
-                self.jobs.ended(job.id);
-                if task.status != Status::Completed {
-                    say(&format!("[{}]\n", jobs::how(&task)))?;
-                }
-            }
-            AttachmentEnd::Cancelled(task, code) => {
-                self.jobs.ended(job.id);
-                say(&format!("[{}]\n", jobs::how(&task)))?;
-                return Ok(ends_console(code).then_some(Code(code)));
-            }
-            AttachmentEnd::Backgrounded(result) => say(&format!("{}\n", result.message))?,
-            AttachmentEnd::Signalled(code) => {
-                self.jobs.ended(job.id);
-                return Ok(ends_console(code).then_some(Code(code)));
-            }
-            // Only attachments and jobs with a terminal end like this.
-            AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => {}
-        }
-        Ok(None)
+        self.has_left(job, left)
     }
-}
 
-impl Console {
     /// Shows the text of a background task without a terminal, from its beginning. The key detaches from it.
     pub(super) fn visit_text(&mut self, task: TaskRef) -> Result<Option<Code>, Failure> {
         let task = self.call::<TaskGet>(&IdParams { id: task })?.task.id;
@@ -84,10 +52,4 @@ impl Console {
             AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => Ok(None),
         }
     }
-}
-
-/// Reports whether this exit code, as of a shell, means a signal that ends the console too. Signals from keys are only
-/// for the task.
-fn ends_console(code: u8) -> bool {
-    [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
 }

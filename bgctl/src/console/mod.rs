@@ -137,6 +137,12 @@ fn is_users(code: Code) -> bool {
     matches!(code, Code::USAGE | Code::INTERRUPTED)
 }
 
+/// Reports whether this exit code, as of a shell, means a signal that ends the console too. Signals from keys are only
+/// for the task.
+fn ends_console(code: u8) -> bool {
+    [Signal::SIGHUP, Signal::SIGTERM].iter().any(|signal| i32::from(code) == 128 + *signal as i32)
+}
+
 impl Console {
     /// Takes over signals and the terminal.
     ///
@@ -293,8 +299,19 @@ impl Console {
         screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
-        let left = match ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run) {
-            // The daemon refuses to report how the job ends. It is still a job of this console.
+        let left = ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run);
+        self.has_left(job, left)
+    }
+
+    /// Reports how a job of this console has left the terminal, and keeps a stopped one. Returns the exit code if the
+    /// console ends with it.
+    fn has_left(
+        &mut self,
+        mut job: Job,
+        left: Result<AttachmentEnd, Failure>,
+    ) -> Result<Option<Code>, Failure> {
+        let left = match left {
+            // The daemon refuses to show it, or to report how it ends. It is still a job of this console.
             Err(failure) if failure.rpc_code.is_some() => {
                 self.jobs.put(&mut self.link, job)?;
                 return Err(failure);
@@ -308,15 +325,25 @@ impl Console {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
                 }
             }
+            // Only a job without a terminal ends like this.
+            AttachmentEnd::Cancelled(task, code) => {
+                self.jobs.ended(job.id);
+                say(&format!("[{}]\n", jobs::how(&task)))?;
+                return Ok(ends_console(code).then_some(Code(code)));
+            }
             AttachmentEnd::Backgrounded(result) => say(&format!("{}\n", result.message))?,
             AttachmentEnd::Stopped(restore) => {
                 job.stopped = true;
                 job.restore = restore;
                 self.jobs.put(&mut self.link, job)?;
             }
+            AttachmentEnd::Signalled(code) if job.is_agent => {
+                self.jobs.ended(job.id);
+                return Ok(ends_console(code).then_some(Code(code)));
+            }
             AttachmentEnd::Signalled(code) => return Ok(Some(Code(code))),
-            // Only attachments and tasks without a terminal end like this.
-            AttachmentEnd::Detached | AttachmentEnd::Cancelled(..) => {}
+            // Only attachments end like this.
+            AttachmentEnd::Detached => {}
         }
         Ok(None)
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 
-use super::wait::time_left;
+use super::wait::is_ready;
 
 /// Reads at most `bytes` bytes until the other end is closed. `None` if it was not closed in time.
 ///
@@ -22,11 +22,8 @@ pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> 
     let mut words = vec![0; bytes];
     let mut count = 0;
     while count < bytes {
-        match poll(&mut [PollFd::new(reader.as_fd(), PollFlags::POLLIN)], time_left(end)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(error) => return Err(error.into()),
+        if !is_ready(reader.as_fd(), PollFlags::POLLIN, end)? {
+            return Ok(None);
         }
         match reader.read(&mut words[count..])? {
             0 => break,

@@ -1,17 +1,15 @@
 //! The ssh processes that this process has started: starting them, and ending all of them with this process.
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bgd_shared::proc::{self, ProcessStat};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::wait::time_left;
+use super::wait::is_ready;
 
 /// How long ssh may take to print its configuration, or to exit after its streams were closed.
 pub const SHORT: Duration = Duration::from_secs(5);
@@ -19,9 +17,7 @@ pub const SHORT: Duration = Duration::from_secs(5);
 /// Waits until the deadline for ssh to exit. `None` if it is still running.
 pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
     let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
-    while let Err(Errno::EINTR) = poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], time_left(until))
-    {
-    }
+    let _ = is_ready(pidfd, PollFlags::POLLIN, until);
     ssh.try_wait().ok().flatten()
 }
 

@@ -2,17 +2,16 @@
 //! so that a signal can't hit another process.
 
 use std::fs;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Holder, of_lock};
 use bgd_shared::socket::SocketPath;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::wait::time_left;
+use super::wait::is_ready;
 use crate::failure::Failure;
 use crate::state::state_folder;
 
@@ -65,13 +64,6 @@ impl DaemonProcess {
 
     /// Waits at most this long for the daemon to end. Returns whether it has ended.
     pub fn has_ended(&self, at_most: Duration) -> bool {
-        let end = Instant::now() + at_most;
-        loop {
-            match poll(&mut [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)], time_left(end)) {
-                Ok(count) => return count > 0,
-                Err(Errno::EINTR) => {}
-                Err(_) => return false,
-            }
-        }
+        is_ready(&self.pidfd, PollFlags::POLLIN, Instant::now() + at_most).unwrap_or(false)
     }
 }

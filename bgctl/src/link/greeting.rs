@@ -8,10 +8,9 @@ use std::time::Instant;
 use bgd_shared::error::RpcError;
 use bgd_shared::message::Incoming;
 use bgd_shared::request::{Hello, HelloParams, HelloResult, Method as _};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 
-use super::wait::time_left;
+use super::wait::is_ready;
 
 /// Maximum number of bytes that a remote shell may print before the daemon answers.
 pub const BANNER_BYTES: usize = 64 * 1024;
@@ -71,13 +70,10 @@ pub fn read_more(
     deadline: Instant,
     bytes: &mut Vec<u8>,
 ) -> Result<(), GreetingError> {
-    loop {
-        match poll(&mut [PollFd::new(stream.as_fd(), PollFlags::POLLIN)], time_left(deadline)) {
-            Ok(0) => return Err(GreetingError::Late),
-            Ok(_) => break,
-            Err(Errno::EINTR) => {}
-            Err(_) => return Err(GreetingError::Closed),
-        }
+    match is_ready(stream.as_fd(), PollFlags::POLLIN, deadline) {
+        Ok(true) => {}
+        Ok(false) => return Err(GreetingError::Late),
+        Err(_) => return Err(GreetingError::Closed),
     }
     let mut buffer = [0; 4096];
     match stream.read(&mut buffer) {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, PipeWriter, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -21,9 +21,8 @@ use bgd_shared::socket::SocketPath;
 use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
 use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
-use nix::errno::Errno;
 use nix::fcntl::Flock;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, ftruncate, memfd_create};
 
 use super::bounded;
@@ -31,7 +30,7 @@ use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
-use super::wait::time_left;
+use super::wait::is_ready;
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -495,11 +494,9 @@ fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, F
             return Ok(true);
         }
         while !piece.is_empty() {
-            let until = Instant::now() + within;
-            match poll(&mut [PollFd::new(writer.as_fd(), PollFlags::POLLOUT)], time_left(until)) {
-                Ok(0) => return Ok(false),
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(Failure::io("can't wait", &error.into())),
+            let is_ready = is_ready(&writer, PollFlags::POLLOUT, Instant::now() + within);
+            if !is_ready.map_err(|error| Failure::io("can't wait", &error.into()))? {
+                return Ok(false);
             }
             match writer.write(piece) {
                 Ok(count) => piece = &piece[count..],

@@ -1,8 +1,8 @@
-//! Waits for several descriptors at once, and for the reader of standard output to go away: without a reader there is
-//! no point in continuing.
+//! Waits for one descriptor until a deadline, or for several at once and for the reader of standard output to go away:
+//! without a reader there is no point in continuing.
 
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -36,6 +36,19 @@ pub fn sleep<const COUNT: usize>(
         return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
     }
     Ok(which)
+}
+
+/// Waits until the deadline for a descriptor to be ready for these events. Returns whether it is.
+///
+/// # Errors
+/// A system error.
+pub fn is_ready(fd: impl AsFd, events: PollFlags, until: Instant) -> Result<bool, Errno> {
+    loop {
+        match poll(&mut [PollFd::new(fd.as_fd(), events)], time_left(until)) {
+            Err(Errno::EINTR) => {}
+            outcome => return outcome.map(|count| count > 0),
+        }
+    }
 }
 
 /// Returns the time left until the deadline, rounded up so that a wait does not end too early.

@@ -4,15 +4,14 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::link::time_left;
+use crate::link::is_ready;
 
 /// Timeout for a command that checks the login.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -158,10 +157,9 @@ fn says_yes(words: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
-    let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).is_ok_and(|pidfd| {
-        let mut ends = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut ends, time_left(Instant::now() + ANSWER)).is_ok_and(|count| count > 0)
-    });
+    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+    let until = Instant::now() + ANSWER;
+    let ended = pidfd.is_ok_and(|pidfd| is_ready(pidfd, PollFlags::POLLIN, until).unwrap_or(false));
     if !ended {
         // The command may have ended in the meantime.
         let _ = child.kill();

@@ -1,8 +1,6 @@
 //! The address of the daemon for a program with several threads and many connections.
 
 use std::io;
-use std::process::Child;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bgd_shared::client::{Client, ClientError};
@@ -11,10 +9,11 @@ use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{ConnectError, Stream};
 
 use super::bootstrap::with_bootstrap;
+use super::children::Carriers;
 use super::host::Host;
 use super::lost::{NO_DAEMON, named};
 use super::programs;
-use super::ssh::{self, Bridge, Dial, Dialling, REFUSED, shared_place};
+use super::ssh::{self, Bridge, Dial, Dialling, REFUSED, shared_folder};
 use crate::failure::Failure;
 
 /// Where the daemon is.
@@ -33,14 +32,13 @@ pub struct RemoteMachine {
     within: Duration,
     /// Whether to copy the programs to a machine on which they are not installed.
     bootstraps: bool,
-    /// The ssh of each connection, until it has ended.
-    carriers: Mutex<Vec<Child>>,
+    carriers: Carriers,
 }
 
 impl DaemonAddress {
     /// Creates the address of the daemon on a remote machine. Connecting takes at most `within`.
     pub fn remote(host: Host, within: Duration, bootstraps: bool) -> Self {
-        Self::Remote(RemoteMachine { host, within, bootstraps, carriers: Mutex::default() })
+        Self::Remote(RemoteMachine { host, within, bootstraps, carriers: Carriers::default() })
     }
 
     /// Returns the machine, if it is a remote one.
@@ -79,7 +77,7 @@ impl RemoteMachine {
 
     /// Forgets the shared connection, which may be dead unnoticed.
     pub fn forget_shared(&self) {
-        ssh::forget_shared(&self.host, shared_place().as_ref().map(SocketPath::folder));
+        ssh::forget_shared(&self.host, shared_folder().as_deref());
     }
 
     /// Connects within this time to the running daemon; also returns the daemon's instance. Blocks.
@@ -93,13 +91,9 @@ impl RemoteMachine {
     fn dial(&self, starts: bool, within: Duration) -> Result<(Stream, String), Failure> {
         let programs = if self.bootstraps { Some(programs::own()?) } else { None };
         let how = Dialling { starts, asks: false, within, programs };
-        let socket = shared_place();
-        let folder = socket.as_ref().map(SocketPath::folder);
-        let dial = Dial { host: &self.host, folder, how, borrows: None };
+        let dial = Dial::shared(&self.host, how);
         let Bridge { stream, ssh, instance, .. } = with_bootstrap(&dial, Dial::connect)?;
-        let mut carriers = self.carriers.lock().unwrap_or_else(PoisonError::into_inner);
-        carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
-        carriers.push(ssh);
+        self.carriers.add(ssh);
         Ok((stream, instance))
     }
 }

@@ -57,3 +57,16 @@ pub fn end_children() {
         }
     }
 }
+
+/// The ssh of each connection to a remote machine, until it has ended.
+#[derive(Debug, Default)]
+pub struct Carriers(Mutex<Vec<Child>>);
+
+impl Carriers {
+    /// Adds the ssh of a new connection, and reaps those that have ended.
+    pub fn add(&self, ssh: Child) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
+        all.push(ssh);
+    }
+}

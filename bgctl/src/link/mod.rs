@@ -27,7 +27,6 @@ use std::cell::RefCell;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
 use bgd_shared::client::{Client, ClientError, PolledClient};
@@ -38,6 +37,7 @@ use bgd_shared::socket::SocketPath;
 
 pub use self::address::DaemonAddress;
 use self::bootstrap::with_bootstrap;
+use self::children::Carriers;
 pub use self::children::end_children;
 pub use self::connect::{
     Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn, until_started,
@@ -49,7 +49,7 @@ pub use self::listener::{Heard, Listener};
 pub use self::lost::{CONNECTION_LOST, OTHER_INSTANCE, is_lost, may_be_older, maybe_done, outcome, reason};
 use self::lost::{MAYBE_DONE, NO_DAEMON, named, not_over_remote};
 pub use self::reach::reach;
-use self::ssh::{Bridge, Dial, Dialling, shared_place};
+use self::ssh::{Bridge, Dial, Dialling};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 use self::successor::{Successors, is_gone};
@@ -100,8 +100,7 @@ pub struct Options {
 pub struct Link {
     options: Options,
     client: Option<Client>,
-    /// The ssh of each connection to a remote machine, until it has ended.
-    carriers: RefCell<Vec<Child>>,
+    carriers: Carriers,
     /// The instance of the remote daemon that was connected to first.
     instance: RefCell<Option<String>>,
     successors: Successors,
@@ -113,7 +112,7 @@ impl Link {
         Self {
             options,
             client: None,
-            carriers: RefCell::default(),
+            carriers: Carriers::default(),
             instance: RefCell::default(),
             successors: Successors::default(),
         }
@@ -381,9 +380,7 @@ impl Link {
     /// The configuration is invalid, or the machine can't be reached.
     pub fn check_config(&self) -> Result<(), Failure> {
         let Some(host) = self.host() else { return connect::check_config() };
-        let socket = shared_place();
-        let folder = socket.as_ref().map(SocketPath::folder);
-        let dial = Dial { host, folder, how: self.dialling(false)?, borrows: None };
+        let dial = Dial::shared(host, self.dialling(false)?);
         with_bootstrap(&dial, Dial::check_config)
     }
 
@@ -408,22 +405,16 @@ impl Link {
         };
         let token = TaskId::random().to_string();
         let how = self.dialling(self.options.starts)?;
-        let socket = shared_place();
-        let folder = socket.as_ref().map(SocketPath::folder);
-        let dial = Dial { host: &host, folder, how, borrows: None };
+        let dial = Dial::shared(&host, how);
         let streams = with_bootstrap(&dial, |dial| Streams::open(dial, &token, given))?;
         self.client = Some(self.dial_by(&host, how, Some(&token))?);
         Ok(streams)
     }
 
     fn dial_by(&self, host: &Host, how: Dialling, borrows: Option<&str>) -> Result<Client, Failure> {
-        let socket = shared_place();
-        let folder = socket.as_ref().map(SocketPath::folder);
-        let dial = Dial { host, folder, how, borrows };
+        let dial = Dial { borrows, ..Dial::shared(host, how) };
         let Bridge { stream, ssh, instance, stderr_text } = with_bootstrap(&dial, Dial::connect)?;
-        let mut carriers = self.carriers.borrow_mut();
-        carriers.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
-        carriers.push(ssh);
+        self.carriers.add(ssh);
         if !stderr_text.is_empty() && self.options.reports {
             say(format_args!("{}", crate::render::clean_lines(&stderr_text)));
         }

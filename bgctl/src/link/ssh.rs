@@ -80,7 +80,7 @@ pub struct Dialling {
 pub struct Dial<'a> {
     pub host: &'a Host,
     /// The folder of the shared connection's socket; `None` if the connection is not shared.
-    pub folder: Option<&'a Path>,
+    pub folder: Option<PathBuf>,
     pub how: Dialling,
     /// The token of the ssh that lends this connection the standard streams of a job; see [`Lender`].
     pub borrows: Option<&'a str>,
@@ -109,24 +109,34 @@ pub struct Ended {
 pub const LENT: &str = "bgctl: streams";
 
 impl<'a> Dial<'a> {
+    /// Returns a connection over the shared one, if there is a place for that.
+    pub fn shared(host: &'a Host, how: Dialling) -> Self {
+        Self { host, folder: shared_folder(), how, borrows: None }
+    }
+
     /// Connects, and waits until the daemon has answered a greeting.
     ///
     /// # Errors
     /// ssh can't reach the host, `bgctl` is not installed there, no daemon is running and none can be started, or the
     /// daemon speaks another protocol.
     pub fn connect(&self) -> Result<Bridge, Failure> {
-        self.shared(|control, deadline| self.carry(control, deadline))
+        self.over_shared(|control, deadline| self.carry(control, deadline))
     }
 
     /// Runs an operation over the shared connection, which is opened if needed. May run the operation twice.
-    fn shared<T>(&self, run: impl Fn(Option<&Path>, Instant) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn over_shared<T>(
+        &self,
+        run: impl Fn(Option<&Path>, Instant) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let deadline = Instant::now() + self.how.within;
-        let control = control_path(self.host, self.folder);
+        let control = control_path(self.host, self.folder.as_deref());
         let Some(control) = &control else { return run(None, deadline) };
         if is_open(control) {
             match run(Some(control), Instant::now() + share(self.how.within)) {
                 // The shared connection was about to end, or is dead. Only the greeting was sent.
-                Err(failure) if failure.kind == UNREACHABLE => forget_shared(self.host, self.folder),
+                Err(failure) if failure.kind == UNREACHABLE => {
+                    forget_shared(self.host, self.folder.as_deref())
+                }
                 outcome => return outcome,
             }
         }
@@ -166,7 +176,7 @@ impl<'a> Dial<'a> {
     /// # Errors
     /// ssh can't reach the host, or the line does not end in time.
     pub fn ask(&self, line: &str) -> Result<Ended, Failure> {
-        self.shared(|control, deadline| {
+        self.over_shared(|control, deadline| {
             let (mut output, writer) = io::pipe().map_err(cant("can't create a pipe"))?;
             let mut command = self.session(control, line);
             command.stdin(Stdio::null()).stdout(writer);
@@ -183,7 +193,7 @@ impl<'a> Dial<'a> {
     /// # Errors
     /// ssh can't reach the host, or there is no progress for as long as a connection may take.
     pub fn feed(&self, line: &str, file: &File) -> Result<Ended, Failure> {
-        self.shared(|control, _| {
+        self.over_shared(|control, _| {
             let (reader, writer) = io::pipe().map_err(cant("can't create a pipe"))?;
             let mut command = self.session(control, line);
             command.stdin(reader).stdout(Stdio::null());
@@ -220,7 +230,7 @@ impl<'a> Dial<'a> {
         prepare: impl Fn() -> Result<(Lender<'a>, T), Failure>,
         greet: impl Fn(&mut T, Instant) -> Result<(), (GreetingError, String)>,
     ) -> Result<(Child, T), Failure> {
-        self.shared(|control, deadline| {
+        self.over_shared(|control, deadline| {
             let (Lender { token, input, output, errors }, mut ours) = prepare()?;
             let mut command = self.session(control, &self.line(&format!("--json dial --lend {token}")));
             let mut ssh = spawn(command.stdin(input).stdout(output).stderr(errors))?;
@@ -238,7 +248,7 @@ impl<'a> Dial<'a> {
     /// # Errors
     /// The configuration is invalid; otherwise as for [`Self::connect`].
     pub fn check_config(&self) -> Result<(), Failure> {
-        self.shared(|control, deadline| {
+        self.over_shared(|control, deadline| {
             let mut command = self.session(control, &self.line("--json dial --check-config"));
             command.stdin(Stdio::null()).stdout(Stdio::null());
             let (mut ssh, mut errors) = start(command)?;
@@ -391,9 +401,10 @@ impl<'a> Dial<'a> {
     }
 }
 
-/// Returns the place of shared connections, next to our own sockets.
-pub fn shared_place() -> Option<SocketPath> {
-    SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())
+/// Returns the folder of shared connections, that of our own sockets; `None` if it can't be used.
+pub fn shared_folder() -> Option<PathBuf> {
+    let socket = SocketPath::from_env().ok().filter(|socket| socket.prepare_folder().is_ok())?;
+    Some(socket.folder().to_owned())
 }
 
 /// Returns the socket of the shared connection to a host; `None` if there is no place for one.

@@ -222,7 +222,7 @@ impl ChannelConfig {
             *service.descriptor();
         let given = [("chat_id", &self.chat_id), ("channel_id", &self.channel_id)];
         let chat = given.into_iter().find(|(key, _)| *key == chat_key).and_then(|(_, chat)| chat.as_deref());
-        if has_chat_in_path && chat.is_some_and(|chat| !is_chat(chat)) {
+        if has_chat_in_path && chat.is_some_and(|chat| !chat.is_empty() && !is_chat(chat)) {
             return Err((chat_key, format!("is not a chat: give {chats}, in quotes")));
         }
         let token = match (&self.token, &self.token_file) {
@@ -299,6 +299,9 @@ mod tests {
         assert!(exec.started);
         assert!(matches!(&exec.kind, ChannelKind::Exec { command, timeout, .. }
             if command == &["notify-me"] && *timeout == Duration::from_secs(5)));
+        // An empty id means none.
+        let discord = channel("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"\"").unwrap();
+        assert!(matches!(&discord.kind, ChannelKind::Chat(Chat::Discord, bot) if bot.chat.is_none()));
         let telegram = channel("type = \"telegram\"\ntoken_file = \"/t\"\nchat_id = \"42\"").unwrap();
         let ChannelKind::Chat(Chat::Telegram, bot) = telegram.kind else { panic!("{telegram:?}") };
         assert_eq!(bot.api_base.0, "https://api.telegram.org");
@@ -320,7 +323,7 @@ mod tests {
             assert_eq!(built.kind.as_str(), name);
         }
         for chat in Chat::ALL {
-            assert!(types().any(|(name, _)| name == chat.as_str()), "{chat:?}");
+            assert!(KEYS.contains(&chat.descriptor().chat_key), "{chat:?}");
         }
     }
 
@@ -349,7 +352,6 @@ mod tests {
             ),
             ("type = \"discord\"\nchannel_id = \"1\"", "channels.c.token", "is missing"),
             ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"1/../2\"", "channels.c.channel_id", "number"),
-            ("type = \"discord\"\ntoken = \"a\"\nchannel_id = \"\"", "channels.c.channel_id", "number"),
             (
                 "type = \"discord\"\ntoken = \"a\"\nchannel_id = \"123456789012345678901\"",
                 "channels.c.channel_id",

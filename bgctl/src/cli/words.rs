@@ -71,8 +71,16 @@ pub fn help() -> Command {
 
 /// Returns the command line that `help VERB` stands for.
 pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
-    let verb = matches.get_many::<String>("verb").into_iter().flatten().map(OsString::from);
-    std::iter::once("bgctl".into()).chain(verb).chain(std::iter::once("--help".into())).collect()
+    let mut words: Vec<&String> = matches.get_many("verb").into_iter().flatten().collect();
+    let mut all = super::command();
+    all.build();
+    // Further words of other verbs, such as `submit`, could be a command to run, and so could `--help` after them.
+    let has_verbs = |name: &&String| all.find_subcommand(name).is_some_and(Command::has_subcommands);
+    if !words.first().is_some_and(has_verbs) {
+        words.truncate(1);
+    }
+    let words = words.into_iter().map(OsString::from);
+    std::iter::once("bgctl".into()).chain(words).chain(std::iter::once("--help".into())).collect()
 }
 
 /// Returns the error for the command line. For a word known from other tools, it suggests the right verb, as the

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::{ClientError, FIRST_ANSWER};
-use bgd_shared::error_line::{LineData, LineError};
+use bgd_shared::error_line::ReportedError;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
 use bgd_shared::task::Exit;
@@ -30,7 +30,7 @@ use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
-use super::wait::is_ready;
+use super::wait::becomes_ready;
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -135,7 +135,7 @@ impl<'a> Dial<'a> {
             match run(Some(control), Instant::now() + share(self.how.within)) {
                 // The shared connection was about to end, or is dead. Only the greeting was sent.
                 Err(failure) if failure.kind == UNREACHABLE => {
-                    forget_shared(self.host, self.folder.as_deref())
+                    forget_shared(self.host, self.folder.as_deref());
                 }
                 outcome => return outcome,
             }
@@ -443,13 +443,13 @@ fn is_open(control: &Path) -> bool {
 
 /// Returns the failure reported by `bgctl dial` on the host, or by the program that ran in its place.
 fn of_dial(code: i32, stderr_text: &str) -> Failure {
-    let Some(error) = LineError::last_of(stderr_text) else {
+    let Some(error) = ReportedError::last_of(stderr_text) else {
         let text = if stderr_text.is_empty() { "it exited without a message" } else { stderr_text };
         let message = format!("no bgctl there that knows `dial`: {text}");
         return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
             .hint("install the same version of bgd on both machines");
     };
-    let LineError { message, data: LineData { kind, hint, .. }, .. } = error;
+    let ReportedError { message, kind, hint } = error;
     let kind = KINDS_OF_DIAL.into_iter().find(|known| **known == *kind).unwrap_or("remote_failed");
     let code = u8::try_from(code).map_or(Code::NO_DAEMON, Code);
     let failure = Failure::new(code, kind, message);
@@ -505,7 +505,7 @@ fn pour(mut file: &File, writer: PipeWriter, within: Duration) -> Result<bool, F
             return Ok(true);
         }
         while !piece.is_empty() {
-            let is_ready = is_ready(&writer, PollFlags::POLLOUT, Instant::now() + within);
+            let is_ready = becomes_ready(&writer, PollFlags::POLLOUT, Instant::now() + within);
             if !is_ready.map_err(|error| Failure::io("can't wait", &error.into()))? {
                 return Ok(false);
             }

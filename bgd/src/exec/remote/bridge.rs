@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bgd_shared::client::{AsyncClient, ClientError};
-use bgd_shared::error_line::{LineData, LineError};
+use bgd_shared::error_line::ReportedError;
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
 
 use super::program;
@@ -143,8 +143,8 @@ fn reported_error(errors: &OwnedFd) -> BridgeError {
 }
 
 fn of_lines(text: &str) -> BridgeError {
-    match LineError::last_of(text) {
-        Some(LineError { message, data: LineData { kind, hint, .. }, .. }) => BridgeError {
+    match ReportedError::last_of(text) {
+        Some(ReportedError { message, kind, hint }) => BridgeError {
             message: message.into(),
             hint: hint.map(Into::into),
             is_final: FINAL.contains(&&*kind),

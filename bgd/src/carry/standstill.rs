@@ -22,6 +22,10 @@ pub struct FreezeOrder<T> {
 impl<T> FreezeOrder<T> {
     /// Reports the state. If there is one, then blocks the whole thread until it may continue.
     pub fn report(self, state: Answer<T>) {
+        if self.until.try_recv() == Err(TryRecvError::Disconnected) {
+            // Too late: nobody would use it.
+            return;
+        }
         let has_state = state.is_ok();
         if self.answer.send(state).is_ok() && has_state {
             let _ = self.until.recv();
@@ -93,11 +97,11 @@ mod tests {
     fn thread_is_frozen_until_its_release() {
         let (mut standstill, mut named) = (Standstill::default(), CarriedFds::default());
         let (orders, queue) = mpsc::channel::<FreezeOrder<u8>>();
-        let (continues, continued) = mpsc::channel();
+        let (progress, continued) = mpsc::channel();
         let worker = thread::spawn(move || {
             for order in queue {
                 order.report(Ok((7, CarriedFds::default())));
-                continues.send(()).unwrap();
+                progress.send(()).unwrap();
             }
         });
         let state = standstill.freeze("it works", &mut named, |order| orders.send(order).unwrap());

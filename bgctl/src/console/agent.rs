@@ -34,7 +34,7 @@ impl Console {
             let subject = Subject { link, host, task: job.id, role: Role::Foreground, key: self.key };
             TextView::begin(subject, news)?.run()
         });
-        self.has_left(job, left)
+        self.settle_left(job, left)
     }
 
     /// Shows the text of a background task without a terminal, from its beginning. The key detaches from it.

@@ -300,12 +300,12 @@ impl Console {
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
         let left = ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run);
-        self.has_left(job, left)
+        self.settle_left(job, left)
     }
 
     /// Reports how a job of this console has left the terminal, and keeps a stopped one. Returns the exit code if the
     /// console ends with it.
-    fn has_left(
+    fn settle_left(
         &mut self,
         mut job: Job,
         left: Result<AttachmentEnd, Failure>,

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::PollFlags;
 
-use super::wait::is_ready;
+use super::wait::becomes_ready;
 
 /// Reads at most `bytes` bytes until the other end is closed. `None` if it was not closed in time.
 ///
@@ -22,7 +22,7 @@ pub fn read_to_end(reader: &mut PipeReader, bytes: usize, at_most: Duration) -> 
     let mut words = vec![0; bytes];
     let mut count = 0;
     while count < bytes {
-        if !is_ready(reader.as_fd(), PollFlags::POLLIN, end)? {
+        if !becomes_ready(reader.as_fd(), PollFlags::POLLIN, end)? {
             return Ok(None);
         }
         match reader.read(&mut words[count..])? {

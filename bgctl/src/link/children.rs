@@ -9,7 +9,7 @@ use bgd_shared::proc::{self, ProcessStat};
 use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-use super::wait::is_ready;
+use super::wait::becomes_ready;
 
 /// How long ssh may take to print its configuration, or to exit after its streams were closed.
 pub const SHORT: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ pub const SHORT: Duration = Duration::from_secs(5);
 /// Waits until the deadline for ssh to exit. `None` if it is still running.
 pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
     let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
-    let _ = is_ready(pidfd, PollFlags::POLLIN, until);
+    let _ = becomes_ready(pidfd, PollFlags::POLLIN, until);
     ssh.try_wait().ok().flatten()
 }
 

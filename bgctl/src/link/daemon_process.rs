@@ -11,7 +11,7 @@ use bgd_shared::socket::SocketPath;
 use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::wait::is_ready;
+use super::wait::becomes_ready;
 use crate::failure::Failure;
 use crate::state::state_folder;
 
@@ -64,6 +64,6 @@ impl DaemonProcess {
 
     /// Waits at most this long for the daemon to end. Returns whether it has ended.
     pub fn has_ended(&self, at_most: Duration) -> bool {
-        is_ready(&self.pidfd, PollFlags::POLLIN, Instant::now() + at_most).unwrap_or(false)
+        becomes_ready(&self.pidfd, PollFlags::POLLIN, Instant::now() + at_most).unwrap_or(false)
     }
 }

@@ -10,7 +10,7 @@ use bgd_shared::message::Incoming;
 use bgd_shared::request::{Hello, HelloParams, HelloResult, Method as _};
 use nix::poll::PollFlags;
 
-use super::wait::is_ready;
+use super::wait::becomes_ready;
 
 /// Maximum number of bytes that a remote shell may print before the daemon answers.
 pub const BANNER_BYTES: usize = 64 * 1024;
@@ -70,7 +70,7 @@ pub fn read_more(
     deadline: Instant,
     bytes: &mut Vec<u8>,
 ) -> Result<(), GreetingError> {
-    match is_ready(stream.as_fd(), PollFlags::POLLIN, deadline) {
+    match becomes_ready(stream.as_fd(), PollFlags::POLLIN, deadline) {
         Ok(true) => {}
         Ok(false) => return Err(GreetingError::Late),
         Err(_) => return Err(GreetingError::Closed),

@@ -38,11 +38,11 @@ pub fn sleep<const COUNT: usize>(
     Ok(which)
 }
 
-/// Waits until the deadline for a descriptor to be ready for these events. Returns whether it is.
+/// Waits until the deadline for a descriptor to become ready for these events. Returns whether it has.
 ///
 /// # Errors
 /// A system error.
-pub fn is_ready(fd: impl AsFd, events: PollFlags, until: Instant) -> Result<bool, Errno> {
+pub fn becomes_ready(fd: impl AsFd, events: PollFlags, until: Instant) -> Result<bool, Errno> {
     loop {
         match poll(&mut [PollFd::new(fd.as_fd(), events)], time_left(until)) {
             Err(Errno::EINTR) => {}

@@ -43,7 +43,7 @@ impl<K: Copy + Ord> Due<K> {
     }
 
     /// Takes the key that has been due longest, if there is one.
-    pub fn due(&mut self, now: Instant) -> Option<K> {
+    pub fn take_due(&mut self, now: Instant) -> Option<K> {
         let (_, key) = self.next_at().filter(|at| *at <= now).and_then(|_| self.by_time.pop_first())?;
         self.times.remove(&key);
         Some(key)
@@ -61,16 +61,16 @@ mod tests {
         let now = Instant::now();
         let later = |seconds| now + Duration::from_secs(seconds);
         let mut keys = Due::default();
-        assert_eq!((keys.next_at(), keys.due(now)), (None, None));
+        assert_eq!((keys.next_at(), keys.take_due(now)), (None, None));
         keys.add(later(30), "second");
         keys.add(later(20), "first");
         keys.add(later(40), "first");
-        assert_eq!((keys.next_at(), keys.due(later(19))), (Some(later(20)), None));
-        assert_eq!((keys.due(later(20)), keys.due(later(20))), (Some("first"), None));
+        assert_eq!((keys.next_at(), keys.take_due(later(19))), (Some(later(20)), None));
+        assert_eq!((keys.take_due(later(20)), keys.take_due(later(20))), (Some("first"), None));
         // It can be scheduled again once it was due.
         keys.add(later(50), "first");
         keys.add(later(45), "first");
-        assert_eq!([45; 3].map(|at| keys.due(later(at))), [Some("second"), Some("first"), None]);
+        assert_eq!([45; 3].map(|at| keys.take_due(later(at))), [Some("second"), Some("first"), None]);
         assert_eq!(keys.next_at(), None);
     }
 
@@ -83,6 +83,9 @@ mod tests {
         keys.set(later(20), 1);
         keys.add(later(15), 2);
         keys.forget(2);
-        assert_eq!((keys.due(later(19)), keys.due(later(20)), keys.next_at()), (None, Some(1), None));
+        assert_eq!(
+            (keys.take_due(later(19)), keys.take_due(later(20)), keys.next_at()),
+            (None, Some(1), None)
+        );
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::link::is_ready;
+use crate::link::becomes_ready;
 
 /// Timeout for a command that checks the login.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -159,7 +159,7 @@ fn says_yes(words: &[&str]) -> bool {
     let Ok(mut child) = command.spawn() else { return false };
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     let until = Instant::now() + ANSWER;
-    let ended = pidfd.is_ok_and(|pidfd| is_ready(pidfd, PollFlags::POLLIN, until).unwrap_or(false));
+    let ended = pidfd.is_ok_and(|pidfd| becomes_ready(pidfd, PollFlags::POLLIN, until).unwrap_or(false));
     if !ended {
         // The command may have ended in the meantime.
         let _ = child.kill();

@@ -53,7 +53,7 @@ impl Costs {
     /// Takes the jobs that the accounting is queried for now, at most [`RECORDS`]. [`Self::answered`] must follow for
     /// each of them.
     pub fn take(&mut self, now: Instant) -> Vec<JobId> {
-        iter::from_fn(|| self.due.due(now)).take(RECORDS).collect()
+        iter::from_fn(|| self.due.take_due(now)).take(RECORDS).collect()
     }
 
     /// Notes that the accounting was queried for a job. Returns the job's task if its costs are now known

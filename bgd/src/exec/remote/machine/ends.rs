@@ -194,7 +194,7 @@ impl Machine {
 
     /// Marks the runs again whose ends were refused, if that is due.
     pub(super) fn repeat_ends(&mut self, now: Instant) {
-        while let Some(task) = self.end_again.due(now) {
+        while let Some(task) = self.end_again.take_due(now) {
             self.order_end(task);
         }
     }

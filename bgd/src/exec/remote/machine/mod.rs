@@ -552,7 +552,7 @@ impl Machine {
     /// Performs the actions that are due.
     fn fire(&mut self) {
         let now = Instant::now();
-        while let Some((task, number, _)) = self.give_up.due(now) {
+        while let Some((task, number, _)) = self.give_up.take_due(now) {
             self.report_unconfirmed_end(task, number);
         }
         self.ends_at = self.ends_at.filter(|at| *at > now);

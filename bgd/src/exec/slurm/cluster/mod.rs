@@ -402,10 +402,10 @@ impl Cluster {
 
     /// Begins the work that is due.
     fn advance(&mut self, now: Instant) {
-        while let Some((task, number, _)) = self.give_up.due(now) {
+        while let Some((task, number, _)) = self.give_up.take_due(now) {
             self.report_unconfirmed_end(task, number);
         }
-        while let Some(task) = self.end_again.due(now) {
+        while let Some(task) = self.end_again.take_due(now) {
             self.order_end(task);
         }
         self.move_on();

@@ -64,7 +64,7 @@ impl From<ExecutorKind> for ExecutorName {
     }
 }
 
-/// Where a submitter can be reached. Tasks with equal places share one.
+/// Where a submitter can be reached. Tasks with equal ones share one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SubmitterLocation {
     /// The terminal that the task was submitted from.
@@ -153,19 +153,24 @@ impl Spec {
     }
 
     pub fn executor(&self) -> ExecutorName {
-        match (&self.work, &self.on) {
+        match (&self.work, self.remote_kind()) {
             (Work::Agent(_), _) => ExecutorName::AGENT,
             (Work::Argv(_) | Work::Shell(_), None) => ExecutorName::LOCAL,
-            (Work::Argv(_) | Work::Shell(_), Some(on)) => on.kind.into(),
+            (Work::Argv(_) | Work::Shell(_), Some(kind)) => kind.into(),
+        }
+    }
+
+    /// Returns the kind of place where it runs, unless that is this machine. Agents run here, whatever it names.
+    fn remote_kind(&self) -> Option<ExecutorKind> {
+        match &self.work {
+            Work::Agent(_) => None,
+            Work::Argv(_) | Work::Shell(_) => self.on.as_ref().map(|on| on.kind),
         }
     }
 
     /// Reports whether its time limit is enforced where it runs, and only there.
     pub fn is_limited_elsewhere(&self) -> bool {
-        match (&self.work, &self.on) {
-            (Work::Argv(_) | Work::Shell(_), Some(on)) => on.kind.enforces_time_limit(),
-            (Work::Argv(_) | Work::Shell(_), None) | (Work::Agent(_), _) => false,
-        }
+        self.remote_kind().is_some_and(ExecutorKind::enforces_time_limit)
     }
 
     /// Reports whether it runs as a process of this machine.

@@ -38,10 +38,19 @@ pub struct Service {
     pub authorization: Option<&'static str>,
     /// Builds the call that posts a notice to a chat.
     pub message: fn(&Notice, &str) -> Call,
-    /// How often to repeat the call that shows typing in a chat, and that call; `None` if a bot can't show it.
-    pub typing: Option<(Duration, fn(&str) -> Call)>,
+    /// How a bot shows typing; `None` if it can't.
+    pub typing: Option<Typing>,
     /// Interprets a response.
     pub judge: fn(&Post, &ChatResponse) -> Result<(), DeliveryError>,
+}
+
+/// How a service shows that a bot is typing.
+#[derive(Clone, Copy)]
+pub struct Typing {
+    /// How often to repeat the call.
+    pub every: Duration,
+    /// Builds the call for a chat.
+    pub call: fn(&str) -> Call,
 }
 
 /// The adapter of a chat bot.
@@ -186,7 +195,7 @@ impl Bot {
     /// Returns a signal that shows typing in a chat until it is dropped; `None` if no chat is known, or the service has
     /// no typing indicator.
     fn start_typing(self: &Rc<Self>, session: Option<&str>) -> Option<Signal> {
-        let (every, call) = self.service.typing?;
+        let Typing { every, call } = self.service.typing?;
         let chat = self.chat(session).ok()?;
         let (bot, call) = (Rc::clone(self), call(&chat));
         let route = call.route(&chat);

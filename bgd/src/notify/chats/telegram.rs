@@ -6,7 +6,7 @@ use bgd_shared::notice::Notice;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::bot::{Call, Service};
+use super::bot::{Call, Service, Typing};
 use super::http::{ChatResponse, DeliveryError, Post};
 use crate::channels::Chat;
 use crate::notice::{Style, fitting};
@@ -22,7 +22,7 @@ pub const SERVICE: Service = Service {
     user_agent: None,
     authorization: None,
     message,
-    typing: Some((TYPING_EVERY, typing)),
+    typing: Some(Typing { every: TYPING_EVERY, call: typing }),
     judge,
 };
 

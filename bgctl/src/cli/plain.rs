@@ -1,6 +1,6 @@
 //! The command lines without options that scripts and shells run most. Reading one here spares the definition of all
 //! options of its verb, which takes longer than the rest of a short call. May accept nothing that the definitions don't,
-//! and must read it as they do; the test ensures that.
+//! and must read it as they do: the test compares them.
 
 use std::ffi::{OsStr, OsString};
 
@@ -42,14 +42,25 @@ fn is_option(word: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
-    use crate::cli::{command_of_verb, parse_as};
+    use crate::cli::{Globals, command_of_verb, parse_as};
 
     fn line(text: &str) -> Vec<OsString> {
         std::iter::once("bgctl")
             .chain(text.split(' ').filter(|word| !word.is_empty()))
             .map(Into::into)
             .collect()
+    }
+
+    /// Checks that a line is read, and as by the definitions.
+    fn compare(args: &[OsString]) {
+        let plain = read(args).unwrap_or_else(|| panic!("{args:?} is not read"));
+        let mut defined = command_of_verb(args).expect("a verb");
+        let (globals, verb) = parse_as(&mut defined, args, false).expect("a valid line");
+        assert_eq!(format!("{plain:?}"), format!("{verb:?}"), "{args:?}");
+        assert_eq!(format!("{globals:?}"), format!("{:?}", Globals::default()), "{args:?}");
     }
 
     #[test]
@@ -71,16 +82,17 @@ mod tests {
             "block 3f2a @ @2 @9c1e 724fede0-9209-4435-bc37-e308e63f1f21",
             "shell-prompt",
         ] {
-            let args = line(text);
-            let plain = read(&args).unwrap_or_else(|| panic!("{text:?} is not read"));
-            let mut defined = command_of_verb(&args).unwrap();
-            let (globals, verb) = parse_as(&mut defined, &args, false).unwrap();
-            assert_eq!(format!("{plain:?}"), format!("{verb:?}"), "{text:?}");
-            assert_eq!(format!("{globals:?}"), format!("{:?}", crate::cli::Globals::default()), "{text:?}");
+            compare(&line(text));
         }
-        let empty = ["bgctl", "submit", ""].map(OsString::from);
-        let defined = parse_as(&mut command_of_verb(&empty).unwrap(), &empty, false).unwrap().1;
-        assert_eq!(read(&empty).map(|plain| format!("{plain:?}")), Some(format!("{defined:?}")));
+        let not_text = || OsString::from_vec(b"\xff".to_vec());
+        for words in [
+            vec!["submit".into(), OsString::new()],
+            vec!["submit".into(), OsString::new(), "--json".into()],
+            vec!["run".into(), "--".into(), OsString::new()],
+            vec!["run".into(), not_text(), "--json".into()],
+        ] {
+            compare(&[vec!["bgctl".into()], words].concat());
+        }
     }
 
     #[test]
@@ -108,7 +120,6 @@ mod tests {
         ] {
             assert!(read(&line(text)).is_none(), "{text:?}");
         }
-        use std::os::unix::ffi::OsStringExt as _;
         let not_text = OsString::from_vec(vec![0xff, b'a', b'b', b'c', b'd']);
         assert!(read(&["bgctl".into(), "block".into(), not_text.clone()]).is_none());
         assert!(read(&["bgctl".into(), not_text]).is_none());

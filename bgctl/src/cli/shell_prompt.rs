@@ -5,7 +5,7 @@ use clap::Args;
 use crate::duration::parse_ms;
 
 /// Arguments of `shell-prompt`.
-#[derive(Args, Debug, PartialEq, Eq)]
+#[derive(Args, Debug)]
 #[command(after_help = "\
 EXAMPLES:
   PS1='$(bgctl shell-prompt)'\"$PS1\"                               in ~/.bashrc

@@ -1,5 +1,5 @@
-//! Rendering: functions from wire objects to text. Only `list_format`, `signs` and `wall` read the environment (terminal,
-//! variables, time zone); nothing here prints.
+//! Rendering: functions from wire objects to text. Only `list_format`, `signs` and `wall` read the environment
+//! (terminal, variables, time zone); nothing here prints.
 
 pub mod agents;
 pub mod columns;

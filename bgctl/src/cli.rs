@@ -342,7 +342,6 @@ fn parse_as(
 mod tests {
     use super::*;
     use bgd_shared::order::Retry;
-    use bgd_shared::task::Status;
 
     fn read(words: &[&str]) -> Result<(Globals, Verb), clap::Error> {
         parse(std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from), false)
@@ -500,16 +499,6 @@ mod tests {
         };
         assert_eq!(order.retry(), Some(retry));
         assert_eq!(args.command, ["make", "--after", "x"]);
-    }
-
-    #[test]
-    fn status_option_accepts_comma_lists_and_repeats() {
-        let Verb::List(args) =
-            read(&["list", "--status", "running,failed", "--status", "pending"]).unwrap().1
-        else {
-            panic!("not a list")
-        };
-        assert_eq!(args.select.status, [Status::Running, Status::Failed, Status::Pending]);
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(super) fn none_named(is_empty: bool, is_interactive: bool) -> Result<(), (Er
 mod tests {
     use std::ffi::OsString;
 
-    use crate::cli::parse;
+    use super::Status;
+    use crate::cli::{Verb, parse};
 
     #[test]
     fn r113_nothing_after_dashes_does_not_mean_the_latest_task() {
@@ -84,5 +85,14 @@ mod tests {
             read(&[verb, "--", "3f2a"]).unwrap();
             read(&[verb, "--tag", "nightly", "--"]).unwrap();
         }
+    }
+
+    #[test]
+    fn status_option_accepts_comma_lists_and_repeats() {
+        let line = "bgctl list --status running,failed --status pending";
+        let Verb::List(args) = parse(line.split(' ').map(Into::into), false).unwrap().1 else {
+            panic!("not a list")
+        };
+        assert_eq!(args.select.status, [Status::Running, Status::Failed, Status::Pending]);
     }
 }

@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn help_ignores_words_that_would_be_a_command_of_the_verb() {
+        for (words, name) in [
+            (&["help", "submit", "make"][..], "submit"),
+            (&["help", "run", "make"], "run"),
+            (&["help", "wait", "x"], "block"),
+            (&["help", "daemon", "stop"], "daemon stop"),
+        ] {
+            let text = usage_error_text(words);
+            assert!(text.contains(&format!("bgctl {name} [OPTIONS]")), "{words:?}: {text}");
+        }
+    }
+
+    #[test]
     fn verbs_of_other_tools_are_aliases_or_get_a_pointer_to_the_right_verb() {
         let known = cli::command();
         let names: Vec<&str> =

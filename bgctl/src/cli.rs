@@ -2,7 +2,7 @@
 //!
 //! A verb's arguments are defined only when that verb is used (`Command::defer`), and if the command line starts with a
 //! verb, the other verbs are not even named: defining and building all of them would cost each call more than the rest
-//! of its work. The most frequent command lines without options do without any definition.
+//! of its work. [`plain`] reads the most frequent lines without any.
 
 mod agent;
 mod args;
@@ -16,7 +16,7 @@ mod job;
 mod mcp;
 mod news;
 mod order;
-mod plain;
+pub mod plain;
 mod queue;
 mod run;
 mod select;
@@ -269,9 +269,6 @@ pub fn parse(
     is_interactive: bool,
 ) -> Result<(Globals, Verb), clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    if let Some(verb) = plain::read(&args) {
-        return Ok((Globals::default(), verb));
-    }
     // Errors and help need the complete definitions, so they are built only if this fails.
     if let Some(mut command) = command_of_verb(&args)
         && let Ok(parsed) = parse_as(&mut command, &args, is_interactive)
@@ -314,7 +311,9 @@ fn parse_as(
     let (name, matches) =
         matches.subcommand().ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))?;
     if name == words::HELP {
-        return parse(words::asks_for_help(matches), is_interactive);
+        let mut all = self::command();
+        all.build();
+        return parse(words::asks_for_help(matches, &all), is_interactive);
     }
     let verb = Verb::read(name, matches)?;
     let checked = match &verb {

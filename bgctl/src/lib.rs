@@ -85,7 +85,8 @@ pub fn main() -> ExitCode {
         return alone("bgctl", globals, commands::overview).into();
     }
     let json = asks_for_json(&args);
-    let code = match cli::parse(args, pick::is_interactive()) {
+    let parsed = cli::plain::parse(&args).map_or_else(|| cli::parse(args, pick::is_interactive()), Ok);
+    let code = match parsed {
         Ok((globals, verb)) => run(verb, globals),
         Err(error) => usage(&error, json),
     };

@@ -4,10 +4,14 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::{BlockArgs, RunArgs, ShellPromptArgs, SubmitArgs, Verb};
+use super::{BlockArgs, Globals, RunArgs, ShellPromptArgs, SubmitArgs, Verb};
 
 /// Reads a whole command line. Returns `None` if it has options, is wrong, or is of another verb.
-pub(super) fn read(args: &[OsString]) -> Option<Verb> {
+pub fn parse(args: &[OsString]) -> Option<(Globals, Verb)> {
+    read(args).map(|verb| (Globals::default(), verb))
+}
+
+fn read(args: &[OsString]) -> Option<Verb> {
     let (verb, words) = args.get(1..)?.split_first()?;
     match verb.to_str()? {
         "submit" => {
@@ -45,7 +49,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
-    use crate::cli::{Globals, command_of_verb, parse_as};
+    use crate::cli::{command_of_verb, parse_as};
 
     fn line(text: &str) -> Vec<OsString> {
         std::iter::once("bgctl")

@@ -70,10 +70,8 @@ pub fn help() -> Command {
 }
 
 /// Returns the command line that `help VERB` stands for.
-pub fn asks_for_help(matches: &ArgMatches) -> Vec<OsString> {
+pub fn asks_for_help(matches: &ArgMatches, all: &Command) -> Vec<OsString> {
     let mut words: Vec<&String> = matches.get_many("verb").into_iter().flatten().collect();
-    let mut all = super::command();
-    all.build();
     // Further words of other verbs, such as `submit`, could be a command to run, and so could `--help` after them.
     let has_verbs = |name: &&String| all.find_subcommand(name).is_some_and(Command::has_subcommands);
     if !words.first().is_some_and(has_verbs) {

@@ -88,7 +88,8 @@ pub struct Machine {
     ends_at: Option<Instant>,
     /// When the orders to end these runs, which the machine's daemon refused, are given again.
     end_again: Due<TaskId>,
-    /// When the ends of these runs are no longer waited for, and whether they were to be killed.
+    /// When the ends of these runs are no longer waited for, and whether they were to be killed: of several orders of
+    /// one kind, the first counts.
     give_up: Due<(TaskId, u32, bool)>,
     /// The ids on the machine of concluded tasks that were not cleared yet.
     concluded: Vec<TaskRef>,

@@ -130,7 +130,8 @@ pub struct Cluster {
     /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
     sweep_at: Option<Instant>,
-    /// When the ends of these runs are no longer waited for, and whether they were to be killed.
+    /// When the ends of these runs are no longer waited for, and whether they were to be killed: of several orders of
+    /// one kind, the first counts.
     give_up: Due<(TaskId, u32, bool)>,
     /// When these runs are ordered to end again, as the cluster has refused an order to end them.
     end_again: Due<TaskId>,

@@ -14,11 +14,11 @@ use super::wait::becomes_ready;
 /// How long ssh may take to print its configuration, or to exit after its streams were closed.
 pub const SHORT: Duration = Duration::from_secs(5);
 
-/// Waits until the deadline for ssh to exit. `None` if it is still running.
-pub fn ended(ssh: &mut Child, until: Instant) -> Option<ExitStatus> {
-    let pidfd = pidfd_open(Pid::from_child(ssh), PidfdFlags::empty()).ok()?;
+/// Waits until the deadline for a child process to exit. `None` if it is still running.
+pub fn ended(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok()?;
     let _ = becomes_ready(pidfd, PollFlags::POLLIN, until);
-    ssh.try_wait().ok().flatten()
+    child.try_wait().ok().flatten()
 }
 
 /// Ends ssh, and gives it time to restore the terminal if it was asking for something.

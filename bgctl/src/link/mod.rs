@@ -38,7 +38,7 @@ use bgd_shared::socket::SocketPath;
 pub use self::address::DaemonAddress;
 use self::bootstrap::with_bootstrap;
 use self::children::Carriers;
-pub use self::children::end_children;
+pub use self::children::{end_children, ended};
 pub use self::connect::{
     Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn, until_started,
 };
@@ -53,7 +53,7 @@ use self::ssh::{Bridge, Dial, Dialling};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 use self::successor::{Successors, is_gone};
-pub use self::wait::{becomes_ready, sleep, time_left};
+pub use self::wait::{sleep, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;

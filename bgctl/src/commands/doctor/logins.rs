@@ -8,10 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::poll::PollFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-use crate::link::becomes_ready;
+use crate::link::ended;
 
 /// Timeout for a command that checks the login.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -157,10 +154,7 @@ fn says_yes(words: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return false };
-    let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    let until = Instant::now() + ANSWER;
-    let ended = pidfd.is_ok_and(|pidfd| becomes_ready(pidfd, PollFlags::POLLIN, until).unwrap_or(false));
-    if !ended {
+    if ended(&mut child, Instant::now() + ANSWER).is_none() {
         // The command may have ended in the meantime.
         let _ = child.kill();
     }

@@ -25,7 +25,7 @@ mod submit;
 mod top;
 mod words;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum as _};
@@ -278,11 +278,16 @@ pub fn parse(
     parse_as(&mut command(), &args, is_interactive)
 }
 
+/// Reports whether a word begins like an option.
+pub fn is_option(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"-")
+}
+
 /// Parses a command line that has at most global options and no verb. `None` if it has more than those, asks for help,
 /// the version or JSON, or is invalid.
 pub fn parse_without_verb(args: &[OsString]) -> Option<Globals> {
     // Most command lines begin with their verb: skip building any definitions for them.
-    if args.get(1).is_some_and(|first| !first.as_encoded_bytes().starts_with(b"-")) {
+    if args.get(1).is_some_and(|first| !is_option(first)) {
         return None;
     }
     let command = Globals::augment_args(Command::new("bgctl")).version("");

@@ -2,7 +2,7 @@
 //!
 //! The shell calls `bgctl` on every press of the completion key. Nothing here may print anything but candidates.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
@@ -76,7 +76,7 @@ struct Expected<S>(S);
 
 /// Reports whether the word to complete begins an option.
 fn begins_option(args: &[OsString], place: usize) -> bool {
-    args.get(place).is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"))
+    args.get(place).is_some_and(|word| cli::is_option(word))
 }
 
 /// Returns the index of the word to complete, as passed by the Bash and Zsh scripts; with Fish and Nushell it is the
@@ -136,8 +136,7 @@ fn candidates(
 ) -> io::Result<Vec<CompletionCandidate>> {
     let wants_option = begins_option(&args, place);
     let mut candidates = clap_complete::engine::complete(command, args, place, folder)?;
-    let is_option = |value: &OsStr| value.as_encoded_bytes().starts_with(b"-");
-    candidates.retain(|candidate| wants_option || !is_option(candidate.get_value()));
+    candidates.retain(|candidate| wants_option || !cli::is_option(candidate.get_value()));
     Ok(candidates)
 }
 

@@ -2,9 +2,9 @@
 //! options of its verb, which takes longer than the rest of a short call. May accept nothing that the definitions don't,
 //! and must read it as they do: the test compares them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
-use super::{BlockArgs, Globals, RunArgs, ShellPromptArgs, SubmitArgs, Verb};
+use super::{BlockArgs, Globals, RunArgs, ShellPromptArgs, SubmitArgs, Verb, is_option};
 
 /// Reads a whole command line. Returns `None` if it has options, is wrong, or is of another verb.
 pub fn parse(args: &[OsString]) -> Option<(Globals, Verb)> {
@@ -38,10 +38,6 @@ fn command(words: &[OsString]) -> Option<&[OsString]> {
         return (!rest.is_empty()).then_some(rest);
     }
     (!is_option(first)).then_some(words)
-}
-
-fn is_option(word: &OsStr) -> bool {
-    word.as_encoded_bytes().starts_with(b"-")
 }
 
 #[cfg(test)]
